@@ -1,0 +1,316 @@
+"""The header of a v2 record batch, seen in place over bytes that stay where they are.
+
+A broker never opens records; everything it must know stands in the first 61 bytes (big-endian):
+
+====== ==== ======================= ============================================================
+offset size field                   meaning
+====== ==== ======================= ============================================================
+0      8    base_offset             offset of the first record; the leader assigns it
+8      4    batch_length            bytes that follow this field: the batch has 12 more
+12     4    partition_leader_epoch  the leader assigns it
+16     1    magic                   2
+17     4    crc                     CRC-32C of everything from byte 21 to the end
+21     2    attributes              bits 0-2 compression, 3 append time, 4 transactional, 5 control
+23     4    last_offset_delta       last_offset - base_offset
+27     8    base_timestamp          milliseconds; record timestamps are deltas to it
+35     8    max_timestamp
+43     8    producer_id             -1 without idempotence
+51     2    producer_epoch
+53     4    base_sequence
+57     4    record_count
+61     ...  records                 compressed as one block if the attributes say so
+====== ==== ======================= ============================================================
+
+The CRC does not cover the first 21 bytes, so offset and leader epoch are stamped in place.
+It does cover the attributes and max_timestamp, so append time costs a new CRC over the batch.
+
+Records are opened and built in records.py, and only by tools and the metadata log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import crc32c
+
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+MAGIC: Final = 2
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+#: What precedes batch_length's count: base_offset and batch_length itself.
+LOG_OVERHEAD_BYTES: Final = 12
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
+_STAMP: Final = struct.Struct(">qii")
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
+_CRC_COVERS_FROM: Final = 21
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+
+_COMPRESSION_MASK: Final = 0x07
+_APPEND_TIME_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+class Compression(IntEnum):
+    """How the records of a batch are compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_KNOWN_COMPRESSIONS: Final = frozenset(int(c) for c in Compression)
+
+
+class TimestampType(IntEnum):
+    """Who set the record timestamps; named by ``message.timestamp.type``."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes as numbers. A tuple, because Produce and Fetch read one per batch."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch."""
+        return LOG_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0 (KIP-98)."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MASK
+
+    @property
+    def compression(self) -> int:
+        """A :class:`Compression`, or 5..7 if the batch lies."""
+        return self.attributes & _COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(bool(self.attributes & _APPEND_TIME_BIT))
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+
+def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``.
+
+    The rest of the batch need not be there; the CRC is not checked.
+
+    :raises CorruptRecordError: if fewer than 61 bytes are left, or magic, length or
+        last_offset_delta are impossible.
+    """
+    if len(buf) - position < HEADER_BYTES:
+        raise CorruptRecordError(
+            f"{len(buf) - position} bytes at {position} are too few for a batch header"
+        )
+    header = BatchHeader._make(_HEADER.unpack_from(buf, position))
+    if header.magic != MAGIC:
+        raise CorruptRecordError(f"batch at {position} has magic {header.magic}, expected {MAGIC}")
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        raise CorruptRecordError(f"batch at {position} claims a length of {header.batch_length}")
+    if header.last_offset_delta < 0:
+        raise CorruptRecordError(
+            f"batch at {position} has last_offset_delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch from ``position`` on.
+
+    A torn last batch ends the walk: the caller compares ``position + header.size_bytes`` of the
+    last batch with ``len(buf)``.
+
+    :raises CorruptRecordError: at a header that cannot be (see :func:`read_header`).
+    """
+    end = len(buf)
+    while end - position >= HEADER_BYTES:
+        header = read_header(buf, position)
+        if header.size_bytes > end - position:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def whole_bytes(buf: Buffer) -> int:
+    """How many leading bytes of ``buf`` are whole batches; what follows is a torn one.
+
+    Looks at lengths only.
+    """
+    position, end = 0, len(buf)
+    while end - position >= LOG_OVERHEAD_BYTES:
+        (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
+        if batch_length < 0 or LOG_OVERHEAD_BYTES + batch_length > end - position:
+            break
+        position += LOG_OVERHEAD_BYTES + batch_length
+    return position
+
+
+def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
+    """CRC-32C of the batch of ``size_bytes`` at ``position``; nothing is copied."""
+    return crc32c.crc32c(memoryview(buf)[position + _CRC_COVERS_FROM : position + size_bytes])
+
+
+def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
+    """:raises CorruptRecordError: if the whole batch at ``position`` does not match its CRC."""
+    computed = compute_crc(buf, position, header.size_bytes)
+    if computed != header.crc:
+        raise CorruptRecordError(
+            f"batch at {position} (base offset {header.base_offset}, {header.size_bytes} bytes)"
+            f" has CRC {header.crc:08x}, computed {computed:08x}"
+        )
+
+
+def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
+    """Check what a producer sent for one partition; the headers, in order, never none.
+
+    :raises CorruptRecordError: bytes that are no whole v2 batches, or a wrong CRC.
+    :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT or
+        UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    if len(buf) > _CRC_AT and buf[_CRC_AT - 1] in (0, 1):
+        raise OperatingError(
+            f"message format {buf[_CRC_AT - 1]} is not accepted, only record batches of format 2",
+            code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        )
+    headers: list[BatchHeader] = []
+    end = 0
+    for position, header in batches(buf):
+        _require_acceptable(header, max_batch_bytes)
+        check_crc(buf, position, header)
+        headers.append(header)
+        end = position + header.size_bytes
+    if end != len(buf):
+        raise CorruptRecordError(f"{len(buf) - end} bytes at {end} are no whole batch")
+    if not headers:
+        raise _invalid_record("the request holds no record batch for the partition")
+    return headers
+
+
+def _require_acceptable(header: BatchHeader, max_batch_bytes: int) -> None:
+    if header.size_bytes > max_batch_bytes:
+        raise OperatingError(
+            f"a batch of {header.size_bytes} bytes is larger than the limit of {max_batch_bytes}",
+            code=ErrorCode.MESSAGE_TOO_LARGE,
+        )
+    if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
+        raise _invalid_record(
+            f"{header.record_count} records contradict last_offset_delta {header.last_offset_delta}"
+        )
+    if header.is_control:
+        raise _invalid_record("clients may not write control batches")
+    if header.has_producer_id and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise _invalid_record(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch}"
+            f" and sequence {header.base_sequence}"
+        )
+    if header.compression not in _KNOWN_COMPRESSIONS:
+        raise OperatingError(
+            f"compression type {header.compression} is unknown",
+            code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        )
+
+
+def _invalid_record(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_RECORD)
+
+
+def stamp_header(
+    buf: Buffer,
+    position: int,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> bytes:
+    """The first bytes of the batch at ``position`` as they must stand in the log.
+
+    16 bytes, or the whole header of 61 if ``append_time_ms`` (``LogAppendTime``) is given.
+    A writer puts ``[head, buf[position + len(head) : end]]`` to disk and copies no body.
+    """
+    (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
+    head = _STAMP.pack(base_offset, batch_length, leader_epoch)
+    if append_time_ms is None:
+        return head
+    view = memoryview(buf)
+    header = bytearray(view[position : position + HEADER_BYTES])
+    header[: len(head)] = head
+    (attributes,) = _ATTRIBUTES.unpack_from(header, _CRC_COVERS_FROM)
+    _ATTRIBUTES.pack_into(header, _CRC_COVERS_FROM, attributes | _APPEND_TIME_BIT)
+    _MAX_TIMESTAMP.pack_into(header, _MAX_TIMESTAMP_AT, append_time_ms)
+    body = view[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + batch_length]
+    crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_COVERS_FROM:]))
+    _CRC.pack_into(header, _CRC_AT, crc)
+    return bytes(header)
+
+
+def stamp(
+    buf: bytearray | memoryview,
+    position: int,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> None:
+    """Do in place, in a writable buffer, what :func:`stamp_header` describes."""
+    head = stamp_header(
+        buf,
+        position,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        append_time_ms=append_time_ms,
+    )
+    buf[position : position + len(head)] = head
