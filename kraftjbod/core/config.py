@@ -1,0 +1,394 @@
+"""Configuration of daemons and topics, and every limit of the house.
+
+Keys are Kafka's where Kafka has one; a field's key is its name with dots for underscores.
+Models are frozen; a module's constructor takes the few values it needs, never the whole model.
+
+* ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file;
+* ``TopicConfig`` is a broker's defaults with one topic's own values on top;
+* paths become absolute here, once, so that two spellings of one directory never differ;
+* unknown keys are ignored by the models, and :func:`unknown_keys` lists them for a warning.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ids import BrokerId
+
+MAX_LONG = 2**63 - 1
+_ANY_HOST = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
+_KIB = 1024
+_MIB = 1024 * _KIB
+_SECOND_MS = 1000
+_MINUTE_MS = 60 * _SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+
+M = TypeVar("M", bound="_Keyed")
+
+
+class Endpoint(NamedTuple):
+    """A listener: ``NAME://host:port``."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        name, found, address = text.strip().partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (found and colon and name and port.isdigit() and int(port) <= 65535):
+            raise ValueError(f"{text!r} is not a listener: write NAME://host:port")
+        return cls(name.upper(), host.strip("[]") or _ANY_HOST, int(port))
+
+
+class Voter(NamedTuple):
+    """One controller of the quorum: ``id@host:port``."""
+
+    node_id: BrokerId
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Voter:
+        node, at, address = text.strip().partition("@")
+        host, colon, port = address.rpartition(":")
+        if not (at and colon and host and node.isdigit() and port.isdigit()):
+            raise ValueError(f"{text!r} is not a voter: write id@host:port")
+        return cls(BrokerId(int(node)), host.strip("[]"), int(port))
+
+
+def _split(value: object) -> object:
+    """Kafka writes lists as comma-separated text."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+class _Keyed(BaseModel):
+    """Fields by Kafka's key names."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        alias_generator=lambda name: name.replace("_", "."),
+    )
+
+    @classmethod
+    def keys(cls) -> frozenset[str]:
+        """Every key that this model knows."""
+        return frozenset(str(field.alias) for field in cls.model_fields.values())
+
+    def by_key(self) -> dict[str, Any]:
+        """Values by key."""
+        return self.model_dump(by_alias=True)
+
+
+def _parse(model: type[M], values: Mapping[str, Any], source: str) -> M:
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as e:
+        problems = "; ".join(
+            ": ".join(filter(None, (".".join(map(str, error["loc"])), error["msg"])))
+            for error in e.errors()
+        )
+        raise ConfigError(f"{source}: {problems}") from e
+
+
+def unknown_keys(model: type[_Keyed], values: Mapping[str, Any]) -> list[str]:
+    """Keys in ``values`` that ``model`` does not know, sorted."""
+    return sorted(set(values) - model.keys())
+
+
+class StorageSettings(_Keyed):
+    """What every node says about itself and its disks; all that the storage tool needs."""
+
+    process_roles: tuple[Literal["broker", "controller"], ...]
+    node_id: BrokerId = Field(ge=0)
+    log_dirs: tuple[str, ...] = ()
+    log_dir: tuple[str, ...] = ("/tmp/kraftjbod-logs",)  # noqa: S108 - Kafka's kind of default
+    metadata_log_dir: str | None = None
+    controller_quorum_voters: tuple[Voter, ...] = ()
+
+    @field_validator("process_roles", "log_dirs", "log_dir", mode="before")
+    @classmethod
+    def _lists(cls, value: object) -> object:
+        return _split(value)
+
+    @field_validator("controller_quorum_voters", mode="before")
+    @classmethod
+    def _voters(cls, value: object) -> object:
+        parts = _split(value)
+        if isinstance(parts, tuple):
+            return tuple(Voter.parse(part) if isinstance(part, str) else part for part in parts)
+        return parts
+
+    @model_validator(mode="after")
+    def _one_role(self) -> Self:
+        if len(self.process_roles) != 1:
+            raise ValueError("process.roles must be either broker or controller, not both")
+        if len(set(self.data_dirs)) != len(self.data_dirs):
+            raise ValueError("log.dirs names a directory twice")
+        return self
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
+        """The settings in ``values``; relative paths are taken from ``base_dir``.
+
+        :raises ConfigError: naming ``source`` and every key that is missing or wrong.
+        """
+        given: dict[str, Any] = dict(values)
+        for key in ("log.dirs", "log.dir"):
+            if key in given:
+                given[key] = tuple(_absolute(path, base_dir) for path in _parts(given[key]))
+        for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
+            if given.get(key):
+                given[key] = _absolute(given[key], base_dir)
+        return _parse(cls, given, source)
+
+    @property
+    def data_dirs(self) -> tuple[str, ...]:
+        """The configured log directories: ``log.dirs``, or else ``log.dir``."""
+        return self.log_dirs or self.log_dir
+
+    @property
+    def metadata_dir(self) -> str:
+        """``metadata.log.dir``, or else the first log directory."""
+        return self.metadata_log_dir or self.data_dirs[0]
+
+
+def _parts(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _absolute(path: str, base_dir: str) -> str:
+    return posixpath.normpath(posixpath.join(base_dir, path))
+
+
+class _NodeConfig(StorageSettings):
+    """What brokers and controllers have in common."""
+
+    listeners: tuple[Endpoint, ...]
+    advertised_listeners: tuple[Endpoint, ...] = ()
+    controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
+
+    telemetry_format: Literal["json", "console"] = "json"
+    telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
+    telemetry_path: str | None = None
+    """File that events are appended to; standard error if not set."""
+    metrics_snapshot_path: str | None = None
+    """File that is replaced with the daemon's figures as JSON; none is written if not set."""
+    metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)
+    shutdown_timeout_ms: int = Field(default=30_000, ge=1)
+    """Deadline of the whole orderly stop."""
+
+    log_dir_io_timeout_ms: int = Field(default=30_000, ge=1)
+    """An operation that runs longer takes its directory offline."""
+    log_dir_check_interval_ms: int = Field(default=500, ge=10)
+    """How often a directory proves that it still is the disk it was."""
+    log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
+    log_dir_queue_max_bytes: int = Field(default=256 * _MIB, ge=1)
+
+    rpc_max_frame_bytes: int = Field(default=64 * _MIB, ge=_KIB)
+    rpc_max_in_flight: int = Field(default=1000, ge=1)
+    max_connections: int = Field(default=10_000, ge=1)
+    connections_max_idle_ms: int = Field(default=600_000, ge=1)
+
+    @field_validator("listeners", "advertised_listeners", mode="before")
+    @classmethod
+    def _endpoints(cls, value: object) -> object:
+        parts = _split(value)
+        if isinstance(parts, tuple):
+            return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
+        return parts
+
+    @field_validator("controller_listener_names", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return _split(value)
+
+    @model_validator(mode="after")
+    def _has_quorum(self) -> Self:
+        if not self.listeners:
+            raise ValueError("listeners names no address")
+        if not self.controller_quorum_voters:
+            raise ValueError("controller.quorum.voters names no controller: write id@host:port")
+        return self
+
+
+class ControllerConfig(_NodeConfig):
+    """Configuration of a controller daemon."""
+
+    broker_session_timeout_ms: int = Field(default=9000, ge=1)
+    leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
+    auto_leader_rebalance_enable: bool = True
+    unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
+    metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * _MIB, ge=1)
+    metadata_log_segment_bytes: int = Field(default=64 * _MIB, ge=_KIB)
+    metadata_log_retained_entries: int = Field(default=10_000, ge=1)
+    """Entries before the newest snapshot that are kept for brokers that lag."""
+    metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
+    metadata_max_cached_bytes: int = Field(default=32 * _MIB, ge=_KIB)
+    controller_max_queued_events: int = Field(default=10_000, ge=1)
+    max_partitions_per_request: int = Field(default=10_000, ge=1)
+    num_partitions: int = Field(default=1, ge=1)
+    default_replication_factor: int = Field(default=1, ge=1)
+    min_insync_replicas: int = Field(default=1, ge=1)
+    unclean_leader_election_enable: bool = False
+
+    @model_validator(mode="after")
+    def _is_voter(self) -> Self:
+        if "controller" not in self.process_roles:
+            raise ValueError("process.roles must be controller for this daemon")
+        if self.node_id not in {voter.node_id for voter in self.controller_quorum_voters}:
+            raise ValueError(f"node.id {self.node_id} is not in controller.quorum.voters")
+        if len(self.controller_quorum_voters) != 1:
+            raise ValueError("controller.quorum.voters must name exactly one controller")
+        return self
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The listener that brokers talk to."""
+        for endpoint in self.listeners:
+            if endpoint.name in self.controller_listener_names:
+                return endpoint
+        raise ConfigError(
+            f"listeners has none of controller.listener.names {self.controller_listener_names}"
+        )
+
+
+class BrokerConfig(_NodeConfig):
+    """Configuration of a broker daemon."""
+
+    broker_rack: str | None = None
+    cluster_id: str | None = None
+    """Only for checking; the id that counts is the one in ``meta.properties``."""
+
+    broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
+    broker_session_timeout_ms: int = Field(default=9000, ge=1)
+    initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
+    log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
+    log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
+    controlled_shutdown_enable: bool = True
+    controlled_shutdown_timeout_ms: int = Field(default=10_000, ge=1)
+    controller_request_timeout_ms: int = Field(default=2000, ge=1)
+
+    auto_create_topics_enable: bool = True
+    num_partitions: int = Field(default=1, ge=1)
+    default_replication_factor: int = Field(default=1, ge=1)
+    min_insync_replicas: int = Field(default=1, ge=1)
+    unclean_leader_election_enable: bool = False
+    message_max_bytes: int = Field(default=_MIB + 12, ge=1)
+    fetch_max_bytes: int = Field(default=55 * _MIB, ge=_KIB)
+    socket_request_max_bytes: int = Field(default=100 * _MIB, ge=_KIB)
+    max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
+    max_in_flight_bytes_per_connection: int = Field(default=32 * _MIB, ge=1)
+
+    replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
+    replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
+    replica_fetch_min_bytes: int = Field(default=1, ge=0)
+    replica_fetch_max_bytes: int = Field(default=_MIB, ge=1)
+    replica_fetch_response_max_bytes: int = Field(default=10 * _MIB, ge=1)
+    replica_fetch_backoff_ms: int = Field(default=1000, ge=1)
+    replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
+    replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
+
+    log_segment_bytes: int = Field(default=1024 * _MIB, ge=_KIB)
+    log_roll_hours: int = Field(default=168, ge=1)
+    log_roll_ms: int | None = Field(default=None, ge=1)
+    log_retention_hours: int = Field(default=168, ge=-1)
+    log_retention_ms: int | None = Field(default=None, ge=-1)
+    log_retention_bytes: int = Field(default=-1, ge=-1)
+    log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
+    log_cleanup_policy: Literal["delete"] = "delete"
+    log_index_interval_bytes: int = Field(default=4096, ge=0)
+    log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
+    log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
+    log_flush_interval_ms: int | None = Field(default=None, ge=1)
+    log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
+    log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
+    log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
+    max_open_files_per_log_dir: int = Field(default=4096, ge=64)
+    metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if "broker" not in self.process_roles:
+            raise ValueError("process.roles must be broker for this daemon")
+        if self.broker_heartbeat_interval_ms * 2 > self.broker_session_timeout_ms:
+            raise ValueError(
+                "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
+            )
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise ValueError("replica.fetch.wait.max.ms must not exceed replica.lag.time.max.ms")
+        if self.replica_fetch_wait_max_ms > self.replica_socket_timeout_ms:
+            raise ValueError("replica.fetch.wait.max.ms must not exceed replica.socket.timeout.ms")
+        if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
+            raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
+        return self
+
+    @property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """What clients are told; a wildcard host is advertised as the local host."""
+        return self.advertised_listeners or tuple(
+            endpoint._replace(host="127.0.0.1") if endpoint.host == _ANY_HOST else endpoint
+            for endpoint in self.listeners
+        )
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic without values of its own gets."""
+        retention_ms = self.log_retention_ms
+        if retention_ms is None:
+            hours = self.log_retention_hours
+            retention_ms = -1 if hours < 0 else hours * _HOUR_MS
+        return TopicConfig(
+            retention_ms=retention_ms,
+            retention_bytes=self.log_retention_bytes,
+            segment_bytes=self.log_segment_bytes,
+            segment_ms=self.log_roll_ms or self.log_roll_hours * _HOUR_MS,
+            min_insync_replicas=self.min_insync_replicas,
+            unclean_leader_election_enable=self.unclean_leader_election_enable,
+            cleanup_policy=self.log_cleanup_policy,
+            flush_messages=self.log_flush_interval_messages,
+            flush_ms=self.log_flush_interval_ms or MAX_LONG,
+            index_interval_bytes=self.log_index_interval_bytes,
+            max_message_bytes=self.message_max_bytes,
+            file_delete_delay_ms=self.log_segment_delete_delay_ms,
+            message_timestamp_type=self.log_message_timestamp_type,
+        )
+
+
+class TopicConfig(_Keyed):
+    """Configuration of one topic, by Kafka's topic-level names."""
+
+    retention_ms: int = Field(default=168 * _HOUR_MS, ge=-1)
+    retention_bytes: int = Field(default=-1, ge=-1)
+    segment_bytes: int = Field(default=1024 * _MIB, ge=_KIB)
+    segment_ms: int = Field(default=168 * _HOUR_MS, ge=1)
+    min_insync_replicas: int = Field(default=1, ge=1)
+    unclean_leader_election_enable: bool = False
+    cleanup_policy: Literal["delete"] = "delete"
+    compression_type: Literal["producer"] = "producer"
+    flush_messages: int = Field(default=MAX_LONG, ge=1)
+    flush_ms: int = Field(default=MAX_LONG, ge=0)
+    index_interval_bytes: int = Field(default=4096, ge=0)
+    max_message_bytes: int = Field(default=_MIB + 12, ge=0)
+    file_delete_delay_ms: int = Field(default=60_000, ge=0)
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+
+    def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
+        """This configuration with a topic's own values on top.
+
+        :raises ConfigError: naming ``source`` and each key that is unknown or wrong.
+        """
+        unknown = unknown_keys(TopicConfig, overrides)
+        if unknown:
+            raise ConfigError(f"{source}: unknown topic configuration {', '.join(unknown)}")
+        return _parse(TopicConfig, {**self.by_key(), **overrides}, source)

@@ -1,0 +1,213 @@
+"""The one tree of errors.
+
+Three families:
+
+* :class:`OperatingError`: the expected. A disk died, the leader moved, a request was stale.
+  Each carries Kafka's error code; the doors translate it to the wire, and nobody else does.
+* :class:`ProtocolError`: bytes are wrong. Remote: the peer's fault, its connection is closed.
+  Local: ours, a bug.
+* :class:`StartupError`: a daemon or tool cannot start; the message tells the operator what to do.
+
+Bugs are assertions and end the process. The deepest inheritance is three.
+This file stays free of imports from other rooms, so directory ids appear as plain bytes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numeric error codes, as they stand on the wire."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    LOG_DIR_NOT_FOUND = 57
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    THROTTLING_QUOTA_EXCEEDED = 89
+    INVALID_UPDATE_VERSION = 95
+    SNAPSHOT_NOT_FOUND = 98
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_CLUSTER_ID = 104
+    INELIGIBLE_REPLICA = 107
+
+
+#: Codes after which a client refreshes its metadata or simply tries again.
+RETRIABLE_CODES = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.INELIGIBLE_REPLICA,
+    }
+)
+
+
+class KraftJbodError(Exception):
+    """Root of everything this project raises on purpose."""
+
+
+class OperatingError(KraftJbodError):
+    """The expected went wrong.
+
+    ``code`` is Kafka's error code; ``message`` says what was wrong and what to do.
+    """
+
+    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init__(self, message: str = "", *, code: ErrorCode | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+
+    @property
+    def retriable(self) -> bool:
+        return self.code in RETRIABLE_CODES
+
+
+class KafkaStorageError(OperatingError):
+    """The log directory that the operation needed is offline."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def __init__(self, message: str, *, directory_id: bytes | None = None) -> None:
+        super().__init__(message)
+        self.directory_id = directory_id
+
+
+class LogDirFullError(KafkaStorageError):
+    """The disk under the log directory had no room for the operation (ENOSPC, EDQUOT)."""
+
+
+class CorruptRecordError(OperatingError):
+    """A record batch fails its CRC or contradicts its own header."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class OffsetOutOfRangeError(OperatingError):
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class NotLeaderOrFollowerError(OperatingError):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class UnknownTopicOrPartitionError(OperatingError):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class RequestTimedOutError(OperatingError):
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class NotControllerError(OperatingError):
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class OverloadedError(OperatingError):
+    """A bounded queue is full; the caller may try again."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class ProtocolError(KraftJbodError):
+    """Bytes are wrong. Raise one of the two children."""
+
+    def __init__(self, message: str) -> None:
+        assert type(self) is not ProtocolError, "raise LocalProtocolError or RemoteProtocolError"
+        super().__init__(message)
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to say something that the protocol cannot express: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that break the protocol; its connection is closed."""
+
+
+class StartupError(KraftJbodError):
+    """A daemon or tool cannot start or go on; the message says why and what to do."""
+
+
+class ConfigError(StartupError):
+    """A configuration value is missing or wrong; the message names the key."""
+
+
+class InvalidUuidText(KraftJbodError):
+    """A text or byte string is not a Kafka uuid."""
+
+
+class InvalidTransition(KraftJbodError):
+    """A machine was given an event that is illegal in its present state.
+
+    ``story`` is the machine's recent history, oldest first; the machine did not change.
+    """
+
+    def __init__(self, message: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.story = story
+
+    def __str__(self) -> str:
+        told = "".join(f"\n  {line}" for line in self.story)
+        return f"{self.args[0]}{told}"

@@ -1,0 +1,32 @@
+"""Java-style ``.properties`` text to an ordered mapping, and back.
+
+Used for daemon configuration and for ``meta.properties``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import javaproperties
+
+from kraftjbod.core.errors import ConfigError
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """Keys and values of ``text`` in file order; the last of a repeated key wins.
+
+    :param source: path or other name of the text, for the error message.
+    :raises ConfigError: naming ``source``, if an escape in the text is malformed.
+    """
+    try:
+        return dict(javaproperties.loads(text))
+    except javaproperties.InvalidUEscapeError as e:
+        raise ConfigError(f"{source}: {e}") from e
+
+
+def format_properties(values: Mapping[str, str], comment: str) -> str:
+    """``values`` sorted by key under one comment line, as Java's ``Properties.store`` writes it."""
+    text: str = javaproperties.dumps(
+        dict(values), comments=comment, timestamp=False, sort_keys=True
+    )
+    return text

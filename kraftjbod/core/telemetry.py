@@ -1,0 +1,73 @@
+"""Diagnostics of a daemon: structured events and named figures.
+
+"Log" means the commit log in this house, so what other programs call logging is telemetry here.
+
+* Event names are unique snake_case literals (``log_dir_offline``); each one at warning level or
+  worse is named by at least one test, and that test is its explanation.
+* Figures are plain numbers in a :class:`Metrics` registry that belongs to one daemon.
+* PURE and DISK files must not import this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import structlog
+
+Logger = structlog.stdlib.BoundLogger
+
+
+def configure(*, json_lines: bool, level: str, stream: TextIO | None = None) -> None:
+    """Send events to ``stream`` (stderr by default), one JSON object or one console line each."""
+    out = stream if stream is not None else sys.stderr
+    renderer: Any = (
+        structlog.processors.JSONRenderer(default=str)
+        if json_lines
+        else structlog.dev.ConsoleRenderer(colors=out.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(**context: object) -> Logger:
+    """A logger whose every event carries ``context``."""
+    logger: Logger = structlog.get_logger(**context)
+    return logger
+
+
+class Metrics:
+    """The figures of one daemon, by Kafka's metric names where Kafka has one.
+
+    A figure is either counted (:meth:`count`) or read when asked for (:meth:`gauge`).
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, int] = {}
+        self._gauges: dict[str, Callable[[], float]] = {}
+
+    def count(self, name: str, by: int = 1) -> None:
+        self._counters[name] = self._counters.get(name, 0) + by
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Let ``read`` answer for ``name``; a second call for the same name replaces the first."""
+        self._gauges[name] = read
+
+    def snapshot(self) -> dict[str, float]:
+        """Every figure's present value, sorted by name."""
+        values: dict[str, float] = dict(self._counters)
+        values.update({name: read() for name, read in self._gauges.items()})
+        return dict(sorted(values.items()))

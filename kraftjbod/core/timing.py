@@ -1,0 +1,70 @@
+"""Time as numbers: a clock to be handed in, deadlines, and back-off.
+
+No real clock and no randomness in here; ``daemon/runner.py`` brings both.
+All instants are milliseconds of a monotonic clock unless a name says ``wall``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds; only differences mean anything."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC, as Kafka's record timestamps count them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant after which waiting is pointless."""
+
+    at_ms: int
+
+    @classmethod
+    def after(cls, now_ms: int, timeout_ms: int) -> Deadline:
+        return cls(now_ms + timeout_ms)
+
+    def remaining_ms(self, now_ms: int) -> int:
+        """Milliseconds left, never negative."""
+        return max(0, self.at_ms - now_ms)
+
+    def has_passed(self, now_ms: int) -> bool:
+        return now_ms >= self.at_ms
+
+
+class ExponentialBackoff:
+    """Waits that double from ``initial_ms`` up to ``max_ms``, spread by ``jitter``.
+
+    ``random_unit`` gives numbers in [0, 1); ``jitter`` 0.2 means plus or minus 20 %.
+    """
+
+    def __init__(
+        self,
+        *,
+        initial_ms: int,
+        max_ms: int,
+        random_unit: Callable[[], float],
+        jitter: float = 0.2,
+    ) -> None:
+        assert 0 < initial_ms <= max_ms, (initial_ms, max_ms)
+        self._initial_ms = initial_ms
+        self._max_ms = max_ms
+        self._random_unit = random_unit
+        self._jitter = jitter
+
+    def wait_ms(self, failures: int) -> int:
+        """How long to wait after the ``failures``-th failure in a row (1, 2, ...)."""
+        assert failures >= 1, failures
+        doublings = min(failures - 1, 32)
+        plain_ms = min(self._max_ms, self._initial_ms << doublings)
+        spread = 1.0 + self._jitter * (2.0 * self._random_unit() - 1.0)
+        return max(1, round(plain_ms * spread))

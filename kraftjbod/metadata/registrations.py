@@ -1,0 +1,183 @@
+"""Values that the metadata records build: brokers, topics and partitions.
+
+Each value is frozen; ``merge(change)`` gives the next one.
+Directory lists of a broker are kept sorted, as its registration record has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    NO_LEADER,
+    UNASSIGNED_DIR,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    Uuid,
+)
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    Listener,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """One incarnation of a broker as the cluster knows it."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+    incarnation_id: Uuid
+    listeners: tuple[Listener, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[DirectoryId, ...]
+    """Online directories, sorted."""
+
+    @classmethod
+    def from_record(cls, record: RegisterBrokerRecord) -> BrokerRegistration:
+        return cls(
+            broker_id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            listeners=record.listeners,
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=tuple(sorted(record.log_dirs)),
+        )
+
+    def to_record(self) -> RegisterBrokerRecord:
+        return RegisterBrokerRecord(
+            broker_id=self.broker_id,
+            broker_epoch=self.epoch,
+            incarnation_id=self.incarnation_id,
+            listeners=self.listeners,
+            rack=self.rack,
+            fenced=self.fenced,
+            in_controlled_shutdown=self.in_controlled_shutdown,
+            log_dirs=self.log_dirs,
+        )
+
+    def merge(self, change: BrokerRegistrationChangeRecord) -> BrokerRegistration:
+        assert change.broker_epoch == self.epoch, (change, self)
+        return dataclasses.replace(
+            self,
+            fenced=self.fenced if change.fenced is None else change.fenced,
+            in_controlled_shutdown=self.in_controlled_shutdown
+            if change.in_controlled_shutdown is None
+            else change.in_controlled_shutdown,
+            log_dirs=self.log_dirs if change.log_dirs is None else tuple(sorted(change.log_dirs)),
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """May lead and be in sync: unfenced and not on its way out."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def has_online_dir(self, directory_id: DirectoryId) -> bool:
+        """Whether a replica in ``directory_id`` of this broker counts as online.
+
+        KIP-858, "Metadata caching": unassigned and migrating replicas get the benefit of the
+        doubt, a lost one never does, and a broker that registered no directories is a single-disk
+        broker from before directories had ids.
+        """
+        if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
+            return True
+        if directory_id == LOST_DIR:
+            return False
+        return not self.log_dirs or directory_id in self.log_dirs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRegistration:
+    """One partition as the cluster knows it; ``directories`` runs parallel to ``replicas``."""
+
+    replicas: tuple[BrokerId, ...]
+    directories: tuple[DirectoryId, ...]
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    leader_recovering: bool
+
+    @classmethod
+    def from_record(cls, record: PartitionRecord) -> PartitionRegistration:
+        directories = record.directories or (MIGRATING_DIR,) * len(record.replicas)
+        assert len(directories) == len(record.replicas), record
+        return cls(
+            replicas=record.replicas,
+            directories=directories,
+            isr=record.isr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_recovering=record.leader_recovering,
+        )
+
+    def to_record(self, topic_id: TopicId, partition_id: int) -> PartitionRecord:
+        return PartitionRecord(
+            topic_id=topic_id,
+            partition_id=partition_id,
+            replicas=self.replicas,
+            directories=self.directories,
+            isr=self.isr,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            leader_recovering=self.leader_recovering,
+        )
+
+    def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
+        replicas = self.replicas if change.replicas is None else change.replicas
+        directories = self.directories if change.directories is None else change.directories
+        assert len(replicas) == len(directories), change
+        leader_changed = change.leader is not None
+        return PartitionRegistration(
+            replicas=replicas,
+            directories=directories,
+            isr=self.isr if change.isr is None else change.isr,
+            leader=self.leader if change.leader is None else change.leader,
+            leader_epoch=LeaderEpoch(self.leader_epoch + 1)
+            if leader_changed
+            else self.leader_epoch,
+            partition_epoch=PartitionEpoch(self.partition_epoch + 1),
+            leader_recovering=self.leader_recovering
+            if change.leader_recovering is None
+            else change.leader_recovering,
+        )
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_LEADER
+
+    @property
+    def preferred_leader(self) -> BrokerId:
+        return self.replicas[0]
+
+    def directory_of(self, broker_id: BrokerId) -> DirectoryId | None:
+        """The directory assigned to this broker's replica; None if it has none."""
+        try:
+            return self.directories[self.replicas.index(broker_id)]
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRegistration:
+    """One topic. ``partitions`` is owned by ``MetadataState``: read it, never change it."""
+
+    name: str
+    topic_id: TopicId
+    partitions: dict[int, PartitionRegistration] = field(default_factory=dict)

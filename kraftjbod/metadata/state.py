@@ -1,0 +1,218 @@
+"""``MetadataState``: everything the cluster agreed on, built by replay and by nothing else.
+
+Controllers and brokers use this same class, so they cannot read a record differently.
+
+* ``replay`` is the only method that changes anything; it returns what changed.
+* ``snapshot_records`` gives records that rebuild the same state from nothing.
+* ``is_replica_online`` is the one rule that says whether a replica counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from kraftjbod.core.ids import (
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    Record,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
+from kraftjbod.metadata.registrations import (
+    BrokerRegistration,
+    PartitionRegistration,
+    TopicRegistration,
+)
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """What one or more entries changed; the new values stand in the state itself."""
+
+    brokers: set[BrokerId] = field(default_factory=set)
+    created_topics: set[TopicId] = field(default_factory=set)
+    deleted_topics: dict[TopicId, TopicRegistration] = field(default_factory=dict)
+    """Deleted topics as they last were; one created and deleted in the same delta is here too."""
+    partitions: dict[TopicIdPartition, PartitionRegistration | None] = field(default_factory=dict)
+    """Changed partitions of living topics with their value *before*, None where new."""
+    configs: set[tuple[ResourceType, str]] = field(default_factory=set)
+    features: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.brokers
+            or self.created_topics
+            or self.deleted_topics
+            or self.partitions
+            or self.configs
+            or self.features
+        )
+
+
+class MetadataState:
+    """The state after ``offset``. All attributes are for reading."""
+
+    def __init__(self) -> None:
+        #: Offset of the last entry that was replayed; -1 before the first.
+        self.offset: int = -1
+        #: Epoch of that entry.
+        self.epoch: int = -1
+        self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        self.topics: dict[TopicId, TopicRegistration] = {}
+        #: Exactly one id per living topic.
+        self.topic_ids: dict[str, TopicId] = {}
+        self.configs: dict[tuple[ResourceType, str], dict[str, str]] = {}
+        self.features: dict[str, int] = {}
+        self.next_producer_id: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<MetadataState offset={self.offset} brokers={len(self.brokers)} "
+            f"topics={len(self.topics)}>"
+        )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicRegistration | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partition(self, key: TopicIdPartition) -> PartitionRegistration | None:
+        topic = self.topics.get(key.topic_id)
+        return None if topic is None else topic.partitions.get(key.partition)
+
+    def partition_named(self, key: TopicPartition) -> PartitionRegistration | None:
+        topic = self.topic(key.topic)
+        return None if topic is None else topic.partitions.get(key.partition)
+
+    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionRegistration]]:
+        """Every partition of every topic."""
+        for topic_id, topic in self.topics.items():
+            for index, partition in topic.partitions.items():
+                yield TopicIdPartition(topic_id, index), partition
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        """Values set for the topic itself; do not change the mapping."""
+        return self.configs.get((ResourceType.TOPIC, name), {})
+
+    def is_replica_online(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
+        """KIP-858, "Metadata caching": broker unfenced, and the replica's directory online."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and broker.has_online_dir(directory_id)
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def replay(
+        self, records: Iterable[Record], *, offset: int, epoch: int, delta: MetadataDelta
+    ) -> None:
+        """Apply one entry and note in ``delta`` what it changed."""
+        assert offset > self.offset, (offset, self.offset)
+        for record in records:
+            self._replay_one(record, delta)
+        self.offset = offset
+        self.epoch = epoch
+
+    def _replay_one(self, record: Record, delta: MetadataDelta) -> None:
+        match record:
+            case PartitionChangeRecord() | PartitionRecord():
+                self._replay_partition(record, delta)
+            case RegisterBrokerRecord():
+                self.brokers[record.broker_id] = BrokerRegistration.from_record(record)
+                delta.brokers.add(record.broker_id)
+            case BrokerRegistrationChangeRecord():
+                self.brokers[record.broker_id] = self.brokers[record.broker_id].merge(record)
+                delta.brokers.add(record.broker_id)
+            case TopicRecord():
+                self.topics[record.topic_id] = TopicRegistration(
+                    name=record.name, topic_id=record.topic_id
+                )
+                self.topic_ids[record.name] = record.topic_id
+                delta.created_topics.add(record.topic_id)
+            case RemoveTopicRecord():
+                self._remove_topic(record.topic_id, delta)
+            case ConfigRecord():
+                self._replay_config(record, delta)
+            case FeatureLevelRecord():
+                self.features[record.name] = record.feature_level
+                delta.features = True
+            case ProducerIdsRecord():
+                self.next_producer_id = record.next_producer_id
+            case _:
+                assert_never(record)
+
+    def _replay_partition(
+        self, record: PartitionRecord | PartitionChangeRecord, delta: MetadataDelta
+    ) -> None:
+        partitions = self.topics[record.topic_id].partitions
+        before = partitions.get(record.partition_id)
+        if isinstance(record, PartitionRecord):
+            after = PartitionRegistration.from_record(record)
+        else:
+            assert before is not None, record
+            after = before.merge(record)
+        partitions[record.partition_id] = after
+        delta.partitions.setdefault(TopicIdPartition(record.topic_id, record.partition_id), before)
+
+    def _remove_topic(self, topic_id: TopicId, delta: MetadataDelta) -> None:
+        topic = self.topics.pop(topic_id)
+        del self.topic_ids[topic.name]
+        self.configs.pop((ResourceType.TOPIC, topic.name), None)
+        delta.deleted_topics[topic_id] = topic
+        for index in topic.partitions:
+            delta.partitions.pop(TopicIdPartition(topic_id, index), None)
+
+    def _replay_config(self, record: ConfigRecord, delta: MetadataDelta) -> None:
+        key = (record.resource_type, record.resource_name)
+        values = dict(self.configs.get(key, {}))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            self.configs[key] = values
+        else:
+            self.configs.pop(key, None)
+        delta.configs.add(key)
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def snapshot_records(self) -> Iterator[Record]:
+        """Records that rebuild this state when replayed on an empty one."""
+        for name, level in self.features.items():
+            yield FeatureLevelRecord(name=name, feature_level=level)
+        for broker in self.brokers.values():
+            yield broker.to_record()
+        for topic_id, topic in self.topics.items():
+            yield TopicRecord(name=topic.name, topic_id=topic_id)
+            for index, partition in topic.partitions.items():
+                yield partition.to_record(topic_id, index)
+        for (resource_type, resource_name), values in self.configs.items():
+            for name, value in values.items():
+                yield ConfigRecord(
+                    resource_type=resource_type,
+                    resource_name=resource_name,
+                    name=name,
+                    value=value,
+                )
+        if self.next_producer_id:
+            yield ProducerIdsRecord(
+                broker_id=BrokerId(-1),
+                broker_epoch=BrokerEpoch(-1),
+                next_producer_id=self.next_producer_id,
+            )

@@ -1,0 +1,386 @@
+"""Bodies of the RPC between brokers and controllers.
+
+One frozen pydantic model per message, validated at the door; inside the house they are plain
+values. Names are those of the KIPs and of Kafka, in snake case.
+
+Rules of this file:
+
+* a request names its ``api``, its ``version`` and the class of its ``Response``;
+* an error of the whole request is never a field of its response: the envelope carries it
+  (``rpc_codec.py``); a field only tells of errors where one request is about many things;
+* a field that a newer version adds has a default, and unknown fields are ignored;
+* large lists are flat (a list of ints, not a model per element);
+* ids travel as 16 raw bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from kraftjbod.core.errors import ErrorCode, InvalidUuidText
+from kraftjbod.core.ids import (
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    Uuid,
+)
+
+U = TypeVar("U", bound=Uuid)
+
+
+def _as(kind: type[U]) -> Callable[[object], U]:
+    def validate(value: object) -> U:
+        if not isinstance(value, bytes):
+            raise ValueError("a uuid travels as 16 bytes")  # noqa: TRY004 - pydantic reports it
+        try:
+            return kind(value)
+        except InvalidUuidText as e:
+            raise ValueError(str(e)) from e
+
+    return validate
+
+
+WireUuid = Annotated[Uuid, PlainValidator(_as(Uuid))]
+WireTopicId = Annotated[TopicId, PlainValidator(_as(TopicId))]
+WireDirectoryId = Annotated[DirectoryId, PlainValidator(_as(DirectoryId))]
+WireBrokerId = Annotated[BrokerId, Field(ge=0)]
+Offset = Annotated[int, Field(ge=-1)]
+
+MAX_DIRECTORIES = 1_000
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+
+class RpcBody(BaseModel):
+    """What every body has in common: immutable, and lenient towards newer peers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=False)
+
+
+class RpcResponse(RpcBody):
+    """A successful answer."""
+
+
+class RpcRequest(RpcBody):
+    """A question; ``api`` and ``version`` go into the envelope."""
+
+    api: ClassVar[str]
+    version: ClassVar[int] = 0
+    Response: ClassVar[type[RpcResponse]]
+
+
+# --- brokers: registration and heartbeat ---------------------------------------------------------
+
+
+class ListenerInfo(RpcBody):
+    """One address under which clients reach a broker."""
+
+    name: str
+    host: str
+    port: int = Field(ge=1, le=65535)
+
+
+class BrokerRegistrationResponse(RpcResponse):
+    broker_epoch: BrokerEpoch
+
+
+class BrokerRegistrationRequest(RpcRequest):
+    """A broker introduces this incarnation of itself (KIP-858, "Broker registration").
+
+    ``log_dirs`` are the ids of its available log directories. ``previous_broker_epoch`` is the one
+    its clean shutdown left behind, or -1.
+    """
+
+    api = "BrokerRegistration"
+    version = 2
+    Response = BrokerRegistrationResponse
+
+    broker_id: WireBrokerId
+    cluster_id: str
+    incarnation_id: WireUuid
+    listeners: tuple[ListenerInfo, ...] = Field(min_length=1, max_length=16)
+    rack: str | None = None
+    features: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
+    previous_broker_epoch: BrokerEpoch = BrokerEpoch(-1)
+
+
+class BrokerHeartbeatResponse(RpcResponse):
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class BrokerHeartbeatRequest(RpcRequest):
+    """A broker is alive, this far in the metadata, and these of its directories are offline.
+
+    ``offline_log_dirs`` is cumulative for the life of the incarnation, so its size depends on the
+    number of directories and never on the number of replicas (KIP-858).
+    """
+
+    api = "BrokerHeartbeat"
+    version = 1
+    Response = BrokerHeartbeatResponse
+
+    broker_id: WireBrokerId
+    broker_epoch: BrokerEpoch
+    current_metadata_offset: Offset
+    want_fence: bool
+    want_shut_down: bool
+    offline_log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
+
+
+# --- brokers: replicas ---------------------------------------------------------------------------
+
+
+class AssignedTopic(RpcBody):
+    """Partitions of one topic that live in one directory."""
+
+    topic_id: WireTopicId
+    partitions: tuple[int, ...]
+
+
+class AssignedDirectory(RpcBody):
+    """What lives in one directory, or what is to be corrected into it."""
+
+    directory_id: WireDirectoryId
+    topics: tuple[AssignedTopic, ...]
+
+
+class RefusedAssignment(RpcBody):
+    """One partition whose assignment was not accepted, and why."""
+
+    topic_id: WireTopicId
+    partition: int
+    error_code: ErrorCode
+
+
+class AssignReplicasToDirsResponse(RpcResponse):
+    """All assignments were accepted but the ``refused`` ones."""
+
+    refused: tuple[RefusedAssignment, ...] = ()
+
+
+class AssignReplicasToDirsRequest(RpcRequest):
+    """A broker tells which directory holds which of its replicas (KIP-858)."""
+
+    api = "AssignReplicasToDirs"
+    Response = AssignReplicasToDirsResponse
+
+    broker_id: WireBrokerId
+    broker_epoch: BrokerEpoch
+    directories: tuple[AssignedDirectory, ...] = Field(max_length=MAX_DIRECTORIES)
+
+
+class PartitionIsr(RpcBody):
+    """The in-sync set that a leader wants, and the state that it bases the wish on.
+
+    ``isr_broker_epochs`` runs parallel to ``isr``; -1 stands for "not known".
+    """
+
+    topic_id: WireTopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    isr: tuple[BrokerId, ...]
+    isr_broker_epochs: tuple[BrokerEpoch, ...]
+
+
+class AlteredPartition(RpcBody):
+    """The outcome for one partition: an error, or the state that now holds."""
+
+    topic_id: WireTopicId
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    leader: BrokerId = BrokerId(-1)
+    leader_epoch: LeaderEpoch = LeaderEpoch(-1)
+    partition_epoch: PartitionEpoch = PartitionEpoch(-1)
+    isr: tuple[BrokerId, ...] = ()
+
+
+class AlterPartitionResponse(RpcResponse):
+    partitions: tuple[AlteredPartition, ...]
+
+
+class AlterPartitionRequest(RpcRequest):
+    """A leader asks for other in-sync sets."""
+
+    api = "AlterPartition"
+    Response = AlterPartitionResponse
+
+    broker_id: WireBrokerId
+    broker_epoch: BrokerEpoch
+    partitions: tuple[PartitionIsr, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+
+
+class AllocateProducerIdsResponse(RpcResponse):
+    """``producer_id_count`` ids from ``producer_id_start`` on belong to the asking broker."""
+
+    producer_id_start: int
+    producer_id_count: int
+
+
+class AllocateProducerIdsRequest(RpcRequest):
+    api = "AllocateProducerIds"
+    Response = AllocateProducerIdsResponse
+
+    broker_id: WireBrokerId
+    broker_epoch: BrokerEpoch
+
+
+# --- brokers: following the metadata log ---------------------------------------------------------
+
+
+class MetadataEntry(RpcBody):
+    """One committed entry of the metadata log: records that take effect together.
+
+    ``payload`` is what ``metadata/records.py`` encodes.
+    """
+
+    offset: Offset
+    epoch: int
+    payload: bytes
+
+
+class FetchMetadataResponse(RpcResponse):
+    """Either ``entries`` from the asked offset on, or the whole state at ``snapshot_offset``.
+
+    ``snapshot_offset`` is -1, or the offset of the last entry that the snapshot contains; its
+    state comes in pieces, ``snapshot_chunk`` starting at the asked position, and
+    ``snapshot_next_position`` is -1 after the last one.
+    ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
+    """
+
+    high_watermark: Offset
+    entries: tuple[MetadataEntry, ...] = ()
+    snapshot_offset: Offset = -1
+    snapshot_chunk: bytes = b""
+    snapshot_next_position: int = -1
+
+
+class FetchMetadataRequest(RpcRequest):
+    """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset`` on.
+
+    ``snapshot_offset`` and ``snapshot_position`` continue a snapshot that the previous answer
+    began; -1 and 0 otherwise.
+    """
+
+    api = "FetchMetadata"
+    Response = FetchMetadataResponse
+
+    broker_id: WireBrokerId
+    fetch_offset: Offset
+    max_wait_ms: int = Field(ge=0, le=60_000)
+    max_bytes: int = Field(ge=1)
+    snapshot_offset: Offset = -1
+    snapshot_position: int = Field(default=0, ge=0)
+
+
+# --- forwarded admin requests --------------------------------------------------------------------
+
+
+class NewTopic(RpcBody):
+    """``num_partitions`` and ``replication_factor`` are -1 where ``assignments`` decides.
+
+    ``assignments`` maps a partition to its replicas, the preferred leader first.
+    """
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: dict[int, tuple[BrokerId, ...]] = Field(default_factory=dict)
+    configs: dict[str, str | None] = Field(default_factory=dict)
+
+
+class CreatedTopic(RpcBody):
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    topic_id: WireTopicId = TopicId(bytes(16))
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+class CreateTopicsResponse(RpcResponse):
+    topics: tuple[CreatedTopic, ...]
+
+
+class CreateTopicsRequest(RpcRequest):
+    api = "CreateTopics"
+    Response = CreateTopicsResponse
+
+    topics: tuple[NewTopic, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    validate_only: bool = False
+
+
+class TopicRef(RpcBody):
+    """A topic by name, or by id where ``name`` is None."""
+
+    name: str | None = None
+    topic_id: WireTopicId = TopicId(bytes(16))
+
+
+class DeletedTopic(RpcBody):
+    name: str | None
+    topic_id: WireTopicId
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class DeleteTopicsResponse(RpcResponse):
+    topics: tuple[DeletedTopic, ...]
+
+
+class DeleteTopicsRequest(RpcRequest):
+    api = "DeleteTopics"
+    Response = DeleteTopicsResponse
+
+    topics: tuple[TopicRef, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+
+
+class MorePartitions(RpcBody):
+    """``assignments`` lists the replicas of the added partitions only, or is None."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+
+
+class GrownTopic(RpcBody):
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class CreatePartitionsResponse(RpcResponse):
+    topics: tuple[GrownTopic, ...]
+
+
+class CreatePartitionsRequest(RpcRequest):
+    api = "CreatePartitions"
+    Response = CreatePartitionsResponse
+
+    topics: tuple[MorePartitions, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    validate_only: bool = False
+
+
+#: Every request by its ``api``, for the door that decodes them.
+REQUESTS: dict[str, type[RpcRequest]] = {
+    request.api: request
+    for request in (
+        BrokerRegistrationRequest,
+        BrokerHeartbeatRequest,
+        AssignReplicasToDirsRequest,
+        AlterPartitionRequest,
+        AllocateProducerIdsRequest,
+        FetchMetadataRequest,
+        CreateTopicsRequest,
+        DeleteTopicsRequest,
+        CreatePartitionsRequest,
+    )
+}
