@@ -1,0 +1,295 @@
+"""What both daemons share: the loop, signals, the real clock and randomness, exit codes.
+
+``run_daemon`` reads the configuration file, builds one :class:`Daemon` and lives with it:
+
+* ``start()`` until it serves, ``wait_failed()`` while it does, ``stop()`` exactly once at the end,
+  whatever the end was;
+* SIGTERM and SIGINT only set a flag; a second one leaves at once;
+* an exception nobody expected is a bug: it is told to telemetry and ends the process.
+
+========= =========================================================================================
+exit code meaning
+========= =========================================================================================
+0         stopped as asked
+1         could not start: configuration, formatting, an address in use (one line on stderr)
+70        a bug; the story is in the telemetry
+74        storage is lost: the metadata directory or the last log directory
+75        the stop took longer than its deadline, or a second signal cut it short
+========= =========================================================================================
+
+The loop, the clock and randomness are real only here; everything else is handed them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, TextIO, TypeVar
+
+import uvloop
+
+from kraftjbod.core import telemetry
+from kraftjbod.core.config import BrokerConfig, ControllerConfig, unknown_keys
+from kraftjbod.core.errors import ConfigError, KafkaStorageError, StartupError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock
+
+C = TypeVar("C", BrokerConfig, ControllerConfig)
+
+EXIT_CLEAN: Final = 0
+EXIT_STARTUP: Final = 1
+EXIT_BUG: Final = 70
+EXIT_STORAGE_LOST: Final = 74
+EXIT_UNCLEAN_STOP: Final = 75
+
+
+class Daemon(Protocol):
+    """A controller or a broker, as the runner sees it."""
+
+    async def start(self) -> None:
+        """Come up until requests are served.
+
+        :raises StartupError: if that cannot be; the message goes to the operator.
+        """
+        ...
+
+    async def wait_failed(self) -> None:
+        """Return when the daemon wants an orderly stop by itself; otherwise only raise.
+
+        :raises KafkaStorageError: the metadata directory or the last log directory is lost.
+        :raises StartupError: the cluster refuses this daemon for good.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Listeners first, then the rest in reverse; also called after a start that failed."""
+        ...
+
+
+class SystemClock:
+    """The real :class:`~kraftjbod.core.timing.Clock`."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What only the runner can provide."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random_bytes: Callable[[int], bytes] = os.urandom
+    rng: random.Random = field(default_factory=random.Random)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+def run_daemon(
+    name: str,
+    config_type: type[C],
+    build: Callable[[C, Surroundings], Daemon],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run one daemon from start to end.
+
+    :param build: makes the daemon of its configuration; may raise :class:`StartupError`.
+    :param argv: ``CONFIG_FILE [--override KEY=VALUE ...]``, the process's own by default.
+        Relative paths in the configuration are taken from the working directory.
+    :returns: the exit code.
+    """
+    if not __debug__:
+        return _refuse(name, "python -O strips the assertions that guard the data; run without -O")
+    with contextlib.ExitStack() as files:
+        try:
+            source, properties = _read_properties(name, argv)
+            config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
+            stream = _telemetry_stream(config, files)
+            telemetry.configure(
+                json_lines=config.telemetry_format == "json",
+                level=config.telemetry_level,
+                stream=stream,
+            )
+            for key in unknown_keys(config_type, properties):
+                get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
+            surroundings = Surroundings()
+            daemon = build(config, surroundings)
+        except StartupError as e:
+            return _refuse(name, str(e))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Life(name, daemon, config, surroundings.metrics).live())
+
+
+class _Life:
+    """One daemon's life on the loop, from start to exit code."""
+
+    def __init__(
+        self,
+        name: str,
+        daemon: Daemon,
+        config: BrokerConfig | ControllerConfig,
+        metrics: Metrics,
+    ) -> None:
+        self._name = name
+        self._daemon = daemon
+        self._config = config
+        self._metrics = metrics
+        self._log = get_logger(daemon=name)
+        self._stop_wanted = asyncio.Event()
+        self._crash: BaseException | None = None
+        self._started = False
+
+    async def live(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_exception)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._on_signal, signum)
+        code = await self._until_the_end()
+        stopped_in_time = await self._stop()
+        if code == EXIT_CLEAN and self._crash is not None:
+            code = EXIT_BUG
+        if code == EXIT_CLEAN and not stopped_in_time:
+            code = EXIT_UNCLEAN_STOP
+        self._log.info("daemon_stopped", exit_code=code)
+        return code
+
+    async def _until_the_end(self) -> int:
+        try:
+            await self._until_signal_or_failure()
+        except StartupError as e:
+            return _refuse(self._name, str(e))
+        except KafkaStorageError as e:
+            self._log.error("storage_lost", reason=e.message)
+            return EXIT_STORAGE_LOST
+        except OSError as e:
+            if not self._started:
+                return _refuse(self._name, str(e))
+            self._tell_crash(e)
+            return EXIT_BUG
+        except Exception as e:
+            self._tell_crash(e)
+            return EXIT_BUG
+        return EXIT_CLEAN
+
+    async def _until_signal_or_failure(self) -> None:
+        life = asyncio.create_task(self._start_and_watch())
+        tasks: set[asyncio.Task[Any]] = {life, asyncio.create_task(self._stop_wanted.wait())}
+        if self._config.metrics_snapshot_path is not None:
+            path = Path(self._config.metrics_snapshot_path)
+            tasks.add(asyncio.create_task(self._write_metrics(path)))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _start_and_watch(self) -> None:
+        await self._daemon.start()
+        self._started = True
+        await self._daemon.wait_failed()
+
+    async def _stop(self) -> bool:
+        """Whether the daemon stopped before the deadline."""
+        try:
+            async with asyncio.timeout(self._config.shutdown_timeout_ms / 1000):
+                await self._daemon.stop()
+        except TimeoutError:
+            self._log.error("stop_timed_out", timeout_ms=self._config.shutdown_timeout_ms)
+            return False
+        except Exception as e:
+            self._tell_crash(e)
+        return True
+
+    async def _write_metrics(self, path: Path) -> None:
+        """Replace the snapshot file at each interval; a reader never sees half a file.
+
+        Best effort: a snapshot that cannot be written is told and tried again.
+        """
+        while True:
+            try:
+                _replace_file(path, json.dumps(self._metrics.snapshot()))
+            except OSError as e:
+                self._log.warning("metrics_snapshot_failed", path=str(path), reason=str(e))
+            await asyncio.sleep(self._config.metrics_snapshot_interval_ms / 1000)
+
+    def _on_signal(self, signum: int) -> None:
+        if self._stop_wanted.is_set():
+            os._exit(EXIT_UNCLEAN_STOP)
+        self._stop_wanted.set()
+
+    def _on_loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback or a forgotten task raised: a bug, unless it is only a socket's weather."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):
+            self._log.warning("loop_complaint", message=context.get("message"), reason=str(error))
+            return
+        self._tell_crash(error)
+        self._stop_wanted.set()
+
+    def _tell_crash(self, error: BaseException) -> None:
+        self._crash = error
+        self._log.error("daemon_crashed", exc_info=error)
+
+
+def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
+    """The configuration file's path, and its keys with the overrides on top."""
+    parser = argparse.ArgumentParser(prog=f"kraftjbod-{name}")
+    parser.add_argument("config", type=Path, help="path of the daemon's .properties file")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replaces one key of the file; may be repeated",
+    )
+    options = parser.parse_args(argv)
+    try:
+        text = options.config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"cannot read {options.config}: {e}") from e
+    properties = parse_properties(text, str(options.config))
+    for override in options.override:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--override {override}: expected KEY=VALUE")
+        properties[key.strip()] = value.strip()
+    return str(options.config), properties
+
+
+def _telemetry_stream(
+    config: BrokerConfig | ControllerConfig, files: contextlib.ExitStack
+) -> TextIO:
+    if config.telemetry_path is None:
+        return sys.stderr
+    try:
+        # Line buffered, so that the story is on disk when the process dies.
+        return files.enter_context(open(config.telemetry_path, "a", buffering=1, encoding="utf-8"))
+    except OSError as e:
+        raise ConfigError(f"telemetry.path: {e}") from e
+
+
+def _replace_file(path: Path, text: str) -> None:
+    fresh = path.with_name(path.name + ".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def _refuse(name: str, why: str) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"kraftjbod-{name}: {why}", file=sys.stderr)
+    return EXIT_STARTUP

@@ -1,0 +1,237 @@
+"""The runner, with real processes: exit codes, signals, metrics snapshots."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.config import ControllerConfig
+from kraftjbod.daemon import runner
+
+_PREAMBLE = """
+import asyncio, os, signal, sys
+from kraftjbod.core.config import ControllerConfig
+from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.daemon.runner import run_daemon
+
+class Daemon:
+    async def start(self): pass
+    async def wait_failed(self): await asyncio.Event().wait()
+    async def stop(self): print("stopped", flush=True)
+
+def build(config, surroundings):
+    surroundings.metrics.count("Started")
+    return Mine()
+"""
+
+_CONFIG = """
+process.roles=controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:9
+listeners=CONTROLLER://127.0.0.1:0
+"""
+
+
+def _run(tmp_path: Path, body: str, *args: str, config: str = "") -> subprocess.Popen[str]:
+    conf = tmp_path / "d.properties"
+    conf.write_text(_CONFIG + config)
+    script = tmp_path / "daemon.py"
+    end = '\nsys.exit(run_daemon("test", ControllerConfig, build))\n'
+    script.write_text(_PREAMBLE + textwrap.dedent(body) + end)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(conf), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+READY = """
+class Mine(Daemon):
+    async def start(self): print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
+    process = _run(tmp_path, READY)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signum)
+    code, out, _ = _finish(process)
+    assert (code, out) == (runner.EXIT_CLEAN, "stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "told"),
+    [
+        ("raise StartupError('disk is not formatted')", 1, "kraftjbod-test: disk is not formatted"),
+        ("raise OSError(98, 'address in use')", 1, "address in use"),
+        ("raise KafkaStorageError('last dir lost')", 74, "storage_lost"),
+        ("raise AssertionError('a bug')", 70, "daemon_crashed"),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(
+    tmp_path: Path, failure: str, code: int, told: str
+) -> None:
+    process = _run(tmp_path, f"class Mine(Daemon):\n    async def start(self): {failure}\n")
+    got, out, err = _finish(process)
+    assert (got, out) == (code, "stopped\n")
+    assert told in err
+
+
+def test_a_daemon_may_end_by_itself(tmp_path: Path) -> None:
+    process = _run(tmp_path, "class Mine(Daemon):\n    async def wait_failed(self): pass\n")
+    assert _finish(process)[0] == runner.EXIT_CLEAN
+
+
+def test_an_exception_in_a_forgotten_task_is_a_bug(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        async def start(self):
+            asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    """
+    code, _, err = _finish(_run(tmp_path, body))
+    assert code == runner.EXIT_BUG
+    assert "ZeroDivisionError" in err
+
+
+def test_a_socket_error_in_a_callback_is_only_told(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        async def start(self):
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler({"message": "m", "exception": ConnectionResetError()})
+        async def wait_failed(self): pass
+    """
+    code, _, err = _finish(_run(tmp_path, body))
+    assert code == runner.EXIT_CLEAN
+    assert "loop_complaint" in err
+
+
+def test_a_stop_that_hangs_is_cut_off(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        async def wait_failed(self): pass
+        async def stop(self): await asyncio.Event().wait()
+    """
+    code, _, err = _finish(_run(tmp_path, body, "--override", "shutdown.timeout.ms=50"))
+    assert code == runner.EXIT_UNCLEAN_STOP
+    assert "stop_timed_out" in err
+
+
+def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        async def start(self): os.kill(os.getpid(), signal.SIGTERM)
+        async def stop(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+    """
+    assert _finish(_run(tmp_path, body))[0] == runner.EXIT_UNCLEAN_STOP
+
+
+def test_the_metrics_snapshot_is_json(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    body = """
+    class Mine(Daemon):
+        async def wait_failed(self):
+            while not os.path.exists(PATH): await asyncio.sleep(0.01)
+    """
+    process = _run(
+        tmp_path,
+        f"PATH = {str(path)!r}\n{textwrap.dedent(body)}",
+        config=f"metrics.snapshot.path={path}",
+    )
+    assert _finish(process)[0] == runner.EXIT_CLEAN
+    assert json.loads(path.read_text()) == {"Started": 1}
+
+
+def test_a_snapshot_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        async def wait_failed(self): await asyncio.sleep(0.1)
+    """
+    code, _, err = _finish(
+        _run(tmp_path, body, config=f"metrics.snapshot.path={tmp_path}/absent/m.json")
+    )
+    assert code == runner.EXIT_CLEAN
+    assert "metrics_snapshot_failed" in err
+
+
+def test_an_unknown_key_is_told(tmp_path: Path) -> None:
+    body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
+    code, _, err = _finish(_run(tmp_path, body, config="no.such.key=1"))
+    assert code == runner.EXIT_CLEAN
+    assert "unknown_config_key" in err
+
+
+def test_telemetry_goes_to_the_configured_file(tmp_path: Path) -> None:
+    body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
+    process = _run(tmp_path, body, config=f"telemetry.path={tmp_path}/events.json")
+    code, _, err = _finish(process)
+    assert (code, err) == (runner.EXIT_CLEAN, "")
+    assert json.loads((tmp_path / "events.json").read_text())["event"] == "daemon_stopped"
+
+
+def test_an_unreadable_config_is_one_line_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = runner.run_daemon(
+        "test", ControllerConfig, _never_build, [str(tmp_path / "absent.properties")]
+    )
+    told = capsys.readouterr().err
+    assert code == runner.EXIT_STARTUP
+    assert told.startswith("kraftjbod-test: cannot read")
+    assert told.count("\n") == 1
+
+
+def test_an_override_without_a_value_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "d.properties"
+    conf.write_text("a=b")
+    code = runner.run_daemon(
+        "test", ControllerConfig, _never_build, [str(conf), "--override", "node.id"]
+    )
+    assert code == runner.EXIT_STARTUP
+    assert "expected KEY=VALUE" in capsys.readouterr().err
+
+
+def test_python_o_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-O",
+            "-c",
+            "import sys; from kraftjbod.daemon.runner import run_daemon;"
+            "sys.exit(run_daemon('test', None, None, ['x']))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == runner.EXIT_STARTUP
+    assert "python -O" in done.stderr
+
+
+def test_the_system_clock_counts_milliseconds_since_1970() -> None:
+    clock = runner.SystemClock()
+    assert clock.wall_ms() > 1_700_000_000_000
+    assert clock.now_ms() <= clock.now_ms()
+
+
+def _never_build(*_: object) -> runner.Daemon:
+    raise AssertionError("must not be built")
