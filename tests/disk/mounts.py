@@ -1,0 +1,195 @@
+"""Disks that a test may break: real file systems on loop devices and in memory.
+
+* :func:`mounted` makes one and undoes it whatever happens; names are unique per process.
+* A :class:`Disk` knows the ways to die: :meth:`Disk.shut_down` (every call fails with EIO),
+  :meth:`Disk.abort` (read-only), :meth:`Disk.detach` (lazy unmount), :meth:`Disk.fill` (ENOSPC).
+* :func:`closed_to_owner` takes a directory's permission bits away, which only bites processes
+  without CAP_DAC_OVERRIDE.
+* :func:`reap` undoes what dead processes left behind; it goes by the name prefix and never
+  touches a mount of a process that is alive.
+
+Every command has a deadline, and an unmount that is refused becomes a lazy one: nothing hangs.
+This file freezes no file system: a hung disk needs a thaw timer of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["ext4", "xfs", "tmpfs"]
+
+PREFIX: Final = "kraftjbod-disk-"
+COMMAND_TIMEOUT_S: Final = 30
+_MIB: Final = 1024 * 1024
+#: xfs refuses to be smaller; the image is sparse, so size costs nothing.
+_SMALLEST_BYTES: Final[dict[Kind, int]] = {"ext4": 16 * _MIB, "xfs": 320 * _MIB, "tmpfs": _MIB}
+_FS_IOC_SHUTDOWN: Final = 0x8004587D
+_SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
+_FILL_CHUNK: Final = bytes(64 * 1024)
+
+
+class DiskKitError(Exception):
+    """A command of the kit failed; the message holds what it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A mounted file system. ``path`` is its root, writable for everybody."""
+
+    path: str
+    kind: Kind
+
+    @property
+    def is_mounted(self) -> bool:
+        return self.path in _mount_points()
+
+    def shut_down(self) -> None:
+        """Kill it: EIO from reads, writes, fsync and open, at once; unsynced data is lost.
+
+        Only ext4 and xfs can do that.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, _FS_IOC_SHUTDOWN, struct.pack("I", _SHUTDOWN_WITHOUT_LOG_FLUSH))
+        finally:
+            os.close(fd)
+
+    def abort(self) -> None:
+        """Let ext4 give up its journal: what is cached can be read, every write is EROFS."""
+        assert self.kind == "ext4", "only ext4 knows the mount option abort"
+        _run("mount", "-o", "remount,abort", self.path)
+
+    def detach(self) -> None:
+        """Unmount lazily: open files go on working, the path shows the directory beneath."""
+        _run("umount", "-l", self.path)
+
+    def fill(self) -> None:
+        """Write until there is no space left."""
+        fd = os.open(f"{self.path}/balloon", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            chunk = _FILL_CHUNK
+            while chunk:
+                try:
+                    os.write(fd, chunk)
+                except OSError as e:
+                    if e.errno != errno.ENOSPC:
+                        raise
+                    # The last bytes go in small pieces.
+                    chunk = chunk[: len(chunk) // 2]
+        finally:
+            os.close(fd)
+
+
+def why_not(kind: Kind) -> str | None:
+    """The reason why this machine cannot mount a ``kind``, or ``None`` if it can."""
+    if os.geteuid() != 0:
+        return f"mounting {kind} needs root"
+    missing = [tool for tool in _tools(kind) if shutil.which(tool) is None]
+    if missing:
+        return f"mounting {kind} needs {', '.join(missing)}"
+    return None
+
+
+@contextlib.contextmanager
+def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
+    """A fresh file system of at least ``size_bytes`` for the length of the ``with`` block.
+
+    :raises DiskKitError: if the machine refuses; ask :func:`why_not` first.
+    """
+    size_bytes = max(size_bytes, _SMALLEST_BYTES[kind])
+    home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    # Daemons may run as somebody else than the owner of the test.
+    os.chmod(home, 0o755)
+    disk = Disk(path=f"{home}/{kind}", kind=kind)
+    os.mkdir(disk.path)
+    try:
+        if kind == "tmpfs":
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX + kind, disk.path)
+        else:
+            _mount_image(kind, f"{home}/image", disk.path, size_bytes)
+        os.chmod(disk.path, 0o777)
+        yield disk
+    finally:
+        _undo(home)
+
+
+@contextlib.contextmanager
+def closed_to_owner(path: str) -> Iterator[None]:
+    """``chmod 000`` on ``path``, and the old mode again afterwards."""
+    mode = os.stat(path).st_mode & 0o7777
+    os.chmod(path, 0)
+    try:
+        yield
+    finally:
+        os.chmod(path, mode)
+
+
+def reap(*, also_own: bool = False) -> list[str]:
+    """Undo the mounts of processes that are gone; returns the directories removed."""
+    reaped = []
+    parent = tempfile.gettempdir()
+    for name in sorted(os.listdir(parent)):
+        owner = name.removeprefix(PREFIX).partition("-")[0]
+        if not name.startswith(PREFIX) or not owner.isdigit():
+            continue
+        is_own = int(owner) == os.getpid()
+        if also_own if is_own else not os.path.exists(f"/proc/{owner}"):
+            _undo(f"{parent}/{name}")
+            reaped.append(f"{parent}/{name}")
+    return reaped
+
+
+def _tools(kind: Kind) -> tuple[str, ...]:
+    return ("mount", "umount") if kind == "tmpfs" else ("mount", "umount", f"mkfs.{kind}")
+
+
+def _mount_image(kind: Kind, image: str, path: str, size_bytes: int) -> None:
+    with open(image, "wb") as file:
+        file.truncate(size_bytes)
+    # Without reserved blocks (-m 0) a full ext4 is full for root too.
+    options = ("-q", "-F", "-m", "0") if kind == "ext4" else ("-q", "-f")
+    _run(f"mkfs.{kind}", *options, image)
+    # "-o loop" detaches the loop device by itself once nothing uses it any more.
+    _run("mount", "-t", kind, "-o", "loop", image, path)
+
+
+def _undo(home: str) -> None:
+    for path in _mount_points():
+        if path.startswith(f"{home}/"):
+            try:
+                _run("umount", path)
+            except DiskKitError:
+                # Something holds a file open; the mount ends when that does.
+                _run("umount", "-l", path)
+    shutil.rmtree(home)
+
+
+def _mount_points() -> list[str]:
+    """Mount points of this process, newest first."""
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        return [line.split(" ")[1] for line in file][::-1]
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise DiskKitError(f"{' '.join(command)}: no answer in {COMMAND_TIMEOUT_S} s") from e
+    if done.returncode != 0:
+        raise DiskKitError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+atexit.register(reap, also_own=True)

@@ -1,0 +1,133 @@
+"""The disk kit itself: each fault gives the errno that the tests above it count on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind, mounted
+
+pytestmark = pytest.mark.disk
+
+
+def _need(kind: Kind) -> None:
+    reason = mounts.why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def _errno_of(operation: Callable[[], object]) -> int | None:
+    try:
+        operation()
+    except OSError as e:
+        return e.errno
+    return None
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs"])
+def test_a_mount_is_a_file_system_of_its_own_and_leaves_no_trace(kind: Kind) -> None:
+    _need(kind)
+    with mounted(kind) as disk:
+        assert disk.is_mounted
+        assert os.stat(disk.path).st_dev != os.stat(Path(disk.path).parent).st_dev
+        home = Path(disk.path).parent
+    assert not disk.is_mounted
+    assert not home.exists()
+
+
+def test_a_mount_is_undone_when_the_body_fails_with_a_file_open() -> None:
+    _need("ext4")
+    with pytest.raises(ZeroDivisionError), mounted("ext4") as disk:
+        held = os.open(f"{disk.path}/held", os.O_WRONLY | os.O_CREAT)
+        raise ZeroDivisionError
+    os.close(held)
+    assert not disk.is_mounted
+    assert not Path(disk.path).parent.exists()
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_disk_that_is_shut_down_answers_eio(kind: Kind) -> None:
+    _need(kind)
+    with mounted(kind) as disk:
+        fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
+        os.write(fd, b"x" * 4096)
+        disk.shut_down()
+        assert _errno_of(lambda: os.write(fd, b"y")) == errno.EIO
+        assert _errno_of(lambda: os.fsync(fd)) == errno.EIO
+        assert _errno_of(lambda: os.open(f"{disk.path}/new", os.O_CREAT)) == errno.EIO
+        os.close(fd)
+
+
+def test_an_aborted_ext4_is_read_only_under_open_files() -> None:
+    _need("ext4")
+    with mounted("ext4") as disk:
+        fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
+        os.write(fd, b"kept")
+        disk.abort()
+        assert os.pread(fd, 4, 0) == b"kept"
+        assert _errno_of(lambda: os.write(fd, b"y")) == errno.EROFS
+        assert _errno_of(lambda: os.open(f"{disk.path}/new", os.O_CREAT)) == errno.EROFS
+        os.close(fd)
+
+
+def test_a_detached_disk_goes_on_for_open_files_and_is_gone_by_its_path() -> None:
+    _need("ext4")
+    with mounted("ext4") as disk:
+        fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
+        disk.detach()
+        assert os.write(fd, b"still here") == 10
+        assert os.listdir(disk.path) == []
+        assert os.fstat(fd).st_dev != os.stat(disk.path).st_dev
+        os.close(fd)
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_full_disk_has_no_space_for_one_more_byte(kind: Kind) -> None:
+    _need(kind)
+    with mounted(kind, size_bytes=16 * 1024 * 1024) as disk:
+        with open(f"{disk.path}/data", "wb") as file:
+            file.write(bytes(4096))
+        disk.fill()
+        with open(f"{disk.path}/data", "ab", buffering=0) as file:
+            assert _errno_of(lambda: file.write(bytes(4096))) == errno.ENOSPC
+
+
+def test_what_a_killed_process_left_is_reaped() -> None:
+    """The reaper goes by name: the owner is dead, so its mounts are nobody's."""
+    _need("tmpfs")
+    script = """
+        import os, signal
+        from tests.disk.mounts import mounted
+        with mounted("tmpfs") as disk:
+            print(disk.path, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30
+    )
+    left = Disk(path=done.stdout.strip(), kind="tmpfs")
+    assert left.is_mounted
+    assert str(Path(left.path).parent) in mounts.reap()
+    assert not left.is_mounted
+
+
+def test_the_reaper_leaves_a_living_process_alone() -> None:
+    _need("tmpfs")
+    with mounted("tmpfs") as disk:
+        mounts.reap()
+        assert disk.is_mounted
+
+
+def test_permission_bits_come_back(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    with mounts.closed_to_owner(str(tmp_path)):
+        assert tmp_path.stat().st_mode & 0o777 == 0
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
