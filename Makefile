@@ -1,0 +1,118 @@
+# Every target has one line of help; `make help` prints them.
+# Nothing here needs Java or Docker, and nothing is installed outside .venv/ and .uv/,
+# except system packages for the tests, and those only when make runs as root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := .uv/bin/uv
+UV_VERSION := 0.13.8
+BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+STAMP := $(VENV)/.stamp
+
+# Commands of the test ladder and the Debian packages that hold them.
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount
+
+.PHONY: help
+help:  ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+
+.PHONY: setup
+setup: $(STAMP)  ## Build .venv from the pinned requirements.lock (once; again when the pins change)
+
+$(STAMP): requirements.lock pyproject.toml
+	@"$(BASE_PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "setup: Python 3.11 or newer is needed, found $(BASE_PYTHON)" >&2; exit 1; }
+	@if ! "$(BASE_PYTHON)" -c 'import ensurepip' 2>/dev/null; then \
+	  if [ "$$(id -u)" = 0 ]; then apt-get install -y -q python3-venv; \
+	  else echo "setup: this Python has no venv module; install python3-venv" >&2; exit 1; fi; fi
+	@[ -x $(PY) ] || "$(BASE_PYTHON)" -m venv $(VENV)
+	@# uv is ten times as fast as pip and does not read pip's settings: where it fails, pip does it.
+	@if { [ -x $(UV) ] || { "$(BASE_PYTHON)" -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION); }; } \
+	  && UV_PYTHON_DOWNLOADS=never $(UV) pip install -q --python $(PY) -r requirements.lock -e .; \
+	then echo "setup: installed with uv"; \
+	else echo "setup: uv did not do it, installing with pip (slower)"; \
+	  $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip -q; \
+	  $(PY) -m pip install -q -r requirements.lock -e .; fi
+	@touch $(STAMP)
+
+.PHONY: test-packages
+test-packages:  ## Install the system packages of the tests when root and missing; say so otherwise
+	@missing=""; for c in $(TEST_COMMANDS); do \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$c >/dev/null || missing="$$missing $$c"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "test-packages: installing $(TEST_PACKAGES) (missing:$$missing)"; \
+	  { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -q --no-install-recommends $(TEST_PACKAGES); } >/dev/null 2>&1 \
+	  || echo "test-packages: apt-get failed; tests that need$$missing will be skipped"; \
+	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
+
+.PHONY: run
+run: setup  ## The tour: start a cluster, produce, kill a disk under load, prove nothing was lost
+	@$(PY) -m kraftjbod.tour.main run
+
+.PHONY: up
+up: setup  ## Start the same cluster (1 controller, 3 brokers with 3 log dirs each) and leave it up
+	@$(PY) -m kraftjbod.tour.main up
+
+.PHONY: stop
+stop: setup  ## Stop the cluster that `make run` or `make up` left up
+	@$(PY) -m kraftjbod.tour.main stop
+
+.PHONY: test
+test: setup test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
+	@$(PY) -m pytest -q $(ARGS)
+
+.PHONY: unit
+unit: setup  ## Unit tests only, on both cores
+	@$(PY) -m pytest -q -n 2 tests/unit $(ARGS)
+
+.PHONY: integration
+integration: setup test-packages  ## Real daemons with foreign clients, kill -9 and dying dirs
+	@$(PY) -m pytest -q tests/integration $(ARGS)
+
+.PHONY: disk
+disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
+	@$(PY) -m pytest -q tests/disk $(ARGS)
+
+.PHONY: golden
+golden: setup  ## Rewrite the golden transcripts; the diff is for a reader to judge
+	@GOLDEN_REWRITE=1 $(PY) -m pytest -q tests/golden $(ARGS)
+	@git --no-pager diff --stat -- tests/golden
+
+.PHONY: fmt
+fmt: setup  ## Format the code
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check -q --fix-only .
+
+.PHONY: lint
+lint: setup  ## Check formatting and lint rules
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+
+.PHONY: type
+type: setup  ## mypy --strict over the package
+	@$(PY) -m mypy --strict kraftjbod
+
+.PHONY: tidy
+tidy: setup  ## Import order, colours, doors and the other rules of the house
+	@$(PY) -m pytest -q tests/tidy $(ARGS)
+
+.PHONY: check
+check: lint type tidy unit  ## What every change must pass, in about a minute
+	@$(PY) -m pytest -q tests/golden tests/faults $(ARGS)
+
+.PHONY: bench
+bench: setup  ## Throughput, latency, restart and failover figures beside what the machine can do
+	@$(PY) -m tests.bench.main $(ARGS)
+
+.PHONY: clean
+clean:  ## Stop the cluster and remove run/, caches and both environments
+	@[ ! -f run/cluster.json ] || $(PY) -m kraftjbod.tour.main stop
+	@rm -rf run dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV) .uv
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
