@@ -1,0 +1,324 @@
+"""Kafka's wire protocol: frames to messages and back, for the APIs that brokers serve.
+
+Compiled from Kafka's own schemas on first use, per message and version.
+
+* Decoding copies no records: they are memoryviews into the frame.
+  Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
+* Encoding gives a list of buffers that together are one frame; records stay buffers of their own,
+  all between them is joined.
+* A message class comes from :func:`message`, the one place where types are only known at run time:
+  ``ProduceResponse = message("ProduceResponse")``, and inside it
+  ``ProduceResponse.TopicProduceResponse``. Annotate with :class:`Message`.
+* In an array of structs an element may be given as ``bytes`` that :func:`encode_part` made before.
+* A field that a version lacks is left out if Kafka calls it ignorable or if it has its default;
+  otherwise encoding it raises :class:`LocalProtocolError`.
+
+Uuids are 16 ``bytes``, error codes plain integers.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from kraftjbod.protocol.kafka_compiler import (
+    NO_TAGS,
+    Compiler,
+    Message,
+    build_classes,
+    class_source,
+    long_uvarint,
+)
+from kraftjbod.protocol.kafka_schema import load_message
+
+Buffer = bytes | bytearray | memoryview
+
+#: How many array elements one frame may bring; an element costs up to some 200 bytes of memory.
+MAX_REQUEST_ELEMENTS: Final = 1_000_000
+MAX_RESPONSE_ELEMENTS: Final = 16_000_000
+
+
+class ApiKey(IntEnum):
+    """The APIs that kraftjbod serves, by Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DESCRIBE_CLUSTER = 60
+
+
+#: Least and greatest version that we speak, as server and as client.
+SUPPORTED: Final[dict[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 13),
+    ApiKey.FETCH: (4, 16),
+    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.METADATA: (0, 13),
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+}
+
+_API_NAMES: Final[dict[int, str]] = {key: key.name.title().replace("_", "") for key in ApiKey}
+
+_REQUEST_NAMES: Final = {key: name + "Request" for key, name in _API_NAMES.items()}
+_RESPONSE_NAMES: Final = {key: name + "Response" for key, name in _API_NAMES.items()}
+
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">i")
+_MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
+_NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
+
+
+class RequestHeader(NamedTuple):
+    """What stands before every request."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def api_name(api_key: int) -> str:
+    """``"Produce"`` for 0; the bare number for an API that we do not know."""
+    return _API_NAMES.get(api_key, f"API {api_key}")
+
+
+@functools.cache
+def _classes(name: str) -> dict[str, type[Message]]:
+    return build_classes(load_message(name))
+
+
+def message(name: str) -> Any:
+    """The class of a message, such as ``"FetchRequest"``; structs inside it are its attributes."""
+    return _classes(name)[name]
+
+
+@functools.cache
+def _namespace(name: str, version: int) -> dict[str, Any]:
+    return Compiler(load_message(name), version).compile(_classes(name))
+
+
+@functools.cache
+def _functions(name: str, version: int) -> tuple[Any, Any]:
+    """Reader and writer of the whole message."""
+    namespace = _namespace(name, version)
+    return namespace[f"read_{name}"], namespace[f"write_{name}"]
+
+
+def source_of(name: str, version: int) -> str:
+    """The generated Python of a message's classes and of its codec for ``version``."""
+    schema = load_message(name)
+    return class_source(schema) + "\n" + Compiler(schema, version).source()
+
+
+@functools.cache
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether ``version`` has compact lengths and tagged fields, in header and body (KIP-482)."""
+    return version in load_message(_REQUEST_NAMES[api_key]).flexible
+
+
+# --- bodies -------------------------------------------------------------------------------------
+
+
+def decode_body(
+    name: str, version: int, view: memoryview, position: int, *, max_elements: int
+) -> Message:
+    """The message ``name`` that fills ``view`` from ``position`` to its end.
+
+    :raises RemoteProtocolError: if it does not.
+    """
+    read, _ = _functions(name, version)
+    end = len(view)
+    try:
+        body: Message
+        body, position = read(view, position, end, [max_elements])
+    except _MALFORMED as e:
+        raise RemoteProtocolError(f"{name} v{version} is malformed: {e}") from e
+    if position != end:
+        raise RemoteProtocolError(f"{name} v{version} leaves {end - position} bytes over")
+    return body
+
+
+def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
+    """``head`` and ``body`` behind their common length."""
+    _, write = _functions(name, version)
+    chunks: list[Buffer] = [b"", *head]
+    records_at: list[int] = []
+    try:
+        write(chunks, body, records_at)
+    except _NOT_ENCODABLE as e:
+        raise LocalProtocolError(f"{body!r:.500} is no {name} v{version}: {e}") from e
+    buffers: list[Buffer] = []
+    start = 1
+    for place in records_at:
+        buffers.append(b"".join(chunks[start:place]))
+        buffers.append(chunks[place])
+        start = place + 1
+    if start < len(chunks):
+        buffers.append(b"".join(chunks[start:]))
+    buffers[0] = _LENGTH.pack(sum(map(len, buffers))) + buffers[0]
+    return buffers
+
+
+def encode_part(version: int, value: Message) -> bytes:
+    """``value`` as it will stand in an array of its message; for parts that are sent often."""
+    kind = type(value)
+    write = _namespace(kind.__qualname__.partition(".")[0], version)[f"write_{kind.__name__}"]
+    chunks: list[Buffer] = []
+    write(chunks, value, [])
+    return b"".join(chunks)
+
+
+# --- the serving side ---------------------------------------------------------------------------
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
+    """Header and body of a request frame (without its length).
+
+    The body is None for an ApiVersions request of a version above ours:
+    :func:`api_versions_response` answers that in version 0, so that the client can ask again.
+
+    :raises RemoteProtocolError: malformed bytes, or an API or version that we do not serve.
+    """
+    view = memoryview(frame)
+    try:
+        header, position = _read_request_header(view)
+        api_key, version, _, _ = header
+        least, greatest = SUPPORTED.get(api_key, (0, -1))
+        if not least <= version <= greatest:
+            if api_key == ApiKey.API_VERSIONS and version > greatest:
+                return header, None
+            raise RemoteProtocolError(f"{api_name(api_key)} v{version} is not served here")
+        if is_flexible(api_key, version):
+            position = _skip_tags(view, position)
+    except _MALFORMED as e:
+        raise RemoteProtocolError(f"a request header is malformed: {e}") from e
+    name = _REQUEST_NAMES[api_key]
+    return header, decode_body(name, version, view, position, max_elements=MAX_REQUEST_ELEMENTS)
+
+
+def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
+    api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(view)
+    position = _REQUEST_HEAD.size
+    if length < 0:
+        return RequestHeader(api_key, version, correlation_id, None), position
+    end = position + length
+    if end > len(view):
+        raise RemoteProtocolError("the client id claims more bytes than there are")
+    client_id = str(view[position:end], "utf-8")
+    return RequestHeader(api_key, version, correlation_id, client_id), end
+
+
+def _skip_tags(view: memoryview, position: int) -> int:
+    """The position behind the tagged fields of a header; Kafka has defined none so far."""
+    count, position = _read_uvarint(view, position)
+    for _ in range(count):
+        _, position = _read_uvarint(view, position)
+        size, position = _read_uvarint(view, position)
+        position += size
+        if position > len(view):
+            raise RemoteProtocolError("a tagged field of a header does not fit")
+    return position
+
+
+def _read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
+    first = view[position]
+    if first < 0x80:
+        return first, position + 1
+    return long_uvarint(view, position + 1, first)
+
+
+def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
+    """The frame that answers the request of ``header``."""
+    head = [_CORRELATION.pack(header.correlation_id)]
+    # ApiVersions keeps the old header for good: its asker does not know yet what we speak.
+    if header.api_key != ApiKey.API_VERSIONS and is_flexible(header.api_key, header.api_version):
+        head.append(NO_TAGS)
+    return _encode_frame(_RESPONSE_NAMES[header.api_key], header.api_version, head, body)
+
+
+def api_versions_response(header: RequestHeader) -> list[Buffer]:
+    """The frame that answers an ApiVersions request: what we serve.
+
+    A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+    """
+    version, error = header.api_version, ErrorCode.NONE
+    if version > SUPPORTED[ApiKey.API_VERSIONS][1]:
+        version, error = 0, ErrorCode.UNSUPPORTED_VERSION
+    response = message("ApiVersionsResponse")
+    ranges = {**SUPPORTED, ApiKey.PRODUCE: (0, SUPPORTED[ApiKey.PRODUCE][1])}
+    body = response(
+        error_code=error,
+        api_keys=[
+            response.ApiVersion(api_key=key, min_version=least, max_version=greatest)
+            for key, (least, greatest) in ranges.items()
+        ],
+    )
+    return encode_response(header._replace(api_version=version), body)
+
+
+# --- the asking side ----------------------------------------------------------------------------
+
+
+def request_api_key(body: Message) -> int:
+    """The API that the request ``body`` belongs to."""
+    return load_message(type(body).__name__).api_key
+
+
+def encode_request(
+    body: Message, *, version: int, correlation_id: int, client_id: str
+) -> list[Buffer]:
+    """The frame that asks ``body`` in ``version``."""
+    name = type(body).__name__
+    api_key = request_api_key(body)
+    client = client_id.encode()
+    head = [_REQUEST_HEAD.pack(api_key, version, correlation_id, len(client)), client]
+    if is_flexible(api_key, version):
+        head.append(NO_TAGS)
+    return _encode_frame(name, version, head, body)
+
+
+def correlation_id_of(frame: Buffer) -> int:
+    """The first field of a response frame: which request it answers.
+
+    :raises RemoteProtocolError: if the frame is too short to say.
+    """
+    if len(frame) < _CORRELATION.size:
+        raise RemoteProtocolError(f"a response of {len(frame)} bytes names no request")
+    correlation_id: int = _CORRELATION.unpack_from(frame)[0]
+    return correlation_id
+
+
+def decode_response(frame: Buffer, *, api_key: int, version: int) -> Message:
+    """The body of a response frame (without its length).
+
+    :raises RemoteProtocolError: malformed bytes.
+    """
+    view = memoryview(frame)
+    position = _CORRELATION.size
+    if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version):
+        try:
+            position = _skip_tags(view, position)
+        except _MALFORMED as e:
+            raise RemoteProtocolError(f"a response header is malformed: {e}") from e
+    name = _RESPONSE_NAMES[api_key]
+    return decode_body(name, version, view, position, max_elements=MAX_RESPONSE_ELEMENTS)

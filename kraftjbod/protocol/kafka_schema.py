@@ -1,0 +1,183 @@
+"""Kafka's message schemas as values: what fields a message has, in which versions.
+
+The schemas are Kafka's own JSON files, shipped as data by the kafka-python package.
+They are read as resources; none of that package's code is imported or run.
+What bytes a schema means is kafka_compiler.py's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+_PACKAGE: Final = "kafka"
+_FOLDER: Final = "protocol/schemas/resources"
+
+PRIMITIVES: Final = frozenset(
+    {
+        "bool",
+        "int8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "float64",
+        "uuid",
+        "string",
+        "bytes",
+        "records",
+    }
+)
+
+_LAST_VERSION: Final = 32767
+_WORD_BREAK: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_COMMENT_LINE: Final = re.compile(r"^\s*//.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A range of versions, both ends included; empty if ``first > last``."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """``"3-12"``, ``"9+"``, ``"4"`` or ``"none"``."""
+        if text == "none":
+            return NO_VERSIONS
+        first, dash, last = text.partition("-")
+        if dash:
+            return cls(int(first), int(last))
+        if text.endswith("+"):
+            return cls(int(text[:-1]), _LAST_VERSION)
+        return cls(int(text), int(text))
+
+
+NO_VERSIONS: Final = Versions(1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSchema:
+    """One field.
+
+    ``type`` is one of :data:`PRIMITIVES` or ``"struct"``, then ``struct`` describes it.
+    ``default`` is a Python value: None for null and for a struct, ``()`` for an array.
+    """
+
+    name: str
+    type: str
+    is_array: bool
+    struct: StructSchema | None
+    versions: Versions
+    nullable: Versions
+    tagged: Versions
+    tag: int
+    default: Any
+    ignorable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructSchema:
+    """A named sequence of fields; ``name`` is unique within its message."""
+
+    name: str
+    fields: tuple[FieldSchema, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSchema:
+    """A request or a response."""
+
+    name: str
+    api_key: int
+    struct: StructSchema
+    versions: Versions
+    flexible: Versions
+
+
+@functools.cache
+def load_message(name: str) -> MessageSchema:
+    """The schema of ``name``, for example ``"FetchRequest"``.
+
+    :raises KeyError: if Kafka has no such message.
+    """
+    resource = _package_root() / _FOLDER / f"{name}.json"
+    if not resource.is_file():
+        raise KeyError(name)
+    document = json.loads(_COMMENT_LINE.sub("", resource.read_text("utf-8")))
+    assert "commonStructs" not in document, f"{name}: shared structs are not supported"
+    return MessageSchema(
+        name=name,
+        api_key=document["apiKey"],
+        struct=_parse_struct(name, document["fields"]),
+        versions=Versions.parse(document["validVersions"]),
+        flexible=Versions.parse(document["flexibleVersions"]),
+    )
+
+
+@functools.cache
+def _package_root() -> Any:
+    # find_spec of a top-level package runs none of its code, unlike importing it: that would
+    # start a whole client library in every daemon.
+    spec = importlib.util.find_spec(_PACKAGE)
+    assert spec is not None, "the kafka-python package, which ships the schemas, is not installed"
+    return importlib.resources.files(importlib.util.module_from_spec(spec))
+
+
+def _parse_struct(name: str, fields: list[dict[str, Any]]) -> StructSchema:
+    return StructSchema(name=name, fields=tuple(_parse_field(field) for field in fields))
+
+
+def _parse_field(field: dict[str, Any]) -> FieldSchema:
+    type_name: str = field["type"]
+    is_array = type_name.startswith("[]")
+    element = type_name.removeprefix("[]")
+    is_struct = element not in PRIMITIVES
+    versions = Versions.parse(field["versions"])
+    nullable = Versions.parse(field.get("nullableVersions", "none"))
+    assert not is_struct or is_array or nullable is NO_VERSIONS, f"nullable struct {field['name']}"
+    return FieldSchema(
+        name=_WORD_BREAK.sub("_", field["name"]).lower(),
+        type="struct" if is_struct else element,
+        is_array=is_array,
+        struct=_parse_struct(element, field["fields"]) if is_struct else None,
+        versions=versions,
+        nullable=nullable,
+        tagged=Versions.parse(field.get("taggedVersions", "none")),
+        tag=field.get("tag", -1),
+        default=_default_value("struct" if is_struct else element, is_array, field.get("default")),
+        ignorable=field.get("ignorable", False),
+    )
+
+
+def _default_value(type_name: str, is_array: bool, text: Any) -> Any:
+    """The default that the schema states, or else Kafka's for the type."""
+    if text == "null":
+        return None
+    if is_array:
+        return ()
+    match type_name:
+        case "string":
+            return text or ""
+        case "bytes":
+            return b""
+        case "records" | "struct":
+            return None
+        case "uuid":
+            return bytes(16)
+        case "bool":
+            return str(text).lower() == "true"
+        case "float64":
+            return float(text or 0)
+        case _:
+            return int(str(text), 0) if text not in (None, "") else 0
