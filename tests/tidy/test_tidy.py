@@ -1,0 +1,228 @@
+"""The style of the house, kept by tests that read the source and run nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from tests.tidy.house import PACKAGE, ROOT, SourceFile, read_drawing, read_sources
+
+DRAWING = read_drawing()
+SOURCES = read_sources()
+COLOUR = {file.path: file.colour for file in DRAWING.files}
+RANK = {file.path: rank for rank, file in enumerate(DRAWING.files)}
+
+IMPURE_MODULES = frozenset(
+    {"asyncio", "io", "os", "pathlib", "random", "socket", "structlog", "threading", "time"}
+)
+FORBIDDEN = {
+    "PURE": IMPURE_MODULES | {"uuid", "secrets", "tempfile", "subprocess"},
+    "DISK": frozenset({"asyncio", "os", "socket", "random", "pathlib", "structlog", "threading"}),
+    "LOOP": frozenset({"os", "pathlib"}),
+}
+#: Files that need a module their colour forbids, each with its reason.
+ALLOWED = {
+    "storage/vfs.py": {"os": "the one file that touches the operating system's files"},
+    "core/telemetry.py": {"structlog": "the door"},
+}
+#: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
+OSERROR_GATES = frozenset({"storage/log_dir.py", "net/connection.py"})
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+MAX_SIGN_LINES = 12
+
+each_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+
+
+def functions(source: SourceFile) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(source.tree) if isinstance(node, kinds)]
+
+
+def test_the_map_names_exactly_the_files_that_exist() -> None:
+    assert sorted(RANK) == sorted(SOURCES)
+
+
+def test_the_map_draws_rooms_in_blocks() -> None:
+    rooms = [file.path.split("/")[0] for file in DRAWING.files]
+    starts = [b for a, b in pairwise(["", *rooms]) if a != b]
+    assert [room for room, times in Counter(starts).items() if times > 1] == []
+    assert set(starts) == set(DRAWING.sees)
+
+
+@each_source
+def test_imports_go_up_the_map_only(source: SourceFile) -> None:
+    """A file may import what stands above it in the map, so every call edge goes down."""
+    below = [path for path in source.imported_files if RANK[path] >= RANK[source.path]]
+    assert below == []
+
+
+@each_source
+def test_rooms_see_only_what_they_may(source: SourceFile) -> None:
+    rooms = {path.split("/")[0] for path in source.imported_files} - {source.room}
+    assert rooms <= DRAWING.sees[source.room]
+
+
+@each_source
+def test_colour_forbids_modules(source: SourceFile) -> None:
+    forbidden = FORBIDDEN.get(COLOUR[source.path], frozenset())
+    used = source.top_modules & (forbidden - ALLOWED.get(source.path, {}).keys())
+    assert used == set()
+
+
+@each_source
+def test_pure_and_disk_files_do_not_reach_loop_files(source: SourceFile) -> None:
+    if COLOUR[source.path] in ("PURE", "DISK"):
+        reached = {path: COLOUR[path] for path in source.imported_files}
+        allowed = {"PURE"} if COLOUR[source.path] == "PURE" else {"PURE", "DISK"}
+        assert {path for path, colour in reached.items() if colour not in allowed} == set()
+
+
+@each_source
+def test_foreign_packages_come_in_by_their_doors(source: SourceFile) -> None:
+    foreign = source.top_modules - sys.stdlib_module_names - {"__future__"}
+    outside = {
+        package
+        for package in foreign
+        if not any(
+            source.path == door or (door.endswith("/") and source.path.startswith(door))
+            for door in DRAWING.doors.get(package, ())
+        )
+    }
+    assert outside == set()
+
+
+def catches_oserror(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(names & {"OSError", "IOError", "BlockingIOError", "FileNotFoundError"})
+
+
+@each_source
+def test_oserror_is_judged_in_one_place(source: SourceFile) -> None:
+    handlers = [node for node in ast.walk(source.tree) if isinstance(node, ast.ExceptHandler)]
+    if source.path not in OSERROR_GATES and COLOUR[source.path] != "WIRE":
+        assert [node.lineno for node in handlers if catches_oserror(node)] == []
+
+
+@each_source
+def test_no_exception_is_passed_over_in_silence(source: SourceFile) -> None:
+    silent = [
+        node.lineno
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(s, ast.Pass) for s in node.body)
+    ]
+    assert silent == []
+
+
+@each_source
+def test_aiofiles_always_names_its_executor(source: SourceFile) -> None:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("aiofiles."):
+            assert "executor" in {keyword.arg for keyword in node.keywords}, node.lineno
+
+
+@each_source
+def test_files_and_functions_fit_in_a_head(source: SourceFile) -> None:
+    assert source.text.count("\n") <= MAX_FILE_LINES
+    long = [
+        (function.name, (function.end_lineno or 0) - function.lineno + 1)
+        for function in functions(source)
+        if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+@each_source
+def test_every_file_says_what_it_is_for(source: SourceFile) -> None:
+    assert ast.get_docstring(source.tree)
+
+
+@each_source
+def test_suppressions_carry_a_reason(source: SourceFile) -> None:
+    bare = [
+        number
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if re.search(r"#\s*(noqa|type:\s*ignore)", line)
+        and not re.search(r"(noqa: [A-Z0-9, ]+|type: ignore\[[a-z-]+\])\s*(-|#) \S", line)
+    ]
+    assert bare == []
+
+
+def test_signs_hold_a_docstring_only() -> None:
+    for sign in sorted(PACKAGE.rglob("__init__.py")):
+        tree = ast.parse(sign.read_text())
+        text = ast.get_docstring(tree)
+        assert text and len(tree.body) == 1, sign
+        assert len(text.splitlines()) <= MAX_SIGN_LINES, sign
+
+
+def test_every_file_has_a_test() -> None:
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    untested = [
+        path
+        for path, source in SOURCES.items()
+        if f"test_{source.path.split('/')[-1]}" not in tests
+        and f"test_{source.room}_{source.path.split('/')[-1]}" not in tests
+    ]
+    assert untested == []
+
+
+def test_no_file_is_dead() -> None:
+    """Each file is imported by another, or a launcher in bin/ or the package's scripts start it."""
+    imported = set().union(*(source.imported_files for source in SOURCES.values()))
+    launchers = "\n".join(path.read_text() for path in sorted((ROOT / "bin").iterdir()))
+    started = (ROOT / "pyproject.toml").read_text() + (ROOT / "Makefile").read_text() + launchers
+    dead = [
+        path
+        for path in SOURCES
+        if path not in imported and path.removesuffix(".py").replace("/", ".") not in started
+    ]
+    assert dead == []
+
+
+def telemetry_events() -> dict[str, list[tuple[str, str]]]:
+    """Event names with the level and file of each place that emits them."""
+    events: dict[str, list[tuple[str, str]]] = {}
+    levels = {"debug", "info", "warning", "error", "critical", "exception"}
+    for path, source in SOURCES.items():
+        for node in ast.walk(source.tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            target = ast.unparse(node.func.value)
+            if node.func.attr in levels and target.split(".")[-1].strip("_") in ("log", "logger"):
+                first = node.args[0] if node.args else None
+                name = first.value if isinstance(first, ast.Constant) else ast.dump(node)
+                events.setdefault(str(name), []).append((node.func.attr, path))
+    return events
+
+
+def test_events_are_unique_snake_case_literals() -> None:
+    events = telemetry_events()
+    assert events
+    assert [name for name in events if not re.fullmatch(r"[a-z][a-z0-9_]*", name)] == []
+    assert {name: places for name, places in events.items() if len(places) > 1} == {}
+
+
+def test_every_warning_is_explained_by_a_test() -> None:
+    quiet = {"debug", "info"}
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    loud = {
+        name
+        for name, places in telemetry_events().items()
+        if any(level not in quiet for level, _ in places)
+    }
+    assert sorted(name for name in loud if name not in tests) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX)\b")
+    left = [path for path, source in SOURCES.items() if words.search(source.text)]
+    assert left == []

@@ -1,0 +1,139 @@
+"""Configuration models."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.config import (
+    BrokerConfig,
+    ControllerConfig,
+    Endpoint,
+    StorageSettings,
+    TopicConfig,
+    Voter,
+    unknown_keys,
+)
+from kraftjbod.core.errors import ConfigError
+
+BROKER = {
+    "process.roles": "broker",
+    "node.id": "1",
+    "log.dirs": "d0, /mnt/d1/../d1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.quorum.voters": "100@127.0.0.1:9093",
+}
+CONTROLLER = {
+    "process.roles": "controller",
+    "node.id": "100",
+    "log.dirs": "/meta",
+    "listeners": "CONTROLLER://127.0.0.1:9093",
+    "controller.quorum.voters": "100@127.0.0.1:9093",
+}
+
+
+def broker(**more: str) -> BrokerConfig:
+    values = BROKER | {key.replace("_", "."): value for key, value in more.items()}
+    return BrokerConfig.from_properties(values, source="b.properties", base_dir="/srv")
+
+
+def controller(**more: str) -> ControllerConfig:
+    values = CONTROLLER | {key.replace("_", "."): value for key, value in more.items()}
+    return ControllerConfig.from_properties(values, source="c.properties", base_dir="/srv")
+
+
+def test_paths_become_absolute_once() -> None:
+    config = broker()
+    assert config.data_dirs == ("/srv/d0", "/mnt/d1")
+    assert config.metadata_dir == "/srv/d0"
+    assert broker(metadata_log_dir="m").metadata_dir == "/srv/m"
+
+
+def test_log_dir_is_the_fallback() -> None:
+    values = {key: value for key, value in BROKER.items() if key != "log.dirs"}
+    settings = StorageSettings.from_properties(
+        values | {"log.dir": "one"}, source="x", base_dir="/srv"
+    )
+    assert settings.data_dirs == ("/srv/one",)
+
+
+def test_listeners_and_voters() -> None:
+    config = broker(listeners="plaintext://:9092,OTHER://[::1]:9094")
+    assert config.listeners == (
+        Endpoint("PLAINTEXT", "0.0.0.0", 9092),
+        Endpoint("OTHER", "::1", 9094),
+    )
+    assert config.advertised[0] == Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+    assert config.controller_quorum_voters == (Voter(100, "127.0.0.1", 9093),)  # type: ignore[arg-type]
+    assert controller().endpoint.port == 9093
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"node_id": "-1"}, "node.id"),
+        ({"listeners": "9092"}, "NAME://host:port"),
+        ({"controller_quorum_voters": "here:1"}, "id@host:port"),
+        ({"controller_quorum_voters": ""}, "names no controller"),
+        ({"process_roles": "broker,controller"}, "not both"),
+        ({"process_roles": "controller"}, "must be broker"),
+        ({"log_dirs": "a,./a"}, "names a directory twice"),
+        ({"broker_heartbeat_interval_ms": "5000"}, "at least twice"),
+        ({"replica_fetch_wait_max_ms": "40000"}, "replica.lag.time.max.ms"),
+        ({"log_dir_io_suspect_ms": "31000"}, "log.dir.io.timeout.ms"),
+        ({"log_segment_bytes": "many"}, "log.segment.bytes"),
+    ],
+)
+def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        broker(**change)
+    assert "b.properties" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"node_id": "7"}, "not in controller.quorum.voters"),
+        ({"process_roles": "broker"}, "must be controller"),
+        ({"controller_quorum_voters": "100@a:1,101@b:1"}, "exactly one controller"),
+    ],
+)
+def test_a_wrong_controller_value_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        controller(**change)
+
+
+def test_a_controller_needs_its_listener() -> None:
+    with pytest.raises(ConfigError, match=r"controller\.listener\.names"):
+        _ = controller(listeners="PLAINTEXT://127.0.0.1:9092").endpoint
+
+
+def test_unknown_keys_are_listed() -> None:
+    assert unknown_keys(BrokerConfig, BROKER | {"log.dirz": "x"}) == ["log.dirz"]
+
+
+def test_topic_defaults_follow_the_broker() -> None:
+    config = broker(log_retention_hours="1", log_roll_ms="5", message_max_bytes="2000")
+    defaults = config.topic_defaults()
+    assert (defaults.retention_ms, defaults.segment_ms) == (3_600_000, 5)
+    assert defaults.max_message_bytes == 2000
+    assert broker(log_retention_hours="-1").topic_defaults().retention_ms == -1
+    assert broker(log_retention_ms="9").topic_defaults().retention_ms == 9
+
+
+def test_topic_overrides() -> None:
+    config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
+    assert config.retention_ms == 5
+    assert config.by_key()["retention.ms"] == 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"retention.sm": "5"}, "topic t: unknown topic configuration retention.sm"),
+        ({"cleanup.policy": "compact"}, "cleanup.policy"),
+        ({"segment.bytes": "x"}, "segment.bytes"),
+    ],
+)
+def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TopicConfig().with_overrides(overrides, source="topic t")

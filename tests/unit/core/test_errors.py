@@ -1,0 +1,57 @@
+"""The error tree."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from kraftjbod.core.errors import (
+    RETRIABLE_CODES,
+    ErrorCode,
+    InvalidTransition,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    OperatingError,
+    ProtocolError,
+    RemoteProtocolError,
+)
+
+
+def test_a_class_gives_the_code_and_a_caller_may_name_another() -> None:
+    assert NotLeaderOrFollowerError("x").code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert OperatingError("x", code=ErrorCode.INVALID_REQUEST).code is ErrorCode.INVALID_REQUEST
+    assert OperatingError("x").code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_dead_directory_makes_clients_refresh() -> None:
+    error = KafkaStorageError("dir is offline", directory_id=b"d" * 16)
+    assert error.retriable
+    assert error.directory_id == b"d" * 16
+
+
+def test_codes_that_a_retry_cannot_mend_are_not_retriable() -> None:
+    final = {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    }
+    assert not final & RETRIABLE_CODES
+
+
+def test_codes_and_retriability_agree_with_an_independent_library() -> None:
+    """kio's table was made from Kafka's own: same number, same name, same verdict."""
+    for code in ErrorCode:
+        theirs = KioErrorCode(int(code))
+        assert code.name == theirs.name.upper()
+        assert (code in RETRIABLE_CODES) == theirs.retriable, code
+
+
+def test_the_bare_protocol_error_cannot_be_raised() -> None:
+    with pytest.raises(AssertionError):
+        ProtocolError("?")
+    assert str(RemoteProtocolError("cut")) == "cut"
+
+
+def test_an_invalid_transition_tells_its_story() -> None:
+    error = InvalidTransition("cannot unfence", ("registered", "fenced"))
+    assert str(error) == "cannot unfence\n  registered\n  fenced"

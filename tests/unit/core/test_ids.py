@@ -1,0 +1,71 @@
+"""Ids and Kafka's text form of a uuid."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.errors import InvalidUuidText
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    DirectoryId,
+    TopicId,
+    TopicPartition,
+    Uuid,
+)
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_text_and_back(raw: bytes) -> None:
+    text = str(Uuid(raw))
+    assert len(text) == 22
+    assert Uuid.parse(text) == raw
+    assert Uuid.parse(text + "==") == raw
+
+
+@pytest.mark.parametrize("text", ["", "short", "A" * 23, "A" * 21 + "!", "ÄÖÜ" * 8])
+def test_other_text_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidUuidText, match="not a uuid"):
+        DirectoryId.parse(text)
+
+
+def test_other_lengths_are_refused() -> None:
+    with pytest.raises(InvalidUuidText, match="16 bytes, got 3"):
+        TopicId(b"abc")
+
+
+def test_reserved_ids_stand_as_the_kip_lists_them() -> None:
+    """KIP-858, "Reserved UUIDs": (0,0), (0,1), (0,2), and the first hundred are never drawn."""
+    assert [int.from_bytes(i, "big") for i in (UNASSIGNED_DIR, LOST_DIR, MIGRATING_DIR)] == [
+        0,
+        1,
+        2,
+    ]
+    assert DirectoryId((99).to_bytes(16, "big")).is_reserved
+    assert not DirectoryId((100).to_bytes(16, "big")).is_reserved
+
+
+@given(st.randoms(use_true_random=False))
+def test_random_ids_are_type_4_and_safe_on_a_command_line(random: object) -> None:
+    drawn = DirectoryId.random(random.randbytes)  # type: ignore[attr-defined]
+    assert uuid.UUID(bytes=bytes(drawn)).version == 4
+    assert not drawn.is_reserved
+    assert "-" not in str(drawn)
+
+
+def test_a_drawn_dash_is_drawn_again() -> None:
+    dashed = bytes([0xFB]) * 16
+    good = bytes(range(16))
+    draws = iter([dashed, good])
+    assert "-" in str(Uuid(dashed))
+    assert "-" not in str(Uuid.random(lambda _size: next(draws)))
+
+
+def test_repr_tells_the_kind_and_the_text() -> None:
+    assert repr(LOST_DIR) == "DirectoryId('AAAAAAAAAAAAAAAAAAAAAQ')"
+    assert str(TopicPartition("t", 3)) == "t-3"

@@ -1,0 +1,49 @@
+"""Structured events and figures."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from kraftjbod.core.telemetry import Metrics, configure, get_logger
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_events_are_json_lines_with_their_context() -> None:
+    out = io.StringIO()
+    configure(json_lines=True, level="info", stream=out)
+    logger = get_logger(node=1)
+    logger.debug("too_quiet")
+    logger.warning("something_happened", path=b"raw", count=2)
+    (line,) = out.getvalue().splitlines()
+    told = json.loads(line)
+    assert told["event"] == "something_happened"
+    assert (told["node"], told["count"], told["level"]) == (1, 2, "warning")
+    assert told["timestamp"].endswith("Z")
+
+
+def test_console_lines_are_for_people() -> None:
+    out = io.StringIO()
+    configure(json_lines=False, level="debug", stream=out)
+    get_logger().info("hello", who="you")
+    assert "hello" in out.getvalue()
+    assert "who=you" in out.getvalue()
+
+
+def test_figures_are_counted_or_read() -> None:
+    metrics = Metrics()
+    metrics.count("b")
+    metrics.count("b", 4)
+    level = 7
+    metrics.gauge("a", lambda: level)
+    level = 8
+    assert metrics.snapshot() == {"a": 8, "b": 5}
