@@ -2,6 +2,7 @@
 
 One entry of the metadata log is a tuple of records that take effect together; its payload is
 ``encode_entry(records)``.
+A snapshot has the same form: one entry with all the records that rebuild the state.
 
 Rules of this file:
 
@@ -16,7 +17,7 @@ Fields follow Kafka's records of the same names, with LogDirs and Directories as
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final
@@ -64,7 +65,7 @@ class RegisterBrokerRecord:
     """A new incarnation of a broker; its epoch is the offset of this record's entry."""
 
     TYPE: ClassVar[int] = 0
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -75,6 +76,12 @@ class RegisterBrokerRecord:
     in_controlled_shutdown: bool
     log_dirs: tuple[DirectoryId, ...]
     """Available directories, sorted."""
+    offline_log_dirs: tuple[DirectoryId, ...] = ()
+    """Directories that failed since this incarnation registered them, sorted.
+
+    Never filled by a registration, only by a snapshot, so that a repeated report of a failed
+    directory is still known after the log before the snapshot is gone.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,7 @@ class BrokerRegistrationChangeRecord:
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
     log_dirs: tuple[DirectoryId, ...] | None = None
+    """The directories that are still available; those left out went offline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +228,16 @@ def encode_entry(records: Sequence[Record]) -> bytes:
     return packed
 
 
+def encode_entry_in_slices(records: Sequence[Record], slice_records: int) -> Iterator[bytes]:
+    """The same bytes as :func:`encode_entry` gives, in pieces; for a state of many records."""
+    yield msgpack.Packer().pack_array_header(len(records))
+    for start in range(0, len(records), slice_records):
+        packer = msgpack.Packer()
+        yield b"".join(
+            packer.pack(_pack(record)) for record in records[start : start + slice_records]
+        )
+
+
 def decode_entry(payload: bytes) -> tuple[Record, ...]:
     """The records of one entry.
 
@@ -268,6 +286,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": TopicId,
     "incarnation_id": Uuid,
     "log_dirs": _directory_ids,
+    "offline_log_dirs": _directory_ids,
     "directories": _directory_ids,
     "replicas": tuple,
     "isr": tuple,

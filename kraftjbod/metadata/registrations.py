@@ -44,6 +44,8 @@ class BrokerRegistration:
     in_controlled_shutdown: bool
     log_dirs: tuple[DirectoryId, ...]
     """Online directories, sorted."""
+    offline_log_dirs: tuple[DirectoryId, ...] = ()
+    """Directories that this incarnation registered and lost since, sorted."""
 
     @classmethod
     def from_record(cls, record: RegisterBrokerRecord) -> BrokerRegistration:
@@ -56,6 +58,7 @@ class BrokerRegistration:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(sorted(record.log_dirs)),
+            offline_log_dirs=tuple(sorted(record.offline_log_dirs)),
         )
 
     def to_record(self) -> RegisterBrokerRecord:
@@ -68,17 +71,20 @@ class BrokerRegistration:
             fenced=self.fenced,
             in_controlled_shutdown=self.in_controlled_shutdown,
             log_dirs=self.log_dirs,
+            offline_log_dirs=self.offline_log_dirs,
         )
 
     def merge(self, change: BrokerRegistrationChangeRecord) -> BrokerRegistration:
         assert change.broker_epoch == self.epoch, (change, self)
+        log_dirs = self.log_dirs if change.log_dirs is None else tuple(sorted(change.log_dirs))
         return dataclasses.replace(
             self,
             fenced=self.fenced if change.fenced is None else change.fenced,
             in_controlled_shutdown=self.in_controlled_shutdown
             if change.in_controlled_shutdown is None
             else change.in_controlled_shutdown,
-            log_dirs=self.log_dirs if change.log_dirs is None else tuple(sorted(change.log_dirs)),
+            log_dirs=log_dirs,
+            offline_log_dirs=tuple(sorted(self.known_log_dirs - set(log_dirs))),
         )
 
     @property
@@ -86,18 +92,24 @@ class BrokerRegistration:
         """May lead and be in sync: unfenced and not on its way out."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    @property
+    def known_log_dirs(self) -> frozenset[DirectoryId]:
+        """Every directory of this incarnation, online or not."""
+        return frozenset(self.log_dirs + self.offline_log_dirs)
+
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` of this broker counts as online.
 
         KIP-858, "Metadata caching": unassigned and migrating replicas get the benefit of the
         doubt, a lost one never does, and a broker that registered no directories is a single-disk
         broker from before directories had ids.
+        Nothing is online in a broker that lost every directory.
         """
-        if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
+        if directory_id in self.log_dirs:
             return True
-        if directory_id == LOST_DIR:
-            return False
-        return not self.log_dirs or directory_id in self.log_dirs
+        if not self.log_dirs:
+            return not self.offline_log_dirs and directory_id != LOST_DIR
+        return directory_id in (UNASSIGNED_DIR, MIGRATING_DIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
