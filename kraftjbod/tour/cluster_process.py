@@ -1,0 +1,382 @@
+"""``LocalCluster``: one controller and some brokers as processes on loopback.
+
+Lays out a run directory, writes configuration files, formats the disks with the storage tool,
+starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for
+other programs::
+
+    cluster = LocalCluster.create(Path("run"))
+    await cluster.start()
+    cluster.brokers[2].kill()
+    cluster.dir_path(1, 3).chmod(0)
+    await cluster.stop()
+
+* State of daemon ``x`` lives in ``run_dir/x/``: ``x.properties``, ``telemetry.jsonl``,
+  ``metrics.json``, ``metadata/`` and for brokers ``disk-1/``, ``disk-2/``, ...
+* Only processes that this run directory knows are ever signalled.
+* A cluster that was stopped starts again with its data: :meth:`LocalCluster.load`.
+
+It never looks into a daemon's data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.core.properties import format_properties, parse_properties
+from kraftjbod.tour.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.tour.privileges import PACKAGE_ROOT, Privileges, choose_privileges
+
+HOST = "127.0.0.1"
+CONTROLLER_ID = 100
+FIRST_CLIENT_PORT = 9092
+CONTROLLER_PORT = 9090
+ANY_PORT = 0
+
+CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
+BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
+_STORAGE_COMMAND = (sys.executable, "-m", "kraftjbod.cli.storage_tool")
+_POLL_S = 0.05
+
+
+class LocalCluster:
+    """Daemons on this machine, known by one run directory: see :meth:`create`, :meth:`load`."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        cluster_id: str,
+        privileges: Privileges,
+        controller: DaemonProcess,
+        brokers: Mapping[int, DaemonProcess],
+    ) -> None:
+        self.run_dir = run_dir
+        self.cluster_id = cluster_id
+        self.privileges = privileges
+        self.controller = controller
+        self.brokers = dict(brokers)
+
+    @classmethod
+    def create(
+        cls,
+        run_dir: Path,
+        *,
+        brokers: int = 3,
+        dirs: int = 3,
+        first_client_port: int = ANY_PORT,
+        controller_port: int = ANY_PORT,
+        config: Mapping[str, str] | None = None,
+        controller_config: Mapping[str, str] | None = None,
+        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        log_dirs: Mapping[int, Sequence[Path]] | None = None,
+        broker_command: Sequence[str] = BROKER_COMMAND,
+        privileges: Privileges | None = None,
+    ) -> LocalCluster:
+        """Make the directories and configuration files of a new cluster; nothing starts yet.
+
+        :param first_client_port: brokers take this and the following free ports;
+            ``ANY_PORT`` takes any.
+        :param config: keys for every daemon's configuration file.
+        :param broker_config: further keys, by broker id (1, 2, ...).
+        :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
+        :param broker_command: what is started as a broker; the config file is its last argument.
+        :param privileges: the daemons' user; by default one for whom file modes mean something.
+        """
+        run_dir = run_dir.resolve()
+        run_dir.mkdir(parents=True, exist_ok=True)
+        privileges = privileges or choose_privileges(run_dir)
+        taken: set[int] = set()
+        controller = lay_out(
+            run_dir, "controller", CONTROLLER_ID, port=_free_port(controller_port, taken)
+        )
+        given = log_dirs or {}
+        nodes = [
+            lay_out(
+                run_dir,
+                "broker",
+                node_id,
+                port=_free_port(first_client_port, taken),
+                log_dirs=given.get(node_id),
+                dirs=dirs,
+            )
+            for node_id in range(1, brokers + 1)
+        ]
+        extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
+        for files in (controller, *nodes):
+            own = {**(config or {}), **extra.get(files.node_id, {})}
+            _write_config(files, controller=controller, extra=own, privileges=privileges)
+        return cls(
+            run_dir,
+            cluster_id=str(Uuid.random(os.urandom)),
+            privileges=privileges,
+            controller=DaemonProcess(controller, command=CONTROLLER_COMMAND, privileges=privileges),
+            brokers={
+                files.node_id: DaemonProcess(files, command=broker_command, privileges=privileges)
+                for files in nodes
+            },
+        )
+
+    @classmethod
+    def load(cls, run_dir: Path) -> LocalCluster | None:
+        """The cluster that ``cluster.json`` in ``run_dir`` tells of, running or not, if any."""
+        run_dir = run_dir.resolve()
+        path = run_dir / "cluster.json"
+        if not path.exists():
+            return None
+        told = json.loads(path.read_text(encoding="utf-8"))
+        privileges = choose_privileges(run_dir)
+        daemons = {
+            entry["id"]: DaemonProcess(
+                lay_out(
+                    run_dir,
+                    entry["role"],
+                    entry["id"],
+                    port=entry["port"],
+                    log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
+                ),
+                command=CONTROLLER_COMMAND if entry["role"] == "controller" else BROKER_COMMAND,
+                privileges=privileges,
+                pid=entry["pid"],
+            )
+            for entry in told["daemons"]
+        }
+        return cls(
+            run_dir,
+            cluster_id=told["cluster_id"],
+            privileges=privileges,
+            controller=daemons.pop(CONTROLLER_ID),
+            brokers=daemons,
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    @property
+    def daemons(self) -> list[DaemonProcess]:
+        return [self.controller, *self.brokers.values()]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether every daemon runs."""
+        return all(daemon.is_running for daemon in self.daemons)
+
+    def dir_path(self, broker_id: int, number: int) -> Path:
+        """Log directory ``number`` (1, 2, ...) of a broker."""
+        return self.brokers[broker_id].files.log_dirs[number - 1]
+
+    async def start(self, *, timeout_s: float = 60.0) -> None:
+        """Format what was never formatted, start every daemon, wait until healthy.
+
+        :raises StartupError: with a daemon's last words; what was started is stopped again.
+        """
+        self._format()
+        try:
+            self.controller.start()
+            for broker in self.brokers.values():
+                broker.start()
+            self.write_cluster_json()
+            await self.wait_healthy(timeout_s=timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
+        """Stop brokers, then the controller; names of daemons that had to be killed."""
+        brokers = [broker for broker in self.brokers.values() if broker.is_running]
+        orderly = await asyncio.gather(*(broker.stop(timeout_s) for broker in brokers))
+        killed = [b.files.name for b, ok in zip(brokers, orderly, strict=True) if not ok]
+        if self.controller.is_running and not await self.controller.stop(timeout_s):
+            killed.append(self.controller.files.name)
+        return killed
+
+    def kill(self) -> None:
+        """``kill -9`` for all that runs."""
+        for daemon in self.daemons:
+            daemon.kill()
+
+    async def wait_healthy(self, *, timeout_s: float = 60.0) -> None:
+        """Wait until every broker that was started serves clients and knows all the others.
+
+        :raises StartupError: if a daemon ends or the time is over.
+        """
+        from kraftjbod.cli.cluster_client import ClusterClient
+
+        deadline = time.monotonic() + timeout_s
+        expected = {broker.files.node_id for broker in self.brokers.values() if broker.is_running}
+        for broker_id in sorted(expected):
+            broker = self.brokers[broker_id]
+            async with contextlib.AsyncExitStack() as stack:
+                client = ClusterClient([broker.address], request_timeout_ms=2000)
+                stack.push_async_callback(client.close)
+                while not await _sees(client, expected):
+                    self.controller.require_running()
+                    broker.require_running()
+                    if time.monotonic() > deadline:
+                        raise StartupError(
+                            f"{broker.files.name} is not healthy after {timeout_s:.0f} s; its last "
+                            f"words in {broker.files.telemetry_path}:\n{broker.last_words()}"
+                        )
+                    await asyncio.sleep(_POLL_S)
+
+    def write_cluster_json(self) -> Path:
+        """Tell other programs where everything is; the file is replaced in one step."""
+        document = {
+            "cluster_id": self.cluster_id,
+            "bootstrap_servers": self.bootstrap_servers,
+            "daemons": [_describe(daemon) for daemon in self.daemons],
+        }
+        path = self.run_dir / "cluster.json"
+        fresh = path.with_suffix(".json.tmp")
+        fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+        return path
+
+    def _format(self) -> None:
+        """A node that has its metadata directory is never formatted again: an empty data
+        directory beside it is a disk that went missing.
+        """
+        tools = {
+            daemon.files.name: subprocess.Popen(  # noqa: S603 - our own words, no shell
+                [
+                    *self.privileges.command_prefix,
+                    *_STORAGE_COMMAND,
+                    *("format", "--cluster-id", self.cluster_id),
+                    *("--config", str(daemon.files.config_path)),
+                ],
+                cwd=PACKAGE_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for daemon in self.daemons
+            if not (daemon.files.metadata_dir / "meta.properties").exists()
+        }
+        for name, tool in tools.items():
+            output, _ = tool.communicate()
+            if tool.returncode != 0:
+                told = output.decode(errors="replace").strip()
+                raise StartupError(f"cannot format {name}: {told}")
+
+
+def lay_out(
+    run_dir: Path,
+    role: str,
+    node_id: int,
+    *,
+    port: int,
+    log_dirs: Sequence[Path] | None = None,
+    dirs: int = 0,
+) -> DaemonFiles:
+    """Where a daemon's files are under ``run_dir``; ``dirs`` own log dirs unless some are given."""
+    name = role if role == "controller" else f"{role}-{node_id}"
+    directory = run_dir / name
+    if log_dirs is None:
+        log_dirs = [directory / f"disk-{number}" for number in range(1, dirs + 1)]
+    return DaemonFiles(
+        name=name,
+        role=role,
+        node_id=node_id,
+        host=HOST,
+        port=port,
+        directory=directory,
+        metadata_dir=directory / "metadata",
+        log_dirs=tuple(log_dirs),
+    )
+
+
+def _write_config(
+    files: DaemonFiles,
+    *,
+    controller: DaemonFiles,
+    extra: Mapping[str, str],
+    privileges: Privileges,
+) -> None:
+    for path in (files.directory, files.metadata_dir, *files.log_dirs):
+        path.mkdir(parents=True, exist_ok=True)
+        privileges.give(path)
+    listener = "CONTROLLER" if files.role == "controller" else "PLAINTEXT"
+    values = {
+        "process.roles": files.role,
+        "node.id": str(files.node_id),
+        "listeners": f"{listener}://{files.host}:{files.port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"{controller.node_id}@{controller.host}:{controller.port}",
+        "log.dirs": ",".join(map(str, files.log_dirs or (files.metadata_dir,))),
+        "metadata.log.dir": str(files.metadata_dir),
+        "metrics.snapshot.path": str(files.metrics_path),
+        **extra,
+    }
+    text = format_properties(values, f"{files.name} of a local kraftjbod cluster")
+    files.config_path.write_text(text, encoding="utf-8")
+    files.config_path.chmod(0o644)
+
+
+async def _sees(client: Any, expected: set[int]) -> bool:
+    try:
+        metadata = await client.refresh_metadata()
+    except OperatingError:
+        return False
+    return expected <= set(metadata.brokers)
+
+
+def _describe(daemon: DaemonProcess) -> dict[str, Any]:
+    files = daemon.files
+    return {
+        "name": files.name,
+        "id": files.node_id,
+        "role": files.role,
+        "pid": daemon.pid,
+        "host": files.host,
+        "port": files.port,
+        "log_dirs": [
+            {"path": str(path), "directory_id": _directory_id(path)} for path in files.log_dirs
+        ],
+        "metadata_dir": {
+            "path": str(files.metadata_dir),
+            "directory_id": _directory_id(files.metadata_dir),
+        },
+        "config": str(files.config_path),
+        "telemetry": str(files.telemetry_path),
+        "metrics": str(files.metrics_path),
+    }
+
+
+def _directory_id(path: Path) -> str | None:
+    """The id in the directory's ``meta.properties``; ``None`` if it cannot be read."""
+    meta = path / "meta.properties"
+    try:
+        return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")
+    except OSError:
+        return None
+
+
+def _free_port(wanted: int, taken: set[int]) -> int:
+    """``wanted`` or the next free port above it; any free port for ``ANY_PORT``."""
+    port = wanted
+    while True:
+        with socket.socket() as probe:
+            # As the daemons do: connections that linger from a cluster just stopped do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                port += 1
+                continue
+            found: int = probe.getsockname()[1]
+        if found not in taken:
+            taken.add(found)
+            return found
+        port = port + 1 if port else ANY_PORT

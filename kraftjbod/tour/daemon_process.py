@@ -1,0 +1,174 @@
+"""One daemon as a process: start, ask to stop, kill, read what it told.
+
+* A process is signalled only after it proved to be the daemon it is taken for: its command line
+  names the daemon's own configuration file.
+* The daemon lives in a session of its own, so that Ctrl-C in a terminal ends the tour, not it.
+* What it writes to standard error, one JSON event per line, goes to its telemetry file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.tour.privileges import PACKAGE_ROOT, Privileges
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonFiles:
+    """Who a daemon is and where its files are."""
+
+    name: str
+    role: str
+    node_id: int
+    host: str
+    port: int
+    directory: Path
+    metadata_dir: Path
+    log_dirs: tuple[Path, ...]
+
+    @property
+    def config_path(self) -> Path:
+        return self.directory / f"{self.name}.properties"
+
+    @property
+    def telemetry_path(self) -> Path:
+        return self.directory / "telemetry.jsonl"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.directory / "metrics.json"
+
+
+class DaemonProcess:
+    """A daemon that this process started, or found running by the pid in ``run/cluster.json``."""
+
+    def __init__(
+        self,
+        files: DaemonFiles,
+        *,
+        command: Sequence[str],
+        privileges: Privileges,
+        pid: int | None = None,
+    ) -> None:
+        self.files = files
+        self._command = tuple(command)
+        self._privileges = privileges
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pid = pid
+
+    def __repr__(self) -> str:
+        return f"<DaemonProcess {self.files.name} pid={self._pid} running={self.is_running}>"
+
+    @property
+    def address(self) -> str:
+        return f"{self.files.host}:{self.files.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, as long as the daemon runs."""
+        return self._pid if self.is_running else None
+
+    @property
+    def is_running(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        return self._pid is not None and self._is_ours(self._pid)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a child that ended; negative: the signal that ended it."""
+        return None if self._child is None else self._child.poll()
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the daemon; returns at once."""
+        assert not self.is_running, self
+        with self.files.telemetry_path.open("ab") as telemetry:
+            self._child = subprocess.Popen(  # noqa: S603 - our own words, no shell
+                [*self._privileges.command_prefix, *self._command, str(self.files.config_path)],
+                cwd=PACKAGE_ROOT,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=telemetry,
+                stderr=telemetry,
+                start_new_session=True,
+            )
+        self._pid = self._child.pid
+
+    def terminate(self) -> None:
+        """Ask for an orderly stop."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until the process is gone."""
+        self._signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait()
+
+    async def stop(self, timeout_s: float = 30.0) -> bool:
+        """Ask for an orderly stop and wait; kill after ``timeout_s``. Whether it was orderly."""
+        self.terminate()
+        if await self.wait_exit(timeout_s):
+            return True
+        self.kill()
+        return False
+
+    async def wait_exit(self, timeout_s: float) -> bool:
+        """Whether the daemon ended within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_running:
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What the daemon told so far, oldest first; only events called ``name`` if given."""
+        return [event for event in self._all_events() if name in (None, event.get("event"))]
+
+    def last_words(self) -> str:
+        """The last lines of the telemetry file, for an error message."""
+        if not self.files.telemetry_path.exists():
+            return "(it said nothing)"
+        lines = self.files.telemetry_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-5:]) or "(it said nothing)"
+
+    def require_running(self) -> None:
+        """:raises StartupError: with the daemon's last words, if it ended."""
+        if not self.is_running:
+            raise StartupError(
+                f"{self.files.name} ended with exit code {self.exit_code}:\n{self.last_words()}"
+            )
+
+    def _all_events(self) -> Iterator[dict[str, Any]]:
+        if not self.files.telemetry_path.exists():
+            return
+        with self.files.telemetry_path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("{") and line.endswith("}\n"):
+                    yield json.loads(line)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        if self._child is not None:
+            self._child.send_signal(signum)
+        elif self._pid is not None and self._is_ours(self._pid):
+            os.kill(self._pid, signum)
+
+    def _is_ours(self, pid: int) -> bool:
+        """Pids are used again, so the command line must name this daemon's configuration."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return os.fsencode(self.files.config_path) in words
