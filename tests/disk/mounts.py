@@ -37,6 +37,8 @@ _SMALLEST_BYTES: Final[dict[Kind, int]] = {"ext4": 16 * _MIB, "xfs": 320 * _MIB,
 _FS_IOC_SHUTDOWN: Final = 0x8004587D
 _SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
 _FILL_CHUNK: Final = bytes(64 * 1024)
+#: mkfs lives in sbin, which is not on everybody's PATH.
+_PATH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class DiskKitError(Exception):
@@ -95,7 +97,7 @@ def why_not(kind: Kind) -> str | None:
     """The reason why this machine cannot mount a ``kind``, or ``None`` if it can."""
     if os.geteuid() != 0:
         return f"mounting {kind} needs root"
-    missing = [tool for tool in _tools(kind) if shutil.which(tool) is None]
+    missing = [tool for tool in _tools(kind) if shutil.which(tool, path=_PATH) is None]
     if missing:
         return f"mounting {kind} needs {', '.join(missing)}"
     return None
@@ -184,7 +186,12 @@ def _mount_points() -> list[str]:
 def _run(*command: str) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "PATH": _PATH},
         )
     except subprocess.TimeoutExpired as e:
         raise DiskKitError(f"{' '.join(command)}: no answer in {COMMAND_TIMEOUT_S} s") from e

@@ -1,0 +1,272 @@
+"""Load whose every acknowledgement is remembered, and the proof that none was lost.
+
+:class:`Load` keeps one producer per partition busy, so that a partition in trouble cannot hold up
+its neighbours. Each value is the partition's next number, so reading back shows by itself what is
+missing, what came twice and what changed places.
+The clients are librdkafka's: what it calls acknowledged is what users call acknowledged.
+
+What is proven: see :class:`Verdict`. Gaps between acknowledgements are measured and printed, and
+never asserted: a busy machine is no bug.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+READ_TIMEOUT_S: Final = 60.0
+_PAUSE_S: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """One record that the cluster took responsibility for."""
+
+    number: int
+    offset: int
+    at_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionLoad:
+    """One partition's producer and what came of it. ``acks`` is in the order of arrival."""
+
+    partition: int
+    producer: Any
+    sent: int = 0
+    waiting: int = 0
+    acks: list[Ack] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def on_delivery(self, number: int, error: KafkaError | None, message: Message) -> None:
+        self.waiting -= 1
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            self.acks.append(Ack(number=number, offset=offset, at_s=time.monotonic()))
+        else:
+            self.failures.append(f"{number}: {error.str()}")
+
+    @property
+    def longest_gap_s(self) -> float:
+        times = [ack.at_s for ack in self.acks]
+        return max((later - sooner for sooner, later in itertools.pairwise(times)), default=0.0)
+
+
+class Load:
+    """Produces to every partition of one topic from ``with`` until :meth:`stop`."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        in_flight: int = 5,
+        value_bytes: int = 100,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._in_flight = in_flight
+        self._value_bytes = value_bytes
+        self._stopping = threading.Event()
+        self._crash: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        config: dict[str, object] = {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            # A partition in trouble is tried for as long as a test may last.
+            "message.timeout.ms": 300_000,
+            **(settings or {}),
+        }
+        self.partitions = [
+            PartitionLoad(partition=number, producer=Producer(config, logger=_QUIET))
+            for number in range(partitions)
+        ]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def acked(self) -> int:
+        """Records acknowledged so far, over all partitions."""
+        return sum(len(load.acks) for load in self.partitions)
+
+    def acked_by_partition(self) -> list[int]:
+        return [len(load.acks) for load in self.partitions]
+
+    def flowed_since(self, before: list[int], records: int = 3) -> bool:
+        """Every partition had ``records`` more acknowledged than ``before``."""
+        now = self.acked_by_partition()
+        return all(new >= old + records for old, new in zip(before, now, strict=True))
+
+    def raise_if_crashed(self) -> None:
+        if self._crash is not None:
+            raise self._crash
+
+    def stop(self, timeout_s: float = 60.0) -> None:
+        """Send no more, and wait until everything sent is answered one way or the other.
+
+        :raises AssertionError: naming the partitions that have not answered by then.
+        """
+        self._stopping.set()
+        self._thread.join()
+        self.raise_if_crashed()
+        deadline = time.monotonic() + timeout_s
+        for load in self.partitions:
+            load.producer.flush(max(0.0, deadline - time.monotonic()))
+        silent = {load.partition: load.waiting for load in self.partitions if load.waiting}
+        assert not silent, f"records without an answer after {timeout_s:.0f} s: {silent}"
+
+    def gaps_s(self) -> dict[int, float]:
+        """The longest time between two acknowledgements, per partition."""
+        return {load.partition: load.longest_gap_s for load in self.partitions}
+
+    def print_gaps(self, title: str) -> None:
+        gaps = " ".join(f"{number}:{gap:.2f}" for number, gap in self.gaps_s().items())
+        print(f"\n{title}: {self.acked} acknowledged; longest gap in s per partition: {gaps}")
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                for load in self.partitions:
+                    self._feed(load)
+                time.sleep(_PAUSE_S)
+        except BaseException as e:
+            self._crash = e
+            raise
+
+    def _feed(self, load: PartitionLoad) -> None:
+        load.producer.poll(0)
+        while load.waiting < self._in_flight:
+            number = load.sent
+            load.producer.produce(
+                self._topic,
+                value=_value(number, self._value_bytes),
+                partition=load.partition,
+                on_delivery=lambda error, message, n=number: load.on_delivery(n, error, message),
+            )
+            load.sent += 1
+            load.waiting += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What reading everything back showed; every list holds one sentence per finding."""
+
+    records_read: int
+    lost: list[str]
+    doubled: list[str]
+    out_of_order: list[str]
+
+    @property
+    def findings(self) -> list[str]:
+        return self.lost + self.doubled + self.out_of_order
+
+
+def judge(bootstrap: str, topic: str, load: Load, *, idempotent: bool = True) -> Verdict:
+    """Read all of ``topic`` and compare it with what ``load`` was promised.
+
+    :param idempotent: whether it was promised that none comes twice or out of its turn.
+    """
+    lost: list[str] = []
+    doubled: list[str] = []
+    out_of_order: list[str] = []
+    total = 0
+    for part in load.partitions:
+        name = f"{topic}-{part.partition}"
+        found = {
+            offset: int(value[:20]) for offset, value in read(bootstrap, topic, part.partition)
+        }
+        total += len(found)
+        lost += [
+            f"{name}: number {ack.number} was acknowledged at offset {ack.offset}, "
+            f"which holds {found.get(ack.offset, 'nothing')}"
+            for ack in part.acks
+            if found.get(ack.offset) != ack.number
+        ]
+        last = -1
+        seen: set[int] = set()
+        for offset, number in sorted(found.items()) if idempotent else ():
+            if number in seen:
+                doubled.append(f"{name}: number {number} is there again at offset {offset}")
+            elif number < last:
+                out_of_order.append(f"{name}: {number} follows {last} at offset {offset}")
+            seen.add(number)
+            last = max(last, number)
+    return Verdict(records_read=total, lost=lost, doubled=doubled, out_of_order=out_of_order)
+
+
+def read(
+    bootstrap: str, topic: str, partition: int, settings: Mapping[str, object] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Offsets and values of one partition, from its first record to its present end.
+
+    :raises AssertionError: if the end is not reached in time.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            # librdkafka wants a name; nothing is ever committed under it.
+            "group.id": "checker",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 50,
+            **(settings or {}),
+        },
+        logger=_QUIET,
+    )
+    try:
+        first, end = consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=READ_TIMEOUT_S
+        )
+        if first == end:
+            return
+        consumer.assign([TopicPartition(topic, partition, first)])
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        offset = first
+        while offset < end:
+            assert time.monotonic() < deadline, f"{topic}-{partition}: read {offset} of {end}"
+            for message in consumer.consume(num_messages=10_000, timeout=0.2):
+                error = message.error()
+                if error is not None:
+                    assert error.retriable() or _is_about_groups(error), error.str()
+                    continue
+                at, value = message.offset(), message.value()
+                assert at is not None and value is not None, message
+                offset = at + 1
+                yield at, value
+    finally:
+        consumer.close()
+
+
+def _is_about_groups(error: KafkaError) -> bool:
+    """The cluster serves no groups, and librdkafka says so even if none is asked for."""
+    return bool(error.code() == KafkaError._UNSUPPORTED_FEATURE)
+
+
+def _value(number: int, size_bytes: int) -> bytes:
+    return b"%020d" % number + b"." * (size_bytes - 20)
+
+
+class _Quiet:
+    """librdkafka's own lines: broken connections are what these tests are about."""
+
+    def log(self, *_: object, **__: object) -> None:
+        return
+
+
+_QUIET: Final = _Quiet()

@@ -1,0 +1,231 @@
+"""A cluster of real processes as tests see it: started, asked, hurt and started again.
+
+:class:`Cluster` wraps the product's own :class:`~kraftjbod.tour.cluster_process.LocalCluster`;
+its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
+
+* Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.
+* A daemon that reports a bug fails the test that ends next: :meth:`Cluster.bugs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.daemon_process import DaemonProcess
+
+WAIT_S: Final = 60.0
+KAFKA_STORAGE_ERROR: Final = 56
+_POLL_S: Final = 0.1
+_TOLD_LINES: Final = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition as Metadata tells it."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """A log directory as DescribeLogDirs tells it; ``sizes`` by ``topic-partition``."""
+
+    path: str
+    error: int
+    sizes: dict[str, int]
+    total_bytes: int
+    usable_bytes: int
+
+
+class Cluster:
+    """One controller and some brokers, each a process."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self.local = local
+
+    @property
+    def bootstrap(self) -> str:
+        return self.local.bootstrap_servers
+
+    @property
+    def brokers(self) -> dict[int, DaemonProcess]:
+        return self.local.brokers
+
+    def start(self) -> None:
+        """Start every daemon and wait until all serve."""
+        asyncio.run(self.local.start(timeout_s=WAIT_S))
+
+    def stop(self) -> None:
+        """An orderly stop.
+
+        :raises AssertionError: naming the daemons that had to be killed.
+        """
+        killed = asyncio.run(self.local.stop(timeout_s=WAIT_S))
+        assert not killed, f"did not stop in {WAIT_S:.0f} s: {killed}"
+
+    def wait_healthy(self) -> None:
+        """Wait until every running broker serves."""
+        asyncio.run(self.local.wait_healthy(timeout_s=WAIT_S))
+
+    def stop_daemon(self, daemon: DaemonProcess) -> None:
+        """Stop one daemon in order."""
+        assert asyncio.run(daemon.stop(WAIT_S)), f"{daemon} did not stop in {WAIT_S:.0f} s"
+
+    def wait_exit(self, daemon: DaemonProcess) -> int:
+        """The exit code of a daemon that ends by itself."""
+        assert asyncio.run(daemon.wait_exit(WAIT_S)), (
+            f"{daemon} still runs after {WAIT_S:.0f} s:\n{daemon.last_words()}"
+        )
+        code = daemon.exit_code
+        assert code is not None
+        return code
+
+    def start_daemon(self, daemon: DaemonProcess) -> None:
+        """Start one daemon and wait until all that run serve."""
+        daemon.start()
+        self.wait_healthy()
+
+    @contextlib.contextmanager
+    def admin(self, broker_id: int | None = None) -> Iterator[Any]:
+        """kafka-python's admin client, on one broker or on any."""
+        servers = self.bootstrap if broker_id is None else self.brokers[broker_id].address
+        client = KafkaAdminClient(bootstrap_servers=servers.split(","), request_timeout_ms=20_000)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        **config: object,
+    ) -> None:
+        """Create a topic and wait until each partition has a leader and a full ISR.
+
+        :param config: topic configuration, with underscores for dots.
+        """
+        placement: dict[str, object] = (
+            {"assignments": {index: list(ids) for index, ids in assignments.items()}}
+            if assignments
+            else {"num_partitions": partitions, "replication_factor": replication_factor}
+        )
+        configs = {key.replace("_", "."): str(value) for key, value in config.items()}
+        with self.admin() as admin:
+            admin.create_topics({name: {**placement, "configs": configs}})
+        self.wait(f"every replica of {name} to be in sync", lambda: self._is_whole(name))
+
+    def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
+        """The topic's partitions as broker ``ask``, or any, tells them."""
+        with self.admin(ask) as admin:
+            told = admin.describe_topics([topic])[0]
+        return {
+            entry["partition_index"]: Partition(
+                leader=entry["leader_id"],
+                replicas=tuple(entry["replica_nodes"]),
+                isr=tuple(sorted(entry["isr_nodes"])),
+                offline=tuple(sorted(entry["offline_replicas"])),
+            )
+            for entry in told["partitions"]
+        }
+
+    def directories(self, broker_id: int) -> dict[str, Directory]:
+        """A broker's log directories by path."""
+        with self.admin(broker_id) as admin:
+            (told,) = admin.describe_log_dirs(brokers=[broker_id])
+        return {
+            entry["log_dir"]: Directory(
+                path=entry["log_dir"],
+                error=entry["error_code"],
+                sizes={
+                    f"{topic['name']}-{part['partition_index']}": part["partition_size"]
+                    for topic in entry["topics"]
+                    for part in topic["partitions"]
+                },
+                total_bytes=entry["total_bytes"],
+                usable_bytes=entry["usable_bytes"],
+            )
+            for entry in told["log_dirs"]
+        }
+
+    def replicas_by_dir(self, broker_id: int, topic: str) -> dict[str, list[int]]:
+        """Which partitions of ``topic`` a broker holds in which directory."""
+        return {
+            path: sorted(
+                int(name.rpartition("-")[2])
+                for name in directory.sizes
+                if name.rpartition("-")[0] == topic
+            )
+            for path, directory in self.directories(broker_id).items()
+        }
+
+    def wait(self, what: str, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+        """Poll until ``condition`` is true; a client's error counts as not yet.
+
+        :raises AssertionError: saying for what it waited, with every daemon's last words.
+        """
+        deadline = time.monotonic() + timeout_s
+        trouble: object = "never true"
+        while time.monotonic() < deadline:
+            try:
+                if condition():
+                    return
+            except KafkaError as e:
+                trouble = repr(e)
+            time.sleep(_POLL_S)
+        raise AssertionError(f"waited {timeout_s:.0f} s for {what}: {trouble}\n{self.story()}")
+
+    def wait_whole(self, topic: str) -> None:
+        """Wait until every replica of ``topic`` is in sync."""
+        self.wait(f"every replica of {topic} to be in sync", lambda: self._is_whole(topic))
+
+    def wait_event(self, daemon: DaemonProcess, name: str, count: int = 1) -> dict[str, Any]:
+        """The ``count``-th event called ``name`` of a daemon, as soon as it is told."""
+        self.wait(f"event {name} of {daemon.files.name}", lambda: len(daemon.events(name)) >= count)
+        return daemon.events(name)[count - 1]
+
+    def bugs(self) -> list[str]:
+        """Events with a traceback: what a daemon itself calls unexpected."""
+        return [
+            f"{daemon.files.name}: {json.dumps(event)[:4000]}"
+            for daemon in self._known_daemons()
+            for event in daemon.events()
+            if "exception" in event or event.get("event") == "request_handler_failed"
+        ]
+
+    def story(self) -> str:
+        """The last lines of every daemon, for a failed test."""
+        told = []
+        for daemon in self._known_daemons():
+            path: Path = daemon.files.telemetry_path
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
+            told.append(f"--- {daemon.files.name} {state}; {path}")
+            told += [line[:1000] for line in lines[-_TOLD_LINES:]]
+        return "\n".join(told)
+
+    def _known_daemons(self) -> list[DaemonProcess]:
+        return self.local.daemons if self.brokers else []
+
+    def _is_whole(self, topic: str) -> bool:
+        return all(
+            part.leader >= 0 and part.isr == tuple(sorted(part.replicas)) and not part.offline
+            for part in self.partitions(topic).values()
+        )

@@ -1,0 +1,80 @@
+"""Clusters for tests, and their telemetry beside the traceback of a test that failed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from kraftjbod.tour.cluster_process import LocalCluster
+from tests.disk import mounts
+from tests.integration.cluster import Cluster
+
+_alive: list[Cluster] = []
+
+
+class MakeCluster(Protocol):
+    """Lays out a cluster with LocalCluster's own parameters; starts it unless told not to."""
+
+    def __call__(self, *, start: bool = True, **parameters: Any) -> Cluster: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reaped_mounts() -> None:
+    """What a killed run of these tests left mounted is undone first."""
+    mounts.reap()
+
+
+@pytest.fixture(scope="session")
+def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Fresh run directories; pytest keeps those of its last runs."""
+    base = tmp_path_factory.mktemp("clusters")
+    numbers = itertools.count(1)
+    return lambda: base / f"cluster-{next(numbers)}"
+
+
+def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
+    made: list[Cluster] = []
+
+    def make(*, start: bool = True, **parameters: Any) -> Cluster:
+        cluster = Cluster(LocalCluster(cluster_dirs(), **parameters))
+        made.append(cluster)
+        _alive.append(cluster)
+        if start:
+            cluster.start()
+        return cluster
+
+    try:
+        yield make
+        bugs = [bug for cluster in made for bug in cluster.bugs()]
+        assert not bugs, "\n".join(["daemons told of bugs:", *bugs])
+    finally:
+        for cluster in made:
+            _alive.remove(cluster)
+            if cluster.brokers:
+                cluster.local.kill()
+
+
+@pytest.fixture
+def make_cluster(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
+    """Clusters of one test; they are killed at its end."""
+    yield from _clusters(cluster_dirs)
+
+
+@pytest.fixture(scope="module")
+def make_shared_cluster(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
+    """Clusters of one module; they are killed at its end."""
+    yield from _clusters(cluster_dirs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections += [("daemons", cluster.story()) for cluster in _alive]
+    return report
