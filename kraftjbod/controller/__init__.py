@@ -1,0 +1,7 @@
+"""Decisions about the cluster: registration, fencing, elections, topics, placement.
+
+Control managers answer ``request -> ControllerResult(records, response)`` and change nothing;
+replay is the only thing that changes state. All PURE but the last file.
+Never talks to a disk of a broker, and never imports the broker room.
+Start with replication_control.py, then quorum_controller.py.
+"""

@@ -1,0 +1,252 @@
+"""``ClusterControlManager``: which brokers there are, and which of their directories are online.
+
+* a broker registers fenced, with the ids of its directories; an id belongs to one broker;
+* an incarnation keeps every directory it registered *known*, online or not, so that repeating
+  the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
+* a broker with several directories stays fenced while the directory of any of its replicas is
+  not known (KIP-858, "Broker registration").
+
+What follows for partitions is decided in replication_control.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from kraftjbod.controller.heartbeat_manager import (
+    BrokerControlState,
+    BrokerHeartbeatManager,
+    BrokerWish,
+    next_state,
+)
+from kraftjbod.controller.replica_index import ReplicaIndex
+from kraftjbod.controller.replica_placer import UsableBroker
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import (
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+)
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    Listener,
+    RegisterBrokerRecord,
+)
+from kraftjbod.metadata.registrations import BrokerRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
+
+
+class ClusterControlManager:
+    """Decides about brokers; reads the shared state and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        state: MetadataState,
+        index: ReplicaIndex,
+        heartbeats: BrokerHeartbeatManager,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._state = state
+        self._index = index
+        self._heartbeats = heartbeats
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def require_epoch(self, broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration:
+        """The registration of exactly this incarnation.
+
+        :raises OperatingError: BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+        """
+        broker = self._state.brokers.get(broker_id)
+        if broker is None:
+            raise OperatingError(
+                f"Broker {broker_id} is not registered.", code=ErrorCode.BROKER_ID_NOT_REGISTERED
+            )
+        if broker.epoch != epoch:
+            raise OperatingError(
+                f"Broker {broker_id} has epoch {broker.epoch}, not {epoch}.",
+                code=ErrorCode.STALE_BROKER_EPOCH,
+            )
+        return broker
+
+    def is_active(self, broker_id: BrokerId) -> bool:
+        broker = self._state.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def is_acceptable(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
+        """Whether this replica may lead and be in sync."""
+        broker = self._state.brokers.get(broker_id)
+        return broker is not None and broker.is_active and broker.has_online_dir(directory_id)
+
+    def default_dir(self, broker_id: BrokerId) -> DirectoryId:
+        """What a new replica is assigned to: the broker's directory if it has only one online.
+
+        The controller never picks among several; the broker knows their free space.
+        """
+        broker = self._state.brokers.get(broker_id)
+        if broker is None:
+            return UNASSIGNED_DIR
+        if not broker.known_log_dirs:
+            return MIGRATING_DIR
+        return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIR
+
+    def usable_brokers(self) -> list[UsableBroker]:
+        """Brokers that may receive replicas."""
+        return [
+            UsableBroker(broker_id=broker_id, rack=broker.rack, fenced=broker.fenced)
+            for broker_id, broker in sorted(self._state.brokers.items())
+            if not broker.in_controlled_shutdown and _has_a_dir(broker)
+        ]
+
+    def active_brokers(self) -> Iterator[BrokerId]:
+        return (b for b, broker in self._state.brokers.items() if broker.is_active)
+
+    def unfenced_brokers(self) -> Iterator[BrokerId]:
+        return (b for b, broker in self._state.brokers.items() if not broker.fenced)
+
+    # --- registration ----------------------------------------------------------------------------
+
+    def register(
+        self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
+    ) -> RegisterBrokerRecord:
+        """The record of a new incarnation, or of the same one told anew.
+
+        :param next_offset: offset of the entry that will hold the record: the broker's epoch.
+        :raises OperatingError: if the registration is refused; the message says why.
+        """
+        self._require_same_cluster(request)
+        broker = self._state.brokers.get(request.broker_id)
+        same = broker is not None and broker.incarnation_id == request.incarnation_id
+        if not same and self._heartbeats.has_valid_session(request.broker_id, now_ms):
+            raise OperatingError(
+                f"Another incarnation of broker {request.broker_id} is alive, or was less than "
+                "the session timeout ago.",
+                code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            )
+        self._require_own_dirs(request)
+        self._require_features(request)
+        kept = broker if same else None
+        known = kept.known_log_dirs if kept is not None else frozenset()
+        return RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            broker_epoch=BrokerEpoch(next_offset) if kept is None else kept.epoch,
+            incarnation_id=request.incarnation_id,
+            listeners=tuple(
+                Listener(name=listener.name, host=listener.host, port=listener.port)
+                for listener in request.listeners
+            ),
+            rack=request.rack,
+            fenced=True if kept is None else kept.fenced,
+            in_controlled_shutdown=False if kept is None else kept.in_controlled_shutdown,
+            log_dirs=tuple(sorted(request.log_dirs)),
+            offline_log_dirs=tuple(sorted(known - set(request.log_dirs))),
+        )
+
+    def _require_same_cluster(self, request: BrokerRegistrationRequest) -> None:
+        if request.cluster_id != self._cluster_id:
+            raise OperatingError(
+                f"Expected cluster id {self._cluster_id}, but broker {request.broker_id} "
+                f"has {request.cluster_id}.",
+                code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            )
+
+    def _require_own_dirs(self, request: BrokerRegistrationRequest) -> None:
+        if not request.log_dirs:
+            raise _invalid("No directories specified in request.")
+        for directory, count in Counter(request.log_dirs).items():
+            if directory.is_reserved:
+                raise _invalid(f"Directory id {directory} is reserved.")
+            if count > 1:
+                raise _invalid(f"Directory id {directory} is named {count} times.")
+        wanted = set(request.log_dirs)
+        for other_id, other in self._state.brokers.items():
+            foreign = wanted.intersection(other.log_dirs)
+            if other_id != request.broker_id and foreign:
+                raise _invalid(
+                    f"Broker {other_id} is already registered with directory {min(foreign)}."
+                )
+
+    def _require_features(self, request: BrokerRegistrationRequest) -> None:
+        """A broker that names no range for a feature is taken to support its level."""
+        for name, level in self._state.features.items():
+            lowest, highest = request.features.get(name, (level, level))
+            if not lowest <= level <= highest:
+                raise OperatingError(
+                    f"Broker {request.broker_id} supports {name} {lowest} to {highest}, "
+                    f"but the cluster is at {level}.",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                )
+
+    # --- heartbeat -------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+    ) -> tuple[BrokerControlState, BrokerRegistrationChangeRecord | None]:
+        """The broker's next state, and the record that says so; None if nothing changes.
+
+        :raises OperatingError: LOG_DIR_NOT_FOUND, naming a directory that is not this broker's.
+        """
+        online = _still_online(broker, request.offline_log_dirs)
+        lost_all = bool(broker.known_log_dirs) and not online
+        wish = BrokerWish(
+            want_fence=request.want_fence or lost_all,
+            want_shut_down=request.want_shut_down,
+            may_unfence=self._may_unfence(broker, request.current_metadata_offset),
+            leads_something=self._index.led_count(broker.broker_id) > 0,
+            shutdown_is_known=self._heartbeats.is_shutdown_known(
+                broker.broker_id, self.active_brokers()
+            ),
+        )
+        current = BrokerControlState.of(broker)
+        state = next_state(current, wish)
+        shutting_down = state is BrokerControlState.CONTROLLED_SHUTDOWN
+        enters_shutdown = shutting_down and not broker.in_controlled_shutdown
+        changes_dirs = online != broker.log_dirs
+        if state.is_fenced == broker.fenced and not enters_shutdown and not changes_dirs:
+            return state, None
+        return state, BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            fenced=None if state.is_fenced == broker.fenced else state.is_fenced,
+            in_controlled_shutdown=True if enters_shutdown else None,
+            log_dirs=online if changes_dirs else None,
+        )
+
+    def fence(self, broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
+        """The record that fences a broker whose session ended."""
+        return BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=True
+        )
+
+    def _may_unfence(self, broker: BrokerRegistration, metadata_offset: int) -> bool:
+        if metadata_offset < broker.epoch:
+            return False
+        has_several_dirs = len(broker.known_log_dirs) > 1
+        return not (has_several_dirs and self._index.has_unresolved(broker.broker_id))
+
+
+def _still_online(
+    broker: BrokerRegistration, offline: Iterable[DirectoryId]
+) -> tuple[DirectoryId, ...]:
+    reported = set(offline)
+    unknown = reported - broker.known_log_dirs
+    if unknown:
+        raise OperatingError(
+            f"Directory {min(unknown)} was not registered by broker {broker.broker_id}.",
+            code=ErrorCode.LOG_DIR_NOT_FOUND,
+        )
+    return tuple(directory for directory in broker.log_dirs if directory not in reported)
+
+
+def _has_a_dir(broker: BrokerRegistration) -> bool:
+    return bool(broker.log_dirs) or not broker.offline_log_dirs
+
+
+def _invalid(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_REQUEST)

@@ -1,0 +1,191 @@
+"""``ControlManagers``: the whole deciding half of a controller, without queue, log or network.
+
+* ``decide(request)`` gives records and a response, and changes only soft state (who was heard);
+* ``replay(records)`` is the only thing that changes what was agreed on;
+* the passes (sessions, preferred leaders, unclean elections) are decisions without a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.heartbeat_manager import BrokerHeartbeatManager
+from kraftjbod.controller.producer_id_control import ProducerIdControlManager
+from kraftjbod.controller.replica_index import ReplicaIndex
+from kraftjbod.controller.replica_placer import StripedReplicaPlacer
+from kraftjbod.controller.replication_control import ReplicationControlManager
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import (
+    METADATA_VERSION,
+    BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
+    Record,
+)
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    RpcRequest,
+    RpcResponse,
+)
+
+
+class ControlManagers:
+    """The control managers over one metadata state."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        session_timeout_ms: int,
+        topic_config_defaults: TopicConfig,
+        topic_defaults: TopicDefaults,
+        max_partitions_per_request: int,
+        random_bytes: Callable[[int], bytes],
+        draw_below: Callable[[int], int],
+    ) -> None:
+        self.state = MetadataState()
+        self.index = ReplicaIndex()
+        self._heartbeats = BrokerHeartbeatManager(session_timeout_ms=session_timeout_ms)
+        self._cluster = ClusterControlManager(
+            cluster_id=cluster_id,
+            state=self.state,
+            index=self.index,
+            heartbeats=self._heartbeats,
+        )
+        self._configuration = ConfigurationControlManager(
+            state=self.state, defaults=topic_config_defaults
+        )
+        self._replication = ReplicationControlManager(
+            state=self.state,
+            index=self.index,
+            cluster=self._cluster,
+            may_elect_unclean=self._configuration.may_elect_unclean,
+        )
+        self._topics = TopicControlManager(
+            state=self.state,
+            cluster=self._cluster,
+            configuration=self._configuration,
+            placer=StripedReplicaPlacer(draw_below=draw_below),
+            random_bytes=random_bytes,
+            defaults=topic_defaults,
+            max_partitions_per_request=max_partitions_per_request,
+        )
+        self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
+
+    # --- decisions -------------------------------------------------------------------------------
+
+    def decide(self, request: RpcRequest, *, now_ms: int) -> ControllerResult[RpcResponse]:
+        """What the request changes and what it is answered.
+
+        :raises OperatingError: if the request as a whole is refused.
+        """
+        match request:
+            case BrokerRegistrationRequest():
+                return self._register(request, now_ms)
+            case BrokerHeartbeatRequest():
+                return self._heartbeat(request, now_ms)
+            case AssignReplicasToDirsRequest():
+                return self._replication.assign_replicas_to_dirs(request)
+            case AlterPartitionRequest():
+                return self._replication.alter_partition(request)
+            case AllocateProducerIdsRequest():
+                return self._producer_ids.allocate(request)
+            case CreateTopicsRequest():
+                return self._topics.create_topics(request)
+            case CreatePartitionsRequest():
+                return self._topics.create_partitions(request)
+            case DeleteTopicsRequest():
+                return self._topics.delete_topics(request)
+            case _:
+                raise OperatingError(
+                    f"The controller does not serve {request.api}.",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                )
+
+    def _register(
+        self, request: BrokerRegistrationRequest, now_ms: int
+    ) -> ControllerResult[BrokerRegistrationResponse]:
+        result = self._replication.register_broker(
+            request, now_ms=now_ms, next_offset=self.state.offset + 1
+        )
+        self._heartbeats.touch(request.broker_id, result.response.broker_epoch, now_ms)
+        return result
+
+    def _heartbeat(
+        self, request: BrokerHeartbeatRequest, now_ms: int
+    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
+        self._heartbeats.touch(
+            broker.broker_id, broker.epoch, now_ms, request.current_metadata_offset
+        )
+        result = self._replication.heartbeat(request)
+        if result.response.should_shut_down:
+            # Its next incarnation need not wait for this session to end.
+            self._heartbeats.end_session(broker.broker_id)
+        return result
+
+    def bootstrap(self, metadata_version: int) -> ControllerResult[None]:
+        """The first records of an empty log; none in any other."""
+        if METADATA_VERSION in self.state.features:
+            return ControllerResult(response=None)
+        record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=metadata_version)
+        return ControllerResult(records=(record,), response=None)
+
+    def find_stale_broker(self, now_ms: int) -> BrokerId | None:
+        """An unfenced broker whose session has ended."""
+        return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
+
+    def next_session_deadline_ms(self) -> int | None:
+        return self._heartbeats.next_deadline_ms(self._cluster.unfenced_brokers())
+
+    def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
+        return self._replication.fence_broker(broker_id)
+
+    def elect_preferred(self) -> ControllerResult[None]:
+        return self._replication.elect_preferred()
+
+    def elect_unclean(self) -> ControllerResult[None]:
+        return self._replication.elect_unclean()
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def replay(self, records: Sequence[Record], *, offset: int, epoch: int) -> MetadataDelta:
+        """Apply one entry; the indexes and the soft state follow."""
+        delta = MetadataDelta()
+        self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
+        self.index.apply(delta, self.state)
+        for record in records:
+            if isinstance(record, BrokerRegistrationChangeRecord) and record.in_controlled_shutdown:
+                self._heartbeats.note_shutdown_offset(record.broker_id, offset)
+        return delta
+
+    def take_leadership(self, now_ms: int) -> None:
+        """Nobody was heard by this controller yet: every session starts now."""
+        self._heartbeats.restart(self.state.brokers.values(), now_ms)
+        for broker in self.state.brokers.values():
+            if broker.in_controlled_shutdown:
+                self._heartbeats.note_shutdown_offset(broker.broker_id, self.state.offset)
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    def broker_counts(self) -> tuple[int, int, int]:
+        """Active, fenced, and in controlled shutdown."""
+        brokers = self.state.brokers.values()
+        fenced = sum(broker.fenced for broker in brokers)
+        leaving = sum(broker.in_controlled_shutdown and not broker.fenced for broker in brokers)
+        return len(brokers) - fenced - leaving, fenced, leaving

@@ -1,0 +1,156 @@
+"""Soft state about brokers: when they were last heard, how far they are, what comes next.
+
+Nothing in here is replicated. A controller that takes leadership starts with fresh contact times,
+so a broker that died meanwhile costs one more session timeout.
+
+States of a broker, all but the last visible in its registration::
+
+    FENCED -> UNFENCED -> CONTROLLED_SHUTDOWN -> SHUTDOWN_NOW
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.metadata.registrations import BrokerRegistration
+
+
+class BrokerControlState(Enum):
+    """What the controller lets a broker do."""
+
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+    @classmethod
+    def of(cls, broker: BrokerRegistration) -> BrokerControlState:
+        if broker.fenced:
+            return cls.FENCED
+        return cls.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else cls.UNFENCED
+
+    @property
+    def is_fenced(self) -> bool:
+        return self in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerWish:
+    """What a heartbeat asks for, and what decides whether it is granted."""
+
+    want_fence: bool
+    want_shut_down: bool
+    may_unfence: bool
+    """It has caught up with its own registration, and all its replicas have directories."""
+    leads_something: bool
+    shutdown_is_known: bool
+    """Every active broker has replayed the records that moved its leaderships away."""
+
+
+def next_state(current: BrokerControlState, wish: BrokerWish) -> BrokerControlState:
+    """One step of the state table (the KIP-631 heartbeat table)."""
+    match current:
+        case BrokerControlState.FENCED:
+            if wish.want_shut_down:
+                return BrokerControlState.SHUTDOWN_NOW
+            if wish.want_fence or not wish.may_unfence:
+                return BrokerControlState.FENCED
+            return BrokerControlState.UNFENCED
+        case BrokerControlState.UNFENCED:
+            if wish.want_fence:
+                if wish.want_shut_down:
+                    return BrokerControlState.SHUTDOWN_NOW
+                return BrokerControlState.FENCED
+            if not wish.want_shut_down:
+                return BrokerControlState.UNFENCED
+            if wish.leads_something:
+                return BrokerControlState.CONTROLLED_SHUTDOWN
+            return BrokerControlState.SHUTDOWN_NOW
+        case BrokerControlState.CONTROLLED_SHUTDOWN:
+            if wish.leads_something or not wish.shutdown_is_known:
+                return BrokerControlState.CONTROLLED_SHUTDOWN
+            return BrokerControlState.SHUTDOWN_NOW
+        case BrokerControlState.SHUTDOWN_NOW:
+            return BrokerControlState.SHUTDOWN_NOW
+        case _:
+            assert_never(current)
+
+
+@dataclass(slots=True)
+class _Contact:
+    epoch: BrokerEpoch
+    last_ms: int
+    metadata_offset: int = -1
+    #: Offset of the entry that moved its leaderships away; None outside controlled shutdown.
+    shutdown_offset: int | None = None
+
+
+class BrokerHeartbeatManager:
+    """Last contact per broker."""
+
+    def __init__(self, *, session_timeout_ms: int) -> None:
+        self._session_timeout_ms = session_timeout_ms
+        self._contacts: dict[BrokerId, _Contact] = {}
+
+    def touch(
+        self, broker_id: BrokerId, epoch: BrokerEpoch, now_ms: int, metadata_offset: int = -1
+    ) -> None:
+        """The broker was heard; a new epoch starts a new session."""
+        contact = self._contacts.get(broker_id)
+        if contact is None or contact.epoch != epoch:
+            self._contacts[broker_id] = _Contact(epoch, now_ms, metadata_offset)
+            return
+        contact.last_ms = now_ms
+        contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
+
+    def end_session(self, broker_id: BrokerId) -> None:
+        """The broker said goodbye: its next incarnation need not wait."""
+        self._contacts.pop(broker_id, None)
+
+    def restart(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
+        """Leadership was taken: every unfenced broker counts as heard now."""
+        self._contacts = {
+            broker.broker_id: _Contact(broker.epoch, now_ms)
+            for broker in brokers
+            if not broker.fenced
+        }
+
+    def has_valid_session(self, broker_id: BrokerId, now_ms: int) -> bool:
+        contact = self._contacts.get(broker_id)
+        return contact is not None and now_ms - contact.last_ms < self._session_timeout_ms
+
+    def find_stale(self, unfenced: Iterable[BrokerId], now_ms: int) -> BrokerId | None:
+        """The unfenced broker that has been silent the longest, if that is too long."""
+        stale = [broker for broker in unfenced if not self.has_valid_session(broker, now_ms)]
+        return min(stale, key=self._last_ms, default=None)
+
+    def next_deadline_ms(self, unfenced: Iterable[BrokerId]) -> int | None:
+        """When the next of these sessions ends if nothing more is heard."""
+        oldest_ms = min(map(self._last_ms, unfenced), default=None)
+        return None if oldest_ms is None else oldest_ms + self._session_timeout_ms
+
+    def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
+        """The entry at ``offset`` moves the leaderships of this broker away."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None and contact.shutdown_offset is None:
+            contact.shutdown_offset = offset
+
+    def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:
+        """Whether every active broker has replayed this broker's shutdown entry."""
+        contact = self._contacts.get(broker_id)
+        if contact is None or contact.shutdown_offset is None:
+            return False
+        return all(self._metadata_offset(other) >= contact.shutdown_offset for other in active)
+
+    def _last_ms(self, broker_id: BrokerId) -> int:
+        contact = self._contacts.get(broker_id)
+        # A broker that was never heard has been silent since before every other one.
+        return -self._session_timeout_ms if contact is None else contact.last_ms
+
+    def _metadata_offset(self, broker_id: BrokerId) -> int:
+        contact = self._contacts.get(broker_id)
+        return -1 if contact is None else contact.metadata_offset

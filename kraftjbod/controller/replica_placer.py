@@ -1,0 +1,138 @@
+"""``StripedReplicaPlacer``: where the replicas of new partitions go.
+
+Leaders go round the racks and, in a rack, round its brokers; the other replicas follow on the
+racks after the leader's. So every rack, and in it every broker, gets a leader before any gets a
+second one, and the replicas of a partition sit in as many racks as there are.
+
+* unfenced brokers come before fenced ones of the same rack; a fenced one never comes first;
+* a broker holds at most one replica of a partition;
+* the order within a rack is drawn anew for each lap, so that the second replica of one broker's
+  partitions is not always on the same neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableBroker:
+    """A broker that may receive replicas."""
+
+    broker_id: BrokerId
+    rack: str | None
+    fenced: bool
+
+
+class _Ring:
+    """Brokers in a circle; each round starts one further on and visits each broker once."""
+
+    def __init__(self, brokers: list[BrokerId], draw_below: Callable[[int], int]) -> None:
+        self._brokers = _shuffled(sorted(brokers), draw_below)
+        self._round = -1
+        self._visited = 0
+
+    def take(self, round_number: int) -> BrokerId | None:
+        """The next broker that this round has not visited yet."""
+        if not self._brokers:
+            return None
+        if round_number != self._round:
+            self._round, self._visited = round_number, 0
+        if self._visited == len(self._brokers):
+            return None
+        self._visited += 1
+        return self._brokers[(round_number + self._visited - 1) % len(self._brokers)]
+
+
+class _Rack:
+    def __init__(self, brokers: list[UsableBroker], draw_below: Callable[[int], int]) -> None:
+        self._unfenced = _Ring([b.broker_id for b in brokers if not b.fenced], draw_below)
+        self._fenced = _Ring([b.broker_id for b in brokers if b.fenced], draw_below)
+
+    def take_leader(self, round_number: int) -> BrokerId | None:
+        return self._unfenced.take(round_number)
+
+    def take(self, round_number: int) -> BrokerId | None:
+        unfenced = self._unfenced.take(round_number)
+        return self._fenced.take(round_number) if unfenced is None else unfenced
+
+
+class StripedReplicaPlacer:
+    """``draw_below(n)`` gives a number in [0, n)."""
+
+    def __init__(self, *, draw_below: Callable[[int], int]) -> None:
+        self._draw_below = draw_below
+
+    def place(
+        self, brokers: Iterable[UsableBroker], *, partitions: int, replication_factor: int
+    ) -> list[tuple[BrokerId, ...]]:
+        """Replicas of each new partition, the preferred leader first.
+
+        :raises OperatingError: INVALID_REPLICATION_FACTOR, if there are too few brokers.
+        """
+        usable = list(brokers)
+        _require_enough(usable, replication_factor)
+        unfenced_count = sum(not broker.fenced for broker in usable)
+        placed: list[tuple[BrokerId, ...]] = []
+        while len(placed) < partitions:
+            stripes = _Stripes(usable, self._draw_below)
+            in_this_lap = min(unfenced_count, partitions - len(placed))
+            placed += [stripes.place(lap, replication_factor) for lap in range(in_this_lap)]
+        return placed
+
+
+class _Stripes:
+    """One lap of placing: as many partitions as there are unfenced brokers."""
+
+    def __init__(self, brokers: list[UsableBroker], draw_below: Callable[[int], int]) -> None:
+        by_rack: dict[str, list[UsableBroker]] = {}
+        for broker in brokers:
+            by_rack.setdefault(broker.rack or "", []).append(broker)
+        self._racks = [_Rack(by_rack[name], draw_below) for name in sorted(by_rack)]
+        self._first = draw_below(len(self._racks))
+
+    def place(self, round_number: int, replication_factor: int) -> tuple[BrokerId, ...]:
+        racks = len(self._racks)
+        start = (self._first + round_number) % racks
+        order = [(start + step) % racks for step in range(racks)]
+        leader_rack, leader = next(
+            (rack, leader)
+            for rack in order
+            if (leader := self._racks[rack].take_leader(round_number)) is not None
+        )
+        replicas = [leader]
+        position = leader_rack
+        while len(replicas) < replication_factor:
+            position = (position + 1) % racks
+            follower = self._racks[position].take(round_number)
+            if follower is not None:
+                replicas.append(follower)
+        return tuple(replicas)
+
+
+def _shuffled(brokers: list[BrokerId], draw_below: Callable[[int], int]) -> list[BrokerId]:
+    left = list(brokers)
+    return [left.pop(draw_below(len(left))) for _ in brokers]
+
+
+def _require_enough(brokers: list[UsableBroker], replication_factor: int) -> None:
+    if replication_factor <= 0:
+        raise _invalid(
+            f"Invalid replication factor {replication_factor}: "
+            "the replication factor must be positive."
+        )
+    if all(broker.fenced for broker in brokers):
+        raise _invalid("All brokers are currently fenced.")
+    if replication_factor > len(brokers):
+        raise _invalid(
+            f"The target replication factor of {replication_factor} cannot be reached because "
+            f"only {len(brokers)} broker(s) are registered."
+        )
+
+
+def _invalid(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_REPLICATION_FACTOR)

@@ -1,0 +1,381 @@
+"""``ReplicationControlManager``: who leads, who is in sync, and which directory holds what.
+
+Four things move a leadership or an in-sync set, and all of them end in ``change_partition``:
+
+* a broker changed: registered, fenced, unfenced, shutting down, or a directory of it failed;
+* a broker said which directory a replica is in (AssignReplicasToDirs, KIP-858);
+* a leader asked for another in-sync set (AlterPartition, KIP-497, KIP-841);
+* a periodic pass: preferred leaders, unclean elections.
+
+A decision about a changed broker is made against that broker *as it will be*, so that one entry
+holds the registration change and everything that follows from it.
+Work is found through ``ReplicaIndex``: a failed directory costs its own partitions, no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.heartbeat_manager import BrokerControlState
+from kraftjbod.controller.partition_change import Election, IsAcceptable, change_partition
+from kraftjbod.controller.replica_index import ReplicaIndex
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import (
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    TopicId,
+    TopicIdPartition,
+)
+from kraftjbod.metadata.records import PartitionChangeRecord, Record
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    PartitionIsr,
+    RefusedAssignment,
+)
+
+MAX_ELECTIONS_PER_PASS: Final = 1000
+
+
+class ReplicationControlManager:
+    """Decides about partitions; reads the shared state and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        state: MetadataState,
+        index: ReplicaIndex,
+        cluster: ClusterControlManager,
+        may_elect_unclean: Callable[[str], bool],
+    ) -> None:
+        self._state = state
+        self._index = index
+        self._cluster = cluster
+        self._may_elect_unclean = may_elect_unclean
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def register_broker(
+        self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
+    ) -> ControllerResult[BrokerRegistrationResponse]:
+        """A broker introduces itself; what its former incarnation held is taken away first."""
+        record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
+        former = self._state.brokers.get(request.broker_id)
+        changes: list[PartitionChangeRecord] = []
+        if former is not None:
+            changes = self._follow_broker(former, BrokerRegistration.from_record(record))
+        return ControllerResult(
+            records=(*changes, record),
+            response=BrokerRegistrationResponse(broker_epoch=record.broker_epoch),
+        )
+
+    def heartbeat(
+        self, request: BrokerHeartbeatRequest
+    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        """A broker is alive; its wishes and its failed directories have consequences."""
+        broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
+        state, change = self._cluster.heartbeat(broker, request)
+        records: tuple[Record, ...] = ()
+        if change is not None:
+            records = (*self._follow_broker(broker, broker.merge(change)), change)
+        response = BrokerHeartbeatResponse(
+            is_caught_up=request.current_metadata_offset >= broker.epoch,
+            is_fenced=state.is_fenced,
+            should_shut_down=state is BrokerControlState.SHUTDOWN_NOW,
+        )
+        return ControllerResult(records=records, response=response)
+
+    def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
+        """The broker's session ended."""
+        broker = self._state.brokers[broker_id]
+        change = self._cluster.fence(broker)
+        changes = self._follow_broker(broker, broker.merge(change))
+        return ControllerResult(records=(*changes, change), response=None)
+
+    def _follow_broker(
+        self, before: BrokerRegistration, after: BrokerRegistration
+    ) -> list[PartitionChangeRecord]:
+        """What happens to partitions when a broker changes from ``before`` to ``after``."""
+
+        def is_acceptable(broker_id: BrokerId, directory_id: DirectoryId) -> bool:
+            if broker_id != after.broker_id:
+                return self._cluster.is_acceptable(broker_id, directory_id)
+            return after.is_active and after.has_online_dir(directory_id)
+
+        affected: dict[TopicIdPartition, None] = {}
+        for directory_id in sorted(set(before.log_dirs) - set(after.log_dirs)):
+            in_directory = self._index.partitions_in_directory(before.broker_id, directory_id)
+            affected.update(dict.fromkeys(in_directory))
+        if before.is_active and not after.is_active:
+            in_isr = self._index.partitions_in_isr(before.broker_id)
+            affected.update(dict.fromkeys(in_isr))
+        if after.is_active and not before.is_active:
+            affected.update(dict.fromkeys(self._index.leaderless))
+        return self._without_unacceptable(before.broker_id, affected, is_acceptable)
+
+    def _without_unacceptable(
+        self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], is_acceptable: IsAcceptable
+    ) -> list[PartitionChangeRecord]:
+        """The broker leaves each in-sync set in which it is not acceptable; leaders follow."""
+        election_of = self._election_by_topic()
+        records = []
+        for key in keys:
+            partition = self._partition(key)
+            isr = partition.isr
+            directory_id = partition.directory_of(broker_id)
+            if directory_id is None or not is_acceptable(broker_id, directory_id):
+                isr = tuple(member for member in isr if member != broker_id)
+            record = change_partition(
+                key,
+                partition,
+                election=election_of(key.topic_id),
+                is_acceptable=is_acceptable,
+                isr=isr,
+            )
+            if record is not None:
+                records.append(record)
+        return records
+
+    # --- AssignReplicasToDirs --------------------------------------------------------------------
+
+    def assign_replicas_to_dirs(
+        self, request: AssignReplicasToDirsRequest
+    ) -> ControllerResult[AssignReplicasToDirsResponse]:
+        """A broker says which directory holds which replica; the last word about one counts.
+
+        A replica in a directory that is lost or offline leaves the in-sync set and leadership.
+        """
+        broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
+        wanted: dict[TopicIdPartition, DirectoryId] = {}
+        for directory in request.directories:
+            for topic in directory.topics:
+                for partition_id in topic.partitions:
+                    key = TopicIdPartition(topic.topic_id, partition_id)
+                    wanted[key] = directory.directory_id
+        election_of = self._election_by_topic()
+        records: list[PartitionChangeRecord] = []
+        refused: list[RefusedAssignment] = []
+        for key, directory_id in wanted.items():
+            error = self._why_not_assign(broker.broker_id, key, directory_id)
+            if error is not None:
+                refused.append(
+                    RefusedAssignment(
+                        topic_id=key.topic_id, partition=key.partition, error_code=error
+                    )
+                )
+                continue
+            record = self._assign(broker, key, directory_id, election_of(key.topic_id))
+            if record is not None:
+                records.append(record)
+        return ControllerResult(
+            records=tuple(records),
+            response=AssignReplicasToDirsResponse(refused=tuple(refused)),
+        )
+
+    def _why_not_assign(
+        self, broker_id: BrokerId, key: TopicIdPartition, directory_id: DirectoryId
+    ) -> ErrorCode | None:
+        if key.topic_id not in self._state.topics:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition = self._state.partition(key)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if broker_id not in partition.replicas:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
+            return ErrorCode.INVALID_REQUEST
+        return None
+
+    def _assign(
+        self,
+        broker: BrokerRegistration,
+        key: TopicIdPartition,
+        directory_id: DirectoryId,
+        election: Election,
+    ) -> PartitionChangeRecord | None:
+        partition = self._partition(key)
+        if partition.directory_of(broker.broker_id) == directory_id:
+            return None
+        isr = partition.isr
+        if not broker.has_online_dir(directory_id):
+            isr = tuple(member for member in isr if member != broker.broker_id)
+        return change_partition(
+            key,
+            partition,
+            election=election,
+            is_acceptable=self._cluster.is_acceptable,
+            isr=isr,
+            directories=tuple(
+                directory_id if replica == broker.broker_id else present
+                for replica, present in zip(partition.replicas, partition.directories, strict=True)
+            ),
+        )
+
+    # --- AlterPartition --------------------------------------------------------------------------
+
+    def alter_partition(
+        self, request: AlterPartitionRequest
+    ) -> ControllerResult[AlterPartitionResponse]:
+        """A leader asks for other in-sync sets; each partition is answered by itself."""
+        self._cluster.require_epoch(request.broker_id, request.broker_epoch)
+        records: list[PartitionChangeRecord] = []
+        altered: list[AlteredPartition] = []
+        seen: set[TopicIdPartition] = set()
+        for wish in request.partitions:
+            key = TopicIdPartition(wish.topic_id, wish.partition)
+            error = self._why_not_alter(request.broker_id, wish)
+            if key in seen:
+                # Its first wish in this request has changed the partition already.
+                error = ErrorCode.INVALID_UPDATE_VERSION
+            seen.add(key)
+            if error is not None:
+                altered.append(
+                    AlteredPartition(
+                        topic_id=key.topic_id, partition=key.partition, error_code=error
+                    )
+                )
+                continue
+            partition = self._partition(key)
+            # A leader that asks for an in-sync set has become whole again.
+            record = change_partition(
+                key,
+                partition,
+                election=Election.ONLINE,
+                is_acceptable=self._cluster.is_acceptable,
+                isr=wish.isr,
+                leader_recovering=False,
+            )
+            if record is not None:
+                records.append(record)
+                partition = partition.merge(record)
+            altered.append(_altered(key, partition))
+        return ControllerResult(
+            records=tuple(records), response=AlterPartitionResponse(partitions=tuple(altered))
+        )
+
+    def _why_not_alter(self, sender: BrokerId, wish: PartitionIsr) -> ErrorCode | None:
+        """Kafka's checks in Kafka's order, and one more: the member's directory is online."""
+        if wish.topic_id not in self._state.topics:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition = self._state.partition(TopicIdPartition(wish.topic_id, wish.partition))
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        stale = _why_stale(sender, wish, partition)
+        if stale is not None:
+            return stale
+        if not _is_well_formed(wish, partition):
+            return ErrorCode.INVALID_REQUEST
+        for member, epoch in zip(wish.isr, wish.isr_broker_epochs, strict=True):
+            if not self._is_eligible(member, epoch, partition):
+                return ErrorCode.INELIGIBLE_REPLICA
+        return None
+
+    def _is_eligible(
+        self, member: BrokerId, epoch: BrokerEpoch, partition: PartitionRegistration
+    ) -> bool:
+        broker = self._state.brokers.get(member)
+        directory_id = partition.directory_of(member)
+        return (
+            broker is not None
+            and directory_id is not None
+            and epoch in (-1, broker.epoch)
+            and self._cluster.is_acceptable(member, directory_id)
+        )
+
+    # --- periodic passes -------------------------------------------------------------------------
+
+    def elect_preferred(self) -> ControllerResult[None]:
+        """Leaderships go back to preferred leaders that can take them."""
+        return self._pass(self._index.imbalanced, Election.PREFERRED)
+
+    def elect_unclean(self) -> ControllerResult[None]:
+        """Leaderless partitions get any online replica where their topic allows it."""
+        election_of = self._election_by_topic()
+        allowed = [
+            key for key in self._index.leaderless if election_of(key.topic_id) is Election.UNCLEAN
+        ]
+        return self._pass(allowed, Election.UNCLEAN)
+
+    def _pass(self, keys: Iterable[TopicIdPartition], election: Election) -> ControllerResult[None]:
+        records: list[PartitionChangeRecord] = []
+        for key in keys:
+            record = change_partition(
+                key,
+                self._partition(key),
+                election=election,
+                is_acceptable=self._cluster.is_acceptable,
+            )
+            if record is not None:
+                records.append(record)
+            if len(records) == MAX_ELECTIONS_PER_PASS:
+                break
+        return ControllerResult(records=tuple(records), response=None)
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    def _partition(self, key: TopicIdPartition) -> PartitionRegistration:
+        return self._state.topics[key.topic_id].partitions[key.partition]
+
+    def _election_by_topic(self) -> Callable[[TopicId], Election]:
+        """How far elections may go, looked up once per topic and decision."""
+        known: dict[TopicId, Election] = {}
+
+        def election_of(topic_id: TopicId) -> Election:
+            if topic_id not in known:
+                allowed = self._may_elect_unclean(self._state.topics[topic_id].name)
+                known[topic_id] = Election.UNCLEAN if allowed else Election.ONLINE
+            return known[topic_id]
+
+        return election_of
+
+
+def _why_stale(
+    sender: BrokerId, wish: PartitionIsr, partition: PartitionRegistration
+) -> ErrorCode | None:
+    if (
+        wish.leader_epoch > partition.leader_epoch
+        or wish.partition_epoch > partition.partition_epoch
+    ):
+        # The sender knows more than this controller: it is not the active one any more.
+        return ErrorCode.NOT_CONTROLLER
+    if wish.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if sender != partition.leader:
+        return ErrorCode.INVALID_REQUEST
+    if wish.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    return None
+
+
+def _is_well_formed(wish: PartitionIsr, partition: PartitionRegistration) -> bool:
+    return (
+        len(wish.isr) == len(wish.isr_broker_epochs) == len(set(wish.isr))
+        and partition.leader in wish.isr
+        and set(wish.isr) <= set(partition.replicas)
+    )
+
+
+def _altered(key: TopicIdPartition, partition: PartitionRegistration) -> AlteredPartition:
+    return AlteredPartition(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr=partition.isr,
+    )

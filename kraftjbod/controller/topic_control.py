@@ -1,0 +1,341 @@
+"""``TopicControlManager``: create, grow and delete topics.
+
+Each topic of a request succeeds or fails by itself; a limit on the whole request refuses it all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.replica_placer import StripedReplicaPlacer
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
+from kraftjbod.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from kraftjbod.metadata.registrations import TopicRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    GrownTopic,
+    MorePartitions,
+    NewTopic,
+    TopicRef,
+)
+
+Replicas = tuple[BrokerId, ...]
+
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_MAX_NAME_CHARS: Final = 249
+_RESERVED_NAMES: Final = frozenset({".", "..", "__cluster_metadata"})
+_NO_TOPIC_ID: Final = TopicId(bytes(16))
+_UNSET: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a new topic gets where its request says -1."""
+
+    num_partitions: int
+    replication_factor: int
+
+
+class TopicControlManager:
+    """Decides about topics; reads the shared state and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        state: MetadataState,
+        cluster: ClusterControlManager,
+        configuration: ConfigurationControlManager,
+        placer: StripedReplicaPlacer,
+        random_bytes: Callable[[int], bytes],
+        defaults: TopicDefaults,
+        max_partitions_per_request: int,
+    ) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._configuration = configuration
+        self._placer = placer
+        self._random_bytes = random_bytes
+        self._defaults = defaults
+        self._max_partitions = max_partitions_per_request
+
+    # --- create ----------------------------------------------------------------------------------
+
+    def create_topics(self, request: CreateTopicsRequest) -> ControllerResult[CreateTopicsResponse]:
+        self._require_few(max(len(t.assignments), self._partition_count(t)) for t in request.topics)
+        named = Counter(topic.name for topic in request.topics)
+        taken = {_collision_key(name): name for name in self._state.topic_ids}
+        records: list[Record] = []
+        created: list[CreatedTopic] = []
+        for topic in request.topics:
+            try:
+                if named[topic.name] > 1:
+                    raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                self._require_free_name(topic.name, taken)
+                made, answer = self._create_topic(topic)
+            except OperatingError as e:
+                created.append(
+                    CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
+                )
+                continue
+            taken[_collision_key(topic.name)] = topic.name
+            records += made
+            created.append(answer)
+        return ControllerResult(
+            records=() if request.validate_only else tuple(records),
+            response=CreateTopicsResponse(topics=tuple(created)),
+        )
+
+    def _partition_count(self, topic: NewTopic) -> int:
+        if topic.num_partitions == _UNSET:
+            return self._defaults.num_partitions
+        return topic.num_partitions
+
+    def _require_free_name(self, name: str, taken: dict[str, str]) -> None:
+        _require_legal_name(name)
+        other = taken.get(_collision_key(name))
+        if name in self._state.topic_ids:
+            raise _error(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if other is not None:
+            raise _error(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with topic '{other}'."
+            )
+
+    def _create_topic(self, topic: NewTopic) -> tuple[list[Record], CreatedTopic]:
+        configs = self._configuration.new_topic(topic.name, topic.configs)
+        replicas = self._manual(topic) if topic.assignments else self._automatic(topic)
+        topic_id = TopicId.random(self._random_bytes)
+        records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id), *configs]
+        records += self._partition_records(topic_id, 0, replicas)
+        return records, CreatedTopic(
+            name=topic.name,
+            topic_id=topic_id,
+            num_partitions=len(replicas),
+            replication_factor=len(replicas[0]),
+        )
+
+    def _manual(self, topic: NewTopic) -> list[Replicas]:
+        if topic.num_partitions != _UNSET or topic.replication_factor != _UNSET:
+            raise _error(
+                ErrorCode.INVALID_REQUEST,
+                "A manual partition assignment was specified, but the number of partitions or "
+                "the replication factor was given too.",
+            )
+        if sorted(topic.assignments) != list(range(len(topic.assignments))):
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "Partitions of a manual assignment must be numbered from 0 without gaps.",
+            )
+        assignments = [topic.assignments[index] for index in range(len(topic.assignments))]
+        self._require_assignable(assignments, 0, len(assignments[0]))
+        return assignments
+
+    def _automatic(self, topic: NewTopic) -> list[Replicas]:
+        count = self._partition_count(topic)
+        if count <= 0:
+            raise _error(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid value."
+            )
+        factor = topic.replication_factor
+        if factor == _UNSET:
+            factor = self._defaults.replication_factor
+        return self._place(count, factor)
+
+    def _place(self, count: int, replication_factor: int) -> list[Replicas]:
+        try:
+            return self._placer.place(
+                self._cluster.usable_brokers(),
+                partitions=count,
+                replication_factor=replication_factor,
+            )
+        except OperatingError as e:
+            raise _error(e.code, f"Unable to replicate the partition {count} time(s): {e}") from e
+
+    def _partition_records(
+        self, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
+    ) -> list[PartitionRecord]:
+        """New partitions: in sync are the active replicas, and the first of them leads."""
+        return [
+            PartitionRecord(
+                topic_id=topic_id,
+                partition_id=index,
+                replicas=replicas,
+                directories=tuple(map(self._cluster.default_dir, replicas)),
+                isr=tuple(filter(self._cluster.is_active, replicas)),
+                leader=next(filter(self._cluster.is_active, replicas), NO_LEADER),
+                leader_epoch=LeaderEpoch(0),
+                partition_epoch=PartitionEpoch(0),
+            )
+            for index, replicas in enumerate(assignments, start=first)
+        ]
+
+    def _require_assignable(
+        self, assignments: Sequence[Replicas], first: int, replication_factor: int
+    ) -> None:
+        for index, replicas in enumerate(assignments, start=first):
+            why = self._why_not_assignable(replicas, index, replication_factor)
+            if why is not None:
+                raise _error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+
+    def _why_not_assignable(
+        self, replicas: Replicas, index: int, replication_factor: int
+    ) -> str | None:
+        if not replicas:
+            return "The manual partition assignment includes an empty replica list."
+        for broker_id in replicas:
+            if broker_id not in self._state.brokers:
+                return (
+                    f"The manual partition assignment includes broker {broker_id}, "
+                    "but no such broker is registered."
+                )
+        if len(set(replicas)) != len(replicas):
+            return f"The manual partition assignment {list(replicas)} names a broker twice."
+        if len(replicas) != replication_factor:
+            return (
+                f"The manual partition assignment includes a partition with {len(replicas)} "
+                f"replica(s), but this is not consistent with others, which have "
+                f"{replication_factor} replica(s)."
+            )
+        if not any(map(self._cluster.is_active, replicas)):
+            return (
+                f"All brokers specified in the manual partition assignment for partition {index} "
+                "are fenced or in controlled shutdown."
+            )
+        return None
+
+    # --- grow ------------------------------------------------------------------------------------
+
+    def create_partitions(
+        self, request: CreatePartitionsRequest
+    ) -> ControllerResult[CreatePartitionsResponse]:
+        self._require_few(topic.count for topic in request.topics)
+        named = Counter(topic.name for topic in request.topics)
+        records: list[Record] = []
+        grown: list[GrownTopic] = []
+        for topic in request.topics:
+            try:
+                if named[topic.name] > 1:
+                    raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                records += self._grow_topic(topic)
+            except OperatingError as e:
+                grown.append(
+                    GrownTopic(name=topic.name, error_code=e.code, error_message=e.message)
+                )
+                continue
+            grown.append(GrownTopic(name=topic.name))
+        return ControllerResult(
+            records=() if request.validate_only else tuple(records),
+            response=CreatePartitionsResponse(topics=tuple(grown)),
+        )
+
+    def _grow_topic(self, wish: MorePartitions) -> list[PartitionRecord]:
+        topic = self._state.topic(wish.name)
+        if topic is None:
+            raise _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{wish.name}'.")
+        present = len(topic.partitions)
+        added = wish.count - present
+        if added <= 0:
+            raise _error(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic currently has {present} partitions, "
+                f"so {wish.count} would not be an increase.",
+            )
+        factor = len(topic.partitions[0].replicas)
+        if wish.assignments is None:
+            replicas = self._place(added, factor)
+        else:
+            replicas = list(wish.assignments)
+            if len(replicas) != added:
+                raise _error(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Attempted to add {added} additional partition(s), "
+                    f"but {len(replicas)} assignment(s) were specified.",
+                )
+            self._require_assignable(replicas, present, factor)
+        return self._partition_records(topic.topic_id, present, replicas)
+
+    # --- delete ----------------------------------------------------------------------------------
+
+    def delete_topics(self, request: DeleteTopicsRequest) -> ControllerResult[DeleteTopicsResponse]:
+        records: dict[TopicId, RemoveTopicRecord] = {}
+        deleted: list[DeletedTopic] = []
+        for ref in request.topics:
+            try:
+                topic = self._find_topic(ref)
+                if topic.topic_id in records:
+                    raise _error(ErrorCode.INVALID_REQUEST, "The topic was named twice.")
+            except OperatingError as e:
+                deleted.append(
+                    DeletedTopic(
+                        name=ref.name,
+                        topic_id=ref.topic_id,
+                        error_code=e.code,
+                        error_message=e.message,
+                    )
+                )
+                continue
+            records[topic.topic_id] = RemoveTopicRecord(topic_id=topic.topic_id)
+            deleted.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id))
+        return ControllerResult(
+            records=tuple(records.values()), response=DeleteTopicsResponse(topics=tuple(deleted))
+        )
+
+    def _find_topic(self, ref: TopicRef) -> TopicRegistration:
+        if ref.name is not None and ref.topic_id != _NO_TOPIC_ID:
+            raise _error(ErrorCode.INVALID_REQUEST, "Name a topic by its name or its id, not both.")
+        if ref.name is None:
+            by_id = self._state.topics.get(ref.topic_id)
+            if by_id is None:
+                raise _error(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {ref.topic_id}.")
+            return by_id
+        by_name = self._state.topic(ref.name)
+        if by_name is None:
+            raise _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{ref.name}'.")
+        return by_name
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    def _require_few(self, counts: Iterable[int]) -> None:
+        if sum(max(count, 0) for count in counts) > self._max_partitions:
+            raise _error(
+                ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+            )
+
+
+def _require_legal_name(name: str) -> None:
+    if name in _RESERVED_NAMES:
+        raise _error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"A topic cannot be called '{name}'.")
+    if len(name) > _MAX_NAME_CHARS:
+        raise _error(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"A topic name has at most {_MAX_NAME_CHARS} characters, this one has {len(name)}.",
+        )
+    if not _LEGAL_NAME.fullmatch(name):
+        raise _error(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic name '{name}' must be one or more ASCII letters, digits, '.', '_' or '-'.",
+        )
+
+
+def _collision_key(name: str) -> str:
+    """Metric names turn dots into underscores, so topics must differ in more than that."""
+    return name.replace(".", "_")
+
+
+def _error(code: ErrorCode, message: str) -> OperatingError:
+    return OperatingError(message, code=code)
