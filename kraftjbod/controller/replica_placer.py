@@ -29,23 +29,26 @@ class UsableBroker:
 
 
 class _Ring:
-    """Brokers in a circle; each round starts one further on and visits each broker once."""
+    """Brokers in a circle; a round visits each broker at most once, from where its turn begins."""
 
     def __init__(self, brokers: list[BrokerId], draw_below: Callable[[int], int]) -> None:
         self._brokers = _shuffled(sorted(brokers), draw_below)
+        #: Where the next round begins, apart for rounds that the ring leads: leading every other
+        #: round must not make every other broker a leader.
+        self._turns = {True: 0, False: 0}
         self._round = -1
+        self._start = 0
         self._visited = 0
 
-    def take(self, round_number: int) -> BrokerId | None:
+    def take(self, round_number: int, *, leads: bool) -> BrokerId | None:
         """The next broker that this round has not visited yet."""
-        if not self._brokers:
-            return None
         if round_number != self._round:
-            self._round, self._visited = round_number, 0
+            self._round, self._start, self._visited = round_number, self._turns[leads], 0
+            self._turns[leads] += 1
         if self._visited == len(self._brokers):
             return None
         self._visited += 1
-        return self._brokers[(round_number + self._visited - 1) % len(self._brokers)]
+        return self._brokers[(self._start + self._visited - 1) % len(self._brokers)]
 
 
 class _Rack:
@@ -54,11 +57,11 @@ class _Rack:
         self._fenced = _Ring([b.broker_id for b in brokers if b.fenced], draw_below)
 
     def take_leader(self, round_number: int) -> BrokerId | None:
-        return self._unfenced.take(round_number)
+        return self._unfenced.take(round_number, leads=True)
 
-    def take(self, round_number: int) -> BrokerId | None:
-        unfenced = self._unfenced.take(round_number)
-        return self._fenced.take(round_number) if unfenced is None else unfenced
+    def take_follower(self, round_number: int) -> BrokerId | None:
+        unfenced = self._unfenced.take(round_number, leads=False)
+        return self._fenced.take(round_number, leads=False) if unfenced is None else unfenced
 
 
 class StripedReplicaPlacer:
@@ -108,7 +111,7 @@ class _Stripes:
         position = leader_rack
         while len(replicas) < replication_factor:
             position = (position + 1) % racks
-            follower = self._racks[position].take(round_number)
+            follower = self._racks[position].take_follower(round_number)
             if follower is not None:
                 replicas.append(follower)
         return tuple(replicas)

@@ -243,8 +243,10 @@ def decode_entry(payload: bytes) -> tuple[Record, ...]:
 
     :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
     """
+    if len(payload) > _MAX_ENTRY_BYTES:
+        raise RemoteProtocolError(f"a metadata entry of {len(payload)} bytes is too long")
     try:
-        packed = msgpack.unpackb(payload, max_buffer_size=_MAX_ENTRY_BYTES)
+        packed = msgpack.unpackb(payload)
         return tuple(_unpack(*parts) for parts in packed)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as e:
         raise RemoteProtocolError(f"not a metadata entry: {e}") from e

@@ -1,0 +1,51 @@
+"""Golden transcripts: commands, and what the controller decides.
+
+A file is a list of blocks separated by blank lines: commands, ``----``, and everything that they
+made. A block that ends in ``state`` shows the whole state after its commands.
+``GOLDEN_REWRITE=1 pytest tests/golden`` writes what is so now; the review reads the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.golden.transcript import World
+
+_HERE = Path(__file__).parent
+_RULE = "----"
+
+
+def _blocks(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Commands (with comments) and expected lines of each block."""
+    for block in text.strip().split("\n\n"):
+        lines = block.splitlines()
+        rule = lines.index(_RULE) if _RULE in lines else len(lines)
+        yield lines[:rule], lines[rule + 1 :]
+
+
+def _play(text: str) -> str:
+    world = World()
+    told: list[str] = []
+    for commands, _ in _blocks(text):
+        out: list[str] = []
+        for line in commands:
+            if line == "state":
+                out += world.state_lines()
+            elif not line.startswith("#"):
+                out += world.run(line)
+        world.managers.index.check_invariants(world.state)
+        told.append("\n".join([*commands, _RULE, *out] if out else commands))
+    return "\n\n".join(told) + "\n"
+
+
+@pytest.mark.parametrize("path", sorted(_HERE.glob("*.txt")), ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    written = path.read_text(encoding="utf-8")
+    played = _play(written)
+    if os.environ.get("GOLDEN_REWRITE"):
+        path.write_text(played, encoding="utf-8")
+    assert played == path.read_text(encoding="utf-8")

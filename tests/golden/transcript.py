@@ -1,0 +1,388 @@
+"""A controller's deciding half, driven by lines of text and answering in lines of text.
+
+One line is one command; ``run(line)`` gives the records that it made, then the reply or the error.
+Directories are named by letters; ``-`` is an unassigned one, ``lost`` a lost one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.topic_control import TopicDefaults
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    NO_LEADER,
+    UNASSIGNED_DIR,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+    Uuid,
+)
+from kraftjbod.metadata import records as r
+from kraftjbod.protocol import rpc_messages as m
+
+CLUSTER_ID = "golden"
+_RESERVED = {"-": UNASSIGNED_DIR, "lost": LOST_DIR, "migrating": MIGRATING_DIR}
+
+
+def directory(name: str) -> DirectoryId:
+    return _RESERVED.get(name) or DirectoryId(name.encode().rjust(16, b"~"))
+
+
+def directory_name(directory_id: DirectoryId) -> str:
+    for name, reserved in _RESERVED.items():
+        if directory_id == reserved:
+            return name
+    return bytes(directory_id).decode().lstrip("~")
+
+
+def _ids(text: str) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(int(part)) for part in text.split(",") if part)
+
+
+def _dirs(text: str) -> tuple[DirectoryId, ...]:
+    return tuple(directory(name) for name in text.split(",") if name)
+
+
+def _names(directories: Iterable[DirectoryId]) -> str:
+    return ",".join(map(directory_name, directories)) or "none"
+
+
+def _list(ids: Iterable[BrokerId]) -> str:
+    return ",".join(map(str, ids)) or "none"
+
+
+class World:
+    """The managers, a clock that stands still until told, and every record that was replayed."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.entries: list[tuple[r.Record, ...]] = []
+        self._drawn = 0
+        self.managers = ControlManagers(
+            cluster_id=CLUSTER_ID,
+            session_timeout_ms=9000,
+            topic_config_defaults=TopicConfig(),
+            topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
+            max_partitions_per_request=100,
+            random_bytes=self._random_bytes,
+            draw_below=lambda _: 0,
+        )
+        self.commit(self.managers.bootstrap(r.METADATA_VERSION_LATEST).records)
+
+    @property
+    def state(self) -> Any:
+        return self.managers.state
+
+    def _random_bytes(self, count: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(count, "big")
+
+    def commit(self, records: tuple[r.Record, ...]) -> None:
+        """Replay an entry as the quorum controller would, through its encoded form."""
+        if records:
+            decoded = r.decode_entry(r.encode_entry(records))
+            assert decoded == records
+            self.managers.replay(decoded, offset=self.state.offset + 1, epoch=1)
+            self.entries.append(records)
+
+    def ask(self, request: m.RpcRequest) -> m.RpcResponse:
+        result = self.managers.decide(request, now_ms=self.now_ms)
+        self.commit(result.records)
+        return result.response
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def run(self, line: str) -> Iterator[str]:
+        verb, *words = shlex.split(line)
+        options = {key: value for key, _, value in (word.partition("=") for word in words)}
+        command: Callable[[list[str], dict[str, str]], ControllerResult[Any] | None]
+        command = getattr(self, f"_do_{verb}")
+        try:
+            result = command(words, options)
+        except OperatingError as e:
+            yield f"error {e.code.name}: {e.message}"
+            return
+        if result is None:
+            return
+        told = [self._tell(record) for record in result.records]
+        self.commit(result.records)
+        yield from told
+        if result.response is not None:
+            yield from self._tell_reply(result.response)
+        elif not told:
+            yield "nothing to do"
+
+    def state_lines(self) -> Iterator[str]:
+        for broker_id, broker in sorted(self.state.brokers.items()):
+            standing = "fenced" if broker.fenced else "unfenced"
+            if broker.in_controlled_shutdown:
+                standing += ", shutting down"
+            lost = f" offline {_names(broker.offline_log_dirs)}" if broker.offline_log_dirs else ""
+            online = _names(broker.log_dirs)
+            yield f"broker {broker_id} epoch {broker.epoch} {standing} online {online}{lost}"
+        for key, p in self.state.partitions():
+            leader = "none" if p.leader == NO_LEADER else p.leader
+            yield (
+                f"{self._key(key.topic_id, key.partition)} leader {leader} isr {_list(p.isr)} "
+                f"replicas {_list(p.replicas)} dirs {_names(p.directories)} "
+                f"epochs {p.leader_epoch}/{p.partition_epoch}"
+                f"{' recovering' if p.leader_recovering else ''}"
+            )
+
+    def _decide(self, request: m.RpcRequest) -> ControllerResult[Any]:
+        return self.managers.decide(request, now_ms=self.now_ms)
+
+    def _do_register(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        broker_id = BrokerId(int(words[0]))
+        incarnation = options.get("incarnation", f"i{broker_id}")
+        return self._decide(
+            m.BrokerRegistrationRequest(
+                broker_id=broker_id,
+                cluster_id=options.get("cluster", CLUSTER_ID),
+                incarnation_id=Uuid(incarnation.encode().rjust(16, b"~")),
+                listeners=(m.ListenerInfo(name="PLAINTEXT", host="h", port=9092 + broker_id),),
+                rack=options.get("rack"),
+                features={"metadata.version": (1, int(options.get("metadata_version", "17")))},
+                log_dirs=_dirs(options.get("dirs", "")),
+            )
+        )
+
+    def _do_heartbeat(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        broker_id = BrokerId(int(words[0]))
+        broker = self.state.brokers.get(broker_id)
+        epoch = int(options.get("epoch", broker.epoch if broker else 0))
+        return self._decide(
+            m.BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=BrokerEpoch(epoch),
+                current_metadata_offset=int(options.get("offset", self.state.offset)),
+                want_fence="want_fence" in options,
+                want_shut_down="want_shut_down" in options,
+                offline_log_dirs=_dirs(options.get("offline", "")),
+            )
+        )
+
+    def _do_up(self, words: list[str], options: dict[str, str]) -> None:
+        """Register and unfence, silently; for the beginning of a transcript."""
+        for line in (f"register {' '.join(words)}", f"heartbeat {words[0]}"):
+            told = list(self.run(line))
+            assert not told[-1].startswith("error"), told
+
+    def _do_topic(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        assignments = {}
+        if "replicas" in options:
+            assignments = dict(enumerate(map(_ids, options["replicas"].split("|"))))
+        configs = {key: value for key, value in options.items() if "." in key and value}
+        configs.pop(words[0], None)
+        return self._decide(
+            m.CreateTopicsRequest(
+                topics=(
+                    m.NewTopic(
+                        name=words[0],
+                        num_partitions=int(options.get("partitions", -1)),
+                        replication_factor=int(options.get("rf", -1)),
+                        assignments=assignments,
+                        configs=configs,
+                    ),
+                ),
+                validate_only="validate_only" in options,
+            )
+        )
+
+    def _do_grow(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        replicas = options.get("replicas")
+        return self._decide(
+            m.CreatePartitionsRequest(
+                topics=(
+                    m.MorePartitions(
+                        name=words[0],
+                        count=int(words[1]),
+                        assignments=None
+                        if replicas is None
+                        else tuple(map(_ids, replicas.split("|"))),
+                    ),
+                )
+            )
+        )
+
+    def _do_delete(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        refs = tuple(m.TopicRef(name=word) for word in words)
+        return self._decide(m.DeleteTopicsRequest(topics=refs))
+
+    def _do_assign(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        broker_id = BrokerId(int(words[0]))
+        entries = [word.partition("=") for word in words[1:] if not word.startswith("epoch=")]
+        epoch = options.get("epoch", self.state.brokers[broker_id].epoch)
+        return self._decide(
+            m.AssignReplicasToDirsRequest(
+                broker_id=broker_id,
+                broker_epoch=BrokerEpoch(int(epoch)),
+                directories=tuple(
+                    m.AssignedDirectory(
+                        directory_id=directory(name),
+                        topics=(
+                            m.AssignedTopic(
+                                topic_id=self._find(text).topic_id,
+                                partitions=(self._find(text).partition,),
+                            ),
+                        ),
+                    )
+                    for text, _, name in entries
+                ),
+            )
+        )
+
+    def _do_alter(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        broker_id, key = BrokerId(int(words[0])), self._find(words[1])
+        partition = self.state.partition(key)
+        isr = _ids(options["isr"])
+        epochs = _ids(options.get("broker_epochs", ",".join("-1" for _ in isr)))
+        leader_epoch = options.get("leader_epoch", partition.leader_epoch if partition else 0)
+        epoch = options.get("partition_epoch", partition.partition_epoch if partition else 0)
+        return self._decide(
+            m.AlterPartitionRequest(
+                broker_id=broker_id,
+                broker_epoch=self.state.brokers[broker_id].epoch,
+                partitions=(
+                    m.PartitionIsr(
+                        topic_id=key.topic_id,
+                        partition=key.partition,
+                        leader_epoch=LeaderEpoch(int(leader_epoch)),
+                        partition_epoch=PartitionEpoch(int(epoch)),
+                        isr=isr,
+                        isr_broker_epochs=tuple(map(BrokerEpoch, epochs)),
+                    ),
+                ),
+            )
+        )
+
+    def _do_producer_ids(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        broker_id = BrokerId(int(words[0]))
+        epoch = self.state.brokers[broker_id].epoch
+        return self._decide(m.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch))
+
+    def _do_advance(self, words: list[str], _: dict[str, str]) -> None:
+        self.now_ms += int(words[0].removesuffix("ms"))
+
+    def _do_sweep(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
+        broker_id = self.managers.find_stale_broker(self.now_ms)
+        if broker_id is None:
+            return ControllerResult(response=None)
+        return self.managers.fence_broker(broker_id)
+
+    def _do_preferred(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
+        return self.managers.elect_preferred()
+
+    def _do_unclean(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
+        return self.managers.elect_unclean()
+
+    def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:
+        self.managers.take_leadership(self.now_ms)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _find(self, text: str) -> TopicIdPartition:
+        name, _, index = text.rpartition("-")
+        topic_id = self.state.topic_ids.get(name, TopicId(b"no such topic---"))
+        return TopicIdPartition(topic_id, int(index))
+
+    def _key(self, topic_id: TopicId, partition: int) -> str:
+        topic = self.state.topics.get(topic_id)
+        return f"{topic.name if topic else topic_id}-{partition}"
+
+    def _tell(self, record: r.Record) -> str:
+        match record:
+            case r.RegisterBrokerRecord():
+                standing = "fenced" if record.fenced else "unfenced"
+                return (
+                    f"RegisterBroker {record.broker_id} epoch {record.broker_epoch} {standing} "
+                    f"online {_names(record.log_dirs)}"
+                )
+            case r.BrokerRegistrationChangeRecord():
+                parts = [f"BrokerRegistrationChange {record.broker_id}"]
+                if record.fenced is not None:
+                    parts.append("fenced" if record.fenced else "unfenced")
+                if record.in_controlled_shutdown:
+                    parts.append("shutting down")
+                if record.log_dirs is not None:
+                    parts.append(f"online {_names(record.log_dirs)}")
+                return " ".join(parts)
+            case r.TopicRecord():
+                return f"Topic {record.name}"
+            case r.RemoveTopicRecord():
+                return f"RemoveTopic {self.state.topics[record.topic_id].name}"
+            case r.PartitionRecord():
+                leader = "none" if record.leader == NO_LEADER else record.leader
+                return (
+                    f"Partition {record.partition_id} replicas {_list(record.replicas)} "
+                    f"dirs {_names(record.directories)} isr {_list(record.isr)} leader {leader}"
+                )
+            case r.PartitionChangeRecord():
+                return self._tell_change(record)
+            case r.ConfigRecord():
+                return f"Config {record.resource_name} {record.name}={record.value}"
+            case _:
+                return str(record)
+
+    def _tell_change(self, record: r.PartitionChangeRecord) -> str:
+        key = TopicIdPartition(record.topic_id, record.partition_id)
+        before = self.state.partition(key)
+        parts = [f"PartitionChange {self._key(record.topic_id, record.partition_id)}"]
+        if record.leader is not None:
+            old, new = (
+                "none" if leader == NO_LEADER else leader
+                for leader in (before.leader, record.leader)
+            )
+            parts.append(f"leader {old}->{new}")
+        if record.isr is not None:
+            parts.append(f"isr {_list(record.isr)}")
+        if record.directories is not None:
+            parts.append(f"dirs {_names(record.directories)}")
+        if record.leader_recovering is not None:
+            parts.append("recovering" if record.leader_recovering else "recovered")
+        return " ".join(parts)
+
+    def _tell_reply(self, response: m.RpcResponse) -> Iterator[str]:
+        match response:
+            case m.BrokerRegistrationResponse():
+                yield f"reply: epoch {response.broker_epoch}"
+            case m.BrokerHeartbeatResponse():
+                parts = ["caught up" if response.is_caught_up else "behind"]
+                parts.append("fenced" if response.is_fenced else "unfenced")
+                if response.should_shut_down:
+                    parts.append("shut down now")
+                yield f"reply: {', '.join(parts)}"
+            case m.AssignReplicasToDirsResponse():
+                for item in response.refused:
+                    key = self._key(item.topic_id, item.partition)
+                    yield f"refused {key}: {item.error_code.name}"
+                yield "reply: accepted" if not response.refused else "reply: accepted the rest"
+            case m.AlterPartitionResponse():
+                for altered in response.partitions:
+                    if altered.error_code:
+                        yield f"reply: {altered.error_code.name}"
+                    else:
+                        yield (
+                            f"reply: leader {altered.leader} isr {_list(altered.isr)} "
+                            f"epochs {altered.leader_epoch}/{altered.partition_epoch}"
+                        )
+            case m.CreateTopicsResponse() | m.CreatePartitionsResponse() | m.DeleteTopicsResponse():
+                for topic in response.topics:
+                    outcome = topic.error_code.name
+                    if topic.error_code:
+                        outcome += f": {topic.error_message}"
+                    yield f"reply {topic.name}: {outcome}"
+            case _:
+                yield f"reply: {response}"
