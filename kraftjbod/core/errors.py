@@ -163,6 +163,12 @@ class NotControllerError(OperatingError):
     code = ErrorCode.NOT_CONTROLLER
 
 
+class ConnectionLostError(OperatingError):
+    """The peer cannot be reached, or its connection broke; a request may or may not have run."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
 class OverloadedError(OperatingError):
     """A bounded queue is full; the caller may try again."""
 

@@ -27,11 +27,11 @@ from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolE
 from kraftjbod.protocol.kafka_compiler import (
     NO_TAGS,
     Compiler,
-    Message,
     build_classes,
     class_source,
     long_uvarint,
 )
+from kraftjbod.protocol.kafka_compiler import Message as Message
 from kraftjbod.protocol.kafka_schema import load_message
 
 Buffer = bytes | bytearray | memoryview
@@ -84,6 +84,7 @@ _RESPONSE_NAMES: Final = {key: name + "Response" for key, name in _API_NAMES.ite
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">i")
+_UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 _MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
 _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
 
@@ -315,7 +316,11 @@ def decode_response(frame: Buffer, *, api_key: int, version: int) -> Message:
     """
     view = memoryview(frame)
     position = _CORRELATION.size
-    if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version):
+    if api_key == ApiKey.API_VERSIONS:
+        # Who does not speak our version says so in version 0 (KIP-511).
+        if view[position : position + len(_UNSUPPORTED_VERSION)] == _UNSUPPORTED_VERSION:
+            version = 0
+    elif is_flexible(api_key, version):
         try:
             position = _skip_tags(view, position)
         except _MALFORMED as e:

@@ -1,0 +1,221 @@
+"""One TCP connection, for both protocols and both sides; and the gate for socket errors.
+
+* Every ``OSError`` of a socket ends here: as a close reason, a :class:`ConnectionLostError` or,
+  for a listener, a :class:`StartupError`.
+* Bytes that break the protocol cost one warning and this connection, nothing else.
+* Nothing waits here. ``write`` never blocks; who writes much must heed ``is_write_paused``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from kraftjbod.core.errors import ConnectionLostError, RemoteProtocolError, StartupError
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.protocol.framing import Frame, FrameSplitter
+
+Buffer = bytes | bytearray | memoryview
+
+_log = get_logger()
+
+
+class FrameReceiver(Protocol):
+    """Who is told what happens on a connection."""
+
+    def frame_received(self, frame: Frame) -> None:
+        """A whole frame came.
+
+        :raises RemoteProtocolError: if it breaks the protocol; the connection is refused.
+        """
+
+    def writing_resumed(self) -> None:
+        """The peer has taken enough that ``is_write_paused`` is false again."""
+
+    def connection_closed(self, reason: str) -> None:
+        """The connection is gone; called once, last."""
+
+
+R = TypeVar("R", bound=FrameReceiver)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one connection may hold."""
+
+    #: A longer frame closes the connection.
+    max_frame_bytes: int
+    #: More unsent bytes than this, and ``is_write_paused`` says so.
+    write_pause_bytes: int = 4 * 1024 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Frames in, buffers out. Made by the loop; ``receiver`` is made when it is connected."""
+
+    def __init__(
+        self, *, make_receiver: Callable[[Connection], FrameReceiver], limits: ConnectionLimits
+    ) -> None:
+        self._make_receiver = make_receiver
+        self._limits = limits
+        self._splitter = FrameSplitter(max_frame_bytes=limits.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._receiver: FrameReceiver | None = None
+        self._close_reason: str | None = None
+        #: "host:port" of the other side.
+        self.peer = "?"
+        self.is_write_paused = False
+        self.is_reading_paused = False
+        #: Loop time of the last byte from the peer, in seconds.
+        self.last_heard_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer} {self._close_reason or 'open'}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and self._close_reason is None
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send ``buffers`` one after the other; they must not change until sent.
+
+        Forgotten if the connection is closing: who waits for an answer hears of that.
+        """
+        if self._transport is not None and self._close_reason is None:
+            self._transport.writelines(buffers)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self.is_reading_paused and self.is_open:
+            self.is_reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and self.is_reading_paused and self.is_open:
+            self.is_reading_paused = False
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        """Send what was written, then close; the first ``reason`` stays."""
+        if self._transport is not None and self._close_reason is None:
+            self._close_reason = reason
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; what was not sent is lost."""
+        if self._close_reason is None:
+            self._close_reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def refuse(self, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol: say so once, and have done with it."""
+        if self._close_reason is None:
+            _log.warning("connection_broke_protocol", peer=self.peer, reason=str(error))
+            self.abort(str(error))
+
+    # --- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio's by shape only, not by class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        address: Any = transport.get_extra_info("peername")
+        if address:
+            self.peer = f"{address[0]}:{address[1]}"
+        self.last_heard_s = asyncio.get_running_loop().time()
+        self._receiver = self._make_receiver(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._splitter.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self._receiver is not None
+        self.last_heard_s = asyncio.get_running_loop().time()
+        try:
+            for frame in self._splitter.buffer_updated(nbytes):
+                if self._close_reason is not None:
+                    return
+                self._receiver.frame_received(frame)
+        except RemoteProtocolError as e:
+            self.refuse(e)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        if self._receiver is not None:
+            self._receiver.writing_resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._close_reason is None:
+            self._close_reason = str(exc) if exc is not None else "closed by the peer"
+        self._transport = None
+        if self._receiver is not None:
+            self._receiver.connection_closed(self._close_reason)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    make_receiver: Callable[[Connection], R],
+    limits: ConnectionLimits,
+    timeout_ms: int,
+) -> R:
+    """Connect and give back what ``make_receiver`` made.
+
+    :raises ConnectionLostError: if there is no connection within ``timeout_ms``.
+    """
+    loop = asyncio.get_running_loop()
+    made: list[R] = []
+
+    def make(connection: Connection) -> R:
+        made.append(make_receiver(connection))
+        return made[0]
+
+    def factory() -> Connection:
+        return Connection(make_receiver=make, limits=limits)
+
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await loop.create_connection(factory, host, port)
+    except TimeoutError as e:
+        raise ConnectionLostError(f"{host}:{port} did not answer within {timeout_ms} ms") from e
+    except OSError as e:
+        raise ConnectionLostError(f"cannot connect to {host}:{port}: {e}") from e
+    return made[0]
+
+
+async def listen(
+    host: str, port: int, *, make_connection: Callable[[], Connection], backlog: int
+) -> asyncio.Server:
+    """Accept connections on ``host:port``; port 0 lets the system choose.
+
+    :raises StartupError: if the address cannot be had.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(make_connection, host, port, backlog=backlog)
+    except OSError as e:
+        raise StartupError(f"cannot listen on {host}:{port}: {e}") from e
+
+
+def stop_listening(server: asyncio.Server) -> None:
+    """Let no connection in any more, not even if this process cannot exit.
+
+    Closing alone is not enough: a thread stuck in the kernel keeps the socket of a killed process
+    alive, and with it a port that accepts. A socket that was shut down does not.
+    """
+    for listener in server.sockets:
+        with listener.dup() as duplicate:
+            try:
+                duplicate.shutdown(socket.SHUT_RDWR)
+            except OSError as e:
+                _log.warning("listener_shutdown_failed", reason=str(e))
+    server.close()

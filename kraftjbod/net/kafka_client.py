@@ -1,0 +1,210 @@
+"""A connection to a Kafka broker, ours or any other, for follower fetch and for the tools.
+
+Requests may be pipelined: responses come back in order, and each one is checked against the
+request it answers. Versions are negotiated once, when connecting.
+
+A request that is not answered in time closes the connection: what comes later on it would answer
+a question that nobody remembers. There is no reconnecting in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+    OverloadedError,
+    RemoteProtocolError,
+    RequestTimedOutError,
+)
+from kraftjbod.net.connection import Connection, ConnectionLimits, connect
+from kraftjbod.protocol.framing import Frame
+from kraftjbod.protocol.kafka_codec import (
+    SUPPORTED,
+    ApiKey,
+    Message,
+    api_name,
+    correlation_id_of,
+    decode_response,
+    encode_request,
+    message,
+    request_api_key,
+)
+
+DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=256 * 1024 * 1024)
+_CORRELATION_MASK = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A request that was sent."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    response: asyncio.Future[Message]
+
+
+class KafkaConnection:
+    """One connection. Made by :meth:`connect`."""
+
+    def __init__(self, connection: Connection, *, client_id: str, max_in_flight: int) -> None:
+        self._connection = connection
+        self._client_id = client_id
+        self._max_in_flight = max_in_flight
+        self._waiting: deque[_Waiting] = deque()
+        self._next_correlation_id = 0
+        #: Greatest version that both sides speak, by api key; filled once, when connecting.
+        self._versions: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<KafkaConnection {self._connection!r} in_flight={len(self._waiting)}>"
+
+    @staticmethod
+    async def connect(
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+        max_in_flight: int = 100,
+    ) -> KafkaConnection:
+        """Connect and agree on versions.
+
+        :raises ConnectionLostError: if there is no connection.
+        :raises RequestTimedOutError: if the broker accepts but does not answer.
+        """
+
+        def make(connection: Connection) -> KafkaConnection:
+            return KafkaConnection(connection, client_id=client_id, max_in_flight=max_in_flight)
+
+        made = await connect(host, port, make_receiver=make, limits=limits, timeout_ms=timeout_ms)
+        try:
+            await made._negotiate(timeout_ms)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.is_open
+
+    def version_of(self, api_key: int) -> int:
+        """Greatest version of an API that both sides speak.
+
+        :raises OperatingError: UNSUPPORTED_VERSION, if there is none.
+        """
+        version = self._versions.get(api_key)
+        if version is None:
+            raise OperatingError(
+                f"{self._connection.peer} serves no version of {api_name(api_key)} that we speak",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return version
+
+    async def request(self, body: Message, *, timeout_ms: int, version: int | None = None) -> Any:
+        """Ask, and wait for the response :class:`Message`.
+
+        None at once for a Produce with acks=0, which is never answered.
+        Records in the response are memoryviews into its frame.
+
+        :param version: of the API; the greatest common one by default.
+        :raises RequestTimedOutError: no answer in time; the connection is closed then.
+        :raises ConnectionLostError: the connection is gone or goes meanwhile.
+        :raises OverloadedError: too many requests are in flight.
+        :raises OperatingError: UNSUPPORTED_VERSION.
+        """
+        api_key = request_api_key(body)
+        if version is None:
+            version = self.version_of(api_key)
+        return await self._exchange(body, api_key, version, timeout_ms)
+
+    def close(self) -> None:
+        """Close; requests in flight fail with :class:`ConnectionLostError`."""
+        self._connection.close("closed by this side")
+
+    async def _exchange(self, body: Message, api_key: int, version: int, timeout_ms: int) -> Any:
+        if not self.is_open:
+            raise ConnectionLostError(f"the connection to {self._connection.peer} is closed")
+        if len(self._waiting) >= self._max_in_flight:
+            raise OverloadedError(f"{len(self._waiting)} requests are in flight")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
+        buffers = encode_request(
+            body, version=version, correlation_id=correlation_id, client_id=self._client_id
+        )
+        if api_key == ApiKey.PRODUCE and body.acks == 0:
+            self._connection.write(buffers)
+            return None
+        waiting = _Waiting(
+            correlation_id=correlation_id,
+            api_key=api_key,
+            version=version,
+            response=asyncio.get_running_loop().create_future(),
+        )
+        self._waiting.append(waiting)
+        self._connection.write(buffers)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await waiting.response
+        except TimeoutError as e:
+            reason = f"{api_name(api_key)} was not answered within {timeout_ms} ms"
+            self._connection.abort(reason)
+            raise RequestTimedOutError(f"{self._connection.peer}: {reason}") from e
+
+    async def _negotiate(self, timeout_ms: int) -> None:
+        request = message("ApiVersionsRequest")(
+            client_software_name="kraftjbod", client_software_version="0"
+        )
+        for version in (SUPPORTED[ApiKey.API_VERSIONS][1], 0):
+            response = await self._exchange(request, ApiKey.API_VERSIONS, version, timeout_ms)
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+        if response.error_code != ErrorCode.NONE:
+            raise OperatingError(
+                f"{self._connection.peer} does not tell its versions: error {response.error_code}",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        for theirs in response.api_keys:
+            least, greatest = SUPPORTED.get(theirs.api_key, (0, -1))
+            version = min(greatest, theirs.max_version)
+            if version >= max(least, theirs.min_version):
+                self._versions[theirs.api_key] = version
+
+    # --- called by the connection
+
+    def frame_received(self, frame: Frame) -> None:
+        """:raises RemoteProtocolError: a malformed answer, or one to another question."""
+        if not self._waiting:
+            raise RemoteProtocolError("a response came that answers no request")
+        waiting = self._waiting.popleft()
+        if correlation_id_of(frame) != waiting.correlation_id:
+            self._waiting.appendleft(waiting)
+            raise RemoteProtocolError(
+                f"a response is to request {correlation_id_of(frame)},"
+                f" expected {waiting.correlation_id}"
+            )
+        try:
+            response = decode_response(frame, api_key=waiting.api_key, version=waiting.version)
+        except RemoteProtocolError:
+            self._waiting.appendleft(waiting)
+            raise
+        if not waiting.response.done():
+            waiting.response.set_result(response)
+
+    def writing_resumed(self) -> None:
+        """Nothing waits for that: requests in flight are few."""
+
+    def connection_closed(self, reason: str) -> None:
+        lost = f"the connection to {self._connection.peer} was lost: {reason}"
+        while self._waiting:
+            response = self._waiting.popleft().response
+            if not response.done():
+                response.set_exception(ConnectionLostError(lost))

@@ -1,0 +1,137 @@
+"""A listening port and the connections that came through it; shared by both doors.
+
+* More than ``max_connections``: the new one is closed at once.
+* A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
+* Closing stops the port first, then lets sessions finish until a deadline, then aborts the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.net.connection import Connection, ConnectionLimits, listen, stop_listening
+from kraftjbod.net.request_session import RequestSession
+from kraftjbod.protocol.framing import Frame
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """What one port may hold."""
+
+    max_connections: int = 10_000
+    max_idle_ms: int = 600_000
+    backlog: int = 512
+
+
+class Listener:
+    """One port. ``make_session`` is called with each connection that is let in."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        host: str,
+        port: int,
+        make_session: Callable[[Connection], RequestSession],
+        connection_limits: ConnectionLimits,
+        limits: ListenerLimits,
+    ) -> None:
+        self._name = name
+        self._host = host
+        self._port = port
+        self._make_session = make_session
+        self._connection_limits = connection_limits
+        self._limits = limits
+        self._server: asyncio.Server | None = None
+        self._is_closing = False
+        self._guests: dict[Connection, RequestSession] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __repr__(self) -> str:
+        return f"<Listener {self._name} port={self._port} connections={len(self._guests)}>"
+
+    @property
+    def port(self) -> int:
+        """The port in use, once started."""
+        return self._port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._guests)
+
+    async def start(self) -> None:
+        """:raises StartupError: if the address cannot be had."""
+        self._server = await listen(
+            self._host, self._port, make_connection=self._connection, backlog=self._limits.backlog
+        )
+        if self._port == 0:
+            self._port = self._server.sockets[0].getsockname()[1]
+        self._watch_idle()
+
+    async def close(self, *, timeout_ms: int) -> None:
+        """Stop accepting, finish what is in flight within ``timeout_ms``, close all."""
+        self._is_closing = True
+        if self._server is not None:
+            stop_listening(self._server)
+            self._server = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for session in list(self._guests.values()):
+            session.finish("the server is stopping")
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._empty.wait()
+        except TimeoutError:
+            _log.warning("connections_aborted_at_stop", door=self._name, count=len(self._guests))
+            for connection in list(self._guests):
+                connection.abort("the server is stopping")
+            await self._empty.wait()
+
+    def _connection(self) -> Connection:
+        return Connection(make_receiver=self._let_in, limits=self._connection_limits)
+
+    def _let_in(self, connection: Connection) -> _Guest:
+        guest = _Guest(self, connection, self._make_session(connection))
+        if self._is_closing or len(self._guests) >= self._limits.max_connections:
+            _log.warning("connection_turned_away", door=self._name, peer=connection.peer)
+            connection.abort("too many connections")
+            return guest
+        self._guests[connection] = guest.session
+        self._empty.clear()
+        return guest
+
+    def let_out(self, connection: Connection) -> None:
+        self._guests.pop(connection, None)
+        if not self._guests:
+            self._empty.set()
+
+    def _watch_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        max_idle_s = self._limits.max_idle_ms / 1000
+        heard_since_s = loop.time() - max_idle_s
+        for connection, session in list(self._guests.items()):
+            if session.in_flight == 0 and connection.last_heard_s <= heard_since_s:
+                connection.close("idle for too long")
+        self._idle_timer = loop.call_later(max_idle_s / 4, self._watch_idle)
+
+
+class _Guest:
+    """Passes everything on to the session, and the end to the listener too."""
+
+    def __init__(self, listener: Listener, connection: Connection, session: RequestSession) -> None:
+        self._listener = listener
+        self._connection = connection
+        self.session = session
+        self.frame_received: Callable[[Frame], None] = session.frame_received
+        self.writing_resumed: Callable[[], None] = session.writing_resumed
+
+    def connection_closed(self, reason: str) -> None:
+        self.session.connection_closed(reason)
+        self._listener.let_out(self._connection)
