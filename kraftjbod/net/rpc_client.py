@@ -1,0 +1,182 @@
+"""A client of the RPC between brokers and controllers.
+
+Connects on the first call, and on the next call after a loss.
+After failures in a row it pauses longer each time; a call that comes meanwhile waits for that, as
+far as its own deadline allows. Calls share one connection and may overtake each other.
+
+A call that times out gives up its answer only: others on the connection are not disturbed.
+No call is ever repeated in here, for only the caller knows whether it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    OverloadedError,
+    RemoteProtocolError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.net.connection import Connection, ConnectionLimits, connect
+from kraftjbod.protocol.framing import Frame
+from kraftjbod.protocol.rpc_codec import decode_response, encode_request
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+
+DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=64 * 1024 * 1024)
+_CORRELATION_MASK = 0xFFFFFFFF
+
+
+class RpcClient:
+    """Calls one peer. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        backoff: ExponentialBackoff,
+        connect_timeout_ms: int = 5_000,
+        max_in_flight: int = 100,
+        limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._backoff = backoff
+        self._connect_timeout_ms = connect_timeout_ms
+        self._max_in_flight = max_in_flight
+        self._limits = limits
+        self._link: _Link | None = None
+        self._connecting = asyncio.Lock()
+        #: Connections in a row that failed or brought no answer.
+        self._failures = 0
+        #: Loop time before which no connection is tried.
+        self._not_before_s = 0.0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<RpcClient {self._host}:{self._port} failures={self._failures}>"
+
+    async def call(self, request: RpcRequest, *, timeout_ms: int) -> Any:
+        """Ask, and wait for an instance of ``request.Response``.
+
+        :raises OperatingError: the peer's own error, with its code and message.
+        :raises RequestTimedOutError: no answer in time; the peer may or may not have acted.
+        :raises ConnectionLostError: no connection, or it went meanwhile (likewise).
+        :raises OverloadedError: too many calls are in flight.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                link = await self._connected()
+                return await link.exchange(request, self._max_in_flight)
+        except TimeoutError as e:
+            raise RequestTimedOutError(
+                f"{request.api} was not answered by {self._host}:{self._port} in {timeout_ms} ms"
+            ) from e
+
+    def close(self) -> None:
+        """Close for good; calls in flight fail with :class:`ConnectionLostError`."""
+        self._is_closed = True
+        if self._link is not None:
+            self._link.close()
+
+    async def _connected(self) -> _Link:
+        async with self._connecting:
+            if self._link is not None and self._link.is_open:
+                return self._link
+            self._note_failure_of(self._link)
+            self._link = None
+            await asyncio.sleep(self._not_before_s - asyncio.get_running_loop().time())
+            if self._is_closed:
+                raise ConnectionLostError(f"the client of {self._host}:{self._port} is closed")
+            try:
+                self._link = await connect(
+                    self._host,
+                    self._port,
+                    make_receiver=_Link,
+                    limits=self._limits,
+                    timeout_ms=self._connect_timeout_ms,
+                )
+            except ConnectionLostError:
+                self._pause()
+                raise
+            return self._link
+
+    def _note_failure_of(self, lost: _Link | None) -> None:
+        if lost is None:
+            return
+        if lost.has_answered:
+            self._failures = 0
+        else:
+            self._pause()
+
+    def _pause(self) -> None:
+        self._failures += 1
+        pause_s = self._backoff.wait_ms(self._failures) / 1000
+        self._not_before_s = asyncio.get_running_loop().time() + pause_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    response_kind: type[RpcResponse]
+    response: asyncio.Future[RpcResponse]
+
+
+class _Link:
+    """One connection of the client and the calls in flight on it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._calls: dict[int, _Call] = {}
+        self._next_correlation_id = 0
+        self.has_answered = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.is_open
+
+    def close(self) -> None:
+        self._connection.close("closed by this side")
+
+    async def exchange(self, request: RpcRequest, max_in_flight: int) -> RpcResponse:
+        if len(self._calls) >= max_in_flight:
+            raise OverloadedError(f"{len(self._calls)} calls to {self._connection.peer} in flight")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
+        call = _Call(
+            response_kind=request.Response, response=asyncio.get_running_loop().create_future()
+        )
+        self._calls[correlation_id] = call
+        self._connection.write([encode_request(correlation_id, request)])
+        try:
+            return await call.response
+        finally:
+            self._calls.pop(correlation_id, None)
+
+    # --- called by the connection
+
+    def frame_received(self, frame: Frame) -> None:
+        """:raises RemoteProtocolError: a malformed answer, or one to a call never made."""
+        incoming = decode_response(frame)
+        if incoming.correlation_id >= self._next_correlation_id:
+            raise RemoteProtocolError(f"a response is to call {incoming.correlation_id}, not made")
+        self.has_answered = True
+        call = self._calls.get(incoming.correlation_id)
+        if call is None or call.response.done():
+            return  # its caller gave up
+        if incoming.error is not None:
+            call.response.set_exception(incoming.error)
+        else:
+            call.response.set_result(incoming.parse(call.response_kind))
+
+    def writing_resumed(self) -> None:
+        """Nothing waits for that: calls in flight are few and small."""
+
+    def connection_closed(self, reason: str) -> None:
+        lost = f"the connection to {self._connection.peer} was lost: {reason}"
+        for call in self._calls.values():
+            if not call.response.done():
+                call.response.set_exception(ConnectionLostError(lost))

@@ -1,0 +1,135 @@
+"""Envelopes of the RPC between brokers and controllers, in msgpack.
+
+A frame (see framing.py) holds one msgpack array of five:
+
+======== ==== ============== ========== ============= ===========================
+request  0    correlation_id api        version       body, a map
+response 1    correlation_id error_code error_message body, a map; nil on an error
+======== ==== ============== ========== ============= ===========================
+
+* Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
+* An api that we do not know, or a version above ours, is no malformed request: its sender is told
+  UNSUPPORTED_VERSION and goes on. A version is raised only when an older peer must not guess.
+* Nothing else in the house knows msgpack's part in this.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgpack
+from pydantic import ValidationError
+
+from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
+from kraftjbod.protocol.rpc_messages import REQUESTS, RpcBody, RpcRequest, RpcResponse
+
+_LENGTH: Final = struct.Struct(">I")
+_REQUEST: Final = 0
+_RESPONSE: Final = 1
+_ENVELOPE_FIELDS: Final = 5
+#: Of any array or map inside a body. Claims cost memory before they are proved, so they are low.
+MAX_ELEMENTS: Final = 200_000
+_MAX_CORRELATION_ID: Final = 0xFFFFFFFF
+_KNOWN_CODES: Final = frozenset(int(code) for code in ErrorCode)
+
+B = TypeVar("B", bound=RpcBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingRequest:
+    """``body`` is None if this side does not know the api, or not in this version."""
+
+    correlation_id: int
+    api: str
+    version: int
+    body: RpcRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingResponse:
+    """Either ``error`` or ``body`` is there; :meth:`parse` validates the body."""
+
+    correlation_id: int
+    error: OperatingError | None
+    body: object
+
+    def parse(self, kind: type[B]) -> B:
+        """:raises RemoteProtocolError: if the body is no ``kind``."""
+        return _validate(kind, self.body)
+
+
+def encode_request(correlation_id: int, body: RpcRequest) -> bytes:
+    """The whole frame, length included."""
+    return _frame([_REQUEST, correlation_id, body.api, body.version, body.model_dump()])
+
+
+def encode_response(correlation_id: int, body: RpcResponse) -> bytes:
+    return _frame([_RESPONSE, correlation_id, ErrorCode.NONE, "", body.model_dump()])
+
+
+def encode_error(correlation_id: int, error: OperatingError) -> bytes:
+    return _frame([_RESPONSE, correlation_id, int(error.code), error.message, None])
+
+
+def decode_request(frame: bytes | memoryview) -> IncomingRequest:
+    """:raises RemoteProtocolError: if ``frame`` is no request."""
+    match _envelope(frame, _REQUEST):
+        case [int() as correlation_id, str() as api, int() as version, dict() as body]:
+            kind = REQUESTS.get(api)
+            if kind is None or not 0 <= version <= kind.version:
+                return IncomingRequest(
+                    correlation_id=correlation_id, api=api, version=version, body=None
+                )
+            return IncomingRequest(
+                correlation_id=correlation_id,
+                api=api,
+                version=version,
+                body=_validate(kind, body),
+            )
+        case _:
+            raise RemoteProtocolError("a request envelope has fields of wrong types")
+
+
+def decode_response(frame: bytes | memoryview) -> IncomingResponse:
+    """:raises RemoteProtocolError: if ``frame`` is no response."""
+    match _envelope(frame, _RESPONSE):
+        case [int() as correlation_id, ErrorCode.NONE, str(), dict() as body]:
+            return IncomingResponse(correlation_id=correlation_id, error=None, body=body)
+        case [int() as correlation_id, int() as code, str() as message, None]:
+            known = code if code in _KNOWN_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
+            error = OperatingError(message, code=ErrorCode(known))
+            return IncomingResponse(correlation_id=correlation_id, error=error, body=None)
+        case _:
+            raise RemoteProtocolError("a response envelope has fields of wrong types")
+
+
+def _frame(envelope: list[Any]) -> bytes:
+    payload: bytes = msgpack.packb(envelope)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
+    """The envelope's fields behind its kind."""
+    try:
+        envelope = msgpack.unpackb(
+            frame,
+            max_array_len=MAX_ELEMENTS,
+            max_map_len=MAX_ELEMENTS,
+            strict_map_key=False,  # partitions are ints; pydantic judges the rest
+        )
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
+        raise RemoteProtocolError(f"a frame is no msgpack: {e or type(e).__name__}") from e
+    if not isinstance(envelope, list) or len(envelope) != _ENVELOPE_FIELDS or envelope[0] != kind:
+        raise RemoteProtocolError(f"a frame is no envelope of kind {kind}")
+    if not isinstance(envelope[1], int) or not 0 <= envelope[1] <= _MAX_CORRELATION_ID:
+        raise RemoteProtocolError("an envelope has an impossible correlation id")
+    return envelope[1:]
+
+
+def _validate(kind: type[B], body: object) -> B:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as e:
+        raise RemoteProtocolError(f"a body is no {kind.__name__}: {e}") from e
