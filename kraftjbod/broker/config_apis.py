@@ -1,0 +1,206 @@
+"""DescribeConfigs: what is configured, and where each value comes from.
+
+Values are the ones in force; a synonym is another place that could set the same thing, with the
+value it has there, the winning one first.
+Nothing is changed here, and no value of this version is a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.topic_configs import TopicConfigs
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.protocol.kafka_codec import Message, message
+
+DescribeConfigsResponse = message("DescribeConfigsResponse")
+
+
+class ConfigSource(IntEnum):
+    """Kafka's numbers."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+#: The broker's keys that set a topic key's default, the strongest first.
+_BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "retention.ms": ("log.retention.ms", "log.retention.hours"),
+    "retention.bytes": ("log.retention.bytes",),
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "min.insync.replicas": ("min.insync.replicas",),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+    "cleanup.policy": ("log.cleanup.policy",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms",),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "max.message.bytes": ("message.max.bytes",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+}
+_MAX_INT: Final = 2**31 - 1
+
+_Synonym = tuple[str, str, ConfigSource]
+"""A key that could set the value, what it says, and where it stands."""
+
+
+class _Entry(NamedTuple):
+    key: str
+    value: Any
+    synonyms: list[_Synonym]
+    read_only: bool
+
+
+class ConfigApis:
+    def __init__(
+        self, *, config: BrokerConfig, cache: MetadataCache, topic_configs: TopicConfigs
+    ) -> None:
+        self._broker_id = config.node_id
+        self._cache = cache
+        self._topic_configs = topic_configs
+        self._broker_values: Mapping[str, Any] = config.by_key()
+        self._set_by_file: Collection[str] = frozenset(
+            name.replace("_", ".") for name in config.model_fields_set
+        )
+
+    async def describe_configs(self, request: Message, _context: RequestContext) -> Message:
+        response: Message = DescribeConfigsResponse(
+            results=[
+                self._describe(resource, with_synonyms=request.include_synonyms)
+                for resource in request.resources
+            ]
+        )
+        return response
+
+    def _describe(self, resource: Message, *, with_synonyms: bool) -> Message:
+        described: Message = DescribeConfigsResponse.DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_message=None,
+        )
+        wanted = resource.configuration_keys
+        try:
+            entries = list(self._entries_of(resource.resource_type, resource.resource_name))
+        except OperatingError as e:
+            described.error_code, described.error_message = e.code, e.message
+            return described
+        described.configs = [
+            _entry(entry, with_synonyms=with_synonyms)
+            for entry in entries
+            if not wanted or entry.key in wanted
+        ]
+        return described
+
+    def _entries_of(self, resource_type: int, name: str) -> Iterable[_Entry]:
+        match resource_type:
+            case ResourceType.TOPIC:
+                return self._topic_entries(name)
+            case ResourceType.BROKER:
+                return self._broker_entries(name)
+            case _:
+                raise OperatingError(
+                    f"resource type {resource_type} has no configuration here",
+                    code=ErrorCode.INVALID_REQUEST,
+                )
+
+    def _topic_entries(self, topic: str) -> Iterable[_Entry]:
+        if topic not in self._cache.state.topic_ids:
+            raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
+        own = self._cache.state.topic_config(topic)
+        in_force = self._topic_configs.get(topic).by_key()
+        defaults = self._topic_configs.defaults.by_key()
+        for key, value in in_force.items():
+            synonyms: list[_Synonym] = []
+            if key in own:
+                synonyms.append((key, own[key], ConfigSource.TOPIC))
+            broker_keys = _BROKER_KEYS.get(key, ())
+            synonyms += self._broker_synonyms(broker_keys)
+            if not broker_keys:
+                synonyms.append((key, _text(defaults[key]), ConfigSource.DEFAULT))
+            yield _Entry(key, value, synonyms, False)
+
+    def _broker_entries(self, name: str) -> Iterable[_Entry]:
+        if name != str(self._broker_id):
+            raise OperatingError(
+                f"this is broker {self._broker_id}; ask broker {name or '?'} itself",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        for key, value in self._broker_values.items():
+            yield _Entry(key, value, self._broker_synonyms((key,)), True)
+
+    def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
+        """What the broker's keys say: those set in its file first, then those with a default."""
+        present = [key for key in keys if self._broker_values[key] is not None]
+        in_file = [key for key in present if key in self._set_by_file]
+        by_default = [key for key in present if key not in self._set_by_file]
+        return [
+            *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
+            *((k, _text(self._broker_values[k]), ConfigSource.DEFAULT) for k in by_default),
+        ]
+
+
+def _entry(entry: _Entry, *, with_synonyms: bool) -> Message:
+    described: Message = DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.key,
+        value=None if entry.value is None else _text(entry.value),
+        read_only=entry.read_only,
+        config_source=entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=text, source=source)
+            for name, text, source in (entry.synonyms if with_synonyms else ())
+        ],
+        config_type=_type_of(entry.value),
+        documentation=None,
+    )
+    return described
+
+
+def _type_of(value: Any) -> ConfigType:
+    match value:
+        case bool():
+            return ConfigType.BOOLEAN
+        case int():
+            return ConfigType.INT if value <= _MAX_INT else ConfigType.LONG
+        case tuple():
+            return ConfigType.LIST
+        case _:
+            return ConfigType.STRING
+
+
+def _text(value: Any) -> str:
+    """A value as Kafka writes it in a properties file."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(_part_text(part) for part in value)
+        case _:
+            return str(value)
+
+
+def _part_text(part: Any) -> str:
+    match part:
+        case (str(name), str(host), int(port)):
+            return f"{name}://{host}:{port}"
+        case (int(node_id), str(host), int(port)):
+            return f"{node_id}@{host}:{port}"
+        case _:
+            return str(part)

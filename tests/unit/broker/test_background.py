@@ -1,0 +1,56 @@
+"""Tasks beside everything else: none forgotten, no failure unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kraftjbod.broker.background import BackgroundTasks
+
+
+async def test_idle_waits_for_every_task_of_now() -> None:
+    tasks, ended = BackgroundTasks(), []
+
+    async def work(name: str) -> None:
+        await asyncio.sleep(0)
+        ended.append(name)
+
+    tasks.start(work("a"), "a")
+    tasks.start(work("b"), "b")
+    await tasks.idle()
+    assert sorted(ended) == ["a", "b"]
+
+
+async def test_close_cancels_and_waits_until_they_are_gone() -> None:
+    tasks, cleaned = BackgroundTasks(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    tasks.start(work(), "endless")
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert cleaned == [True]
+    assert len(tasks) == 0
+
+
+async def test_an_exception_nobody_expected_reaches_the_loop() -> None:
+    """There the runner takes it for what it is: a bug that ends the daemon."""
+    seen: list[BaseException | None] = []
+
+    def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        seen.append(context.get("exception"))
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    tasks, bug = BackgroundTasks(), ValueError("a bug")
+
+    async def work() -> None:
+        raise bug
+
+    tasks.start(work(), "buggy")
+    await tasks.idle()
+    await asyncio.sleep(0)
+    assert seen == [bug]
