@@ -1,0 +1,242 @@
+"""Records inside a v2 batch: building batches, and opening them.
+
+For the tools, for the metadata log, and for finding an offset by time within one batch.
+On the way of a Produce or a Fetch no record is ever opened.
+
+A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
+and headers, each with a varint length of which -1 means null. Varints are zig-zag.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    Buffer,
+    Compression,
+    TimestampType,
+    read_header,
+)
+
+_UP_TO_CRC: Final = struct.Struct(">qiibI")
+_CRC_COVERS: Final = struct.Struct(">hiqqqhii")
+_CONTROL_BIT: Final = 0x20
+_MAX_VARINT_BITS: Final = 63
+_GZIP_OR_ZLIB: Final = 47
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record. ``offset`` is set when read, and ignored when built."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    offset: int = -1
+
+
+# --- building -----------------------------------------------------------------------------------
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_control: bool = False,
+) -> bytes:
+    """``records`` (one or more) as one uncompressed batch."""
+    assert records, "a batch holds at least one record"
+    base_timestamp = records[0].timestamp_ms
+    body = bytearray()
+    for delta, record in enumerate(records):
+        encoded = _encode_record(record, record.timestamp_ms - base_timestamp, delta)
+        body += _varint(len(encoded))
+        body += encoded
+    covered = _CRC_COVERS.pack(
+        _CONTROL_BIT if is_control else 0,
+        len(records) - 1,
+        base_timestamp,
+        max(record.timestamp_ms for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    crc = crc32c.crc32c(body, crc32c.crc32c(covered))
+    batch_length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
+    return _UP_TO_CRC.pack(base_offset, batch_length, leader_epoch, MAGIC, crc) + covered + body
+
+
+def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
+    out = bytearray(b"\x00")
+    out += _varint(timestamp_delta)
+    out += _varint(offset_delta)
+    _put_bytes(out, record.key)
+    _put_bytes(out, record.value)
+    out += _varint(len(record.headers))
+    for name, value in record.headers:
+        _put_bytes(out, name.encode())
+        _put_bytes(out, value)
+    return bytes(out)
+
+
+def _put_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out += b"\x01"  # a varint of -1
+        return
+    out += _varint(len(value))
+    out += value
+
+
+def _varint(value: int) -> bytes:
+    rest = value << 1 if value >= 0 else ~(value << 1)
+    if rest < 0x80:
+        return bytes((rest,))
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
+    """The records of the whole batch at ``position``, one by one.
+
+    The CRC is not checked (:func:`record_batch.check_crc` does).
+
+    :raises CorruptRecordError: if the records contradict their lengths, their number or the
+        compression.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    header = read_header(buf, position)
+    packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
+    if len(packed) != header.size_bytes - HEADER_BYTES:
+        raise CorruptRecordError(f"the batch at {position} is cut off")
+    body = _decompress(header.compression, packed) if header.compression else packed
+    end = 0
+    try:
+        for _ in range(header.record_count):
+            record, end = _read_record(body, end, header)
+            yield record
+    except (IndexError, UnicodeDecodeError) as e:
+        raise CorruptRecordError(f"records of the batch at {position} are malformed: {e}") from e
+    if end != len(body):
+        raise CorruptRecordError(f"the batch at {position} has {len(body) - end} bytes left over")
+
+
+def _read_record(
+    body: bytes | memoryview, position: int, header: BatchHeader
+) -> tuple[Record, int]:
+    length, position = _read_varint(body, position)
+    end = position + length
+    if length < 0 or end > len(body):
+        raise CorruptRecordError(f"a record claims {length} bytes")
+    timestamp_delta, position = _read_varint(body, position + 1)
+    offset_delta, position = _read_varint(body, position)
+    key, position = _read_bytes(body, position, end)
+    value, position = _read_bytes(body, position, end)
+    count, position = _read_varint(body, position)
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, position = _read_bytes(body, position, end)
+        header_value, position = _read_bytes(body, position, end)
+        headers.append(((name or b"").decode(), header_value))
+    if position != end:
+        raise CorruptRecordError(f"a record of {length} bytes ends elsewhere")
+    by_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    record = Record(
+        key=key,
+        value=value,
+        timestamp_ms=header.max_timestamp
+        if by_append_time
+        else header.base_timestamp + timestamp_delta,
+        headers=tuple(headers),
+        offset=header.base_offset + offset_delta,
+    )
+    return record, end
+
+
+def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(body, position)
+    if length < 0:
+        return None, position
+    if position + length > end:
+        raise CorruptRecordError(f"a field of a record claims {length} bytes")
+    return bytes(body[position : position + length]), position + length
+
+
+def _read_varint(body: bytes | memoryview, position: int) -> tuple[int, int]:
+    byte = body[position]
+    position += 1
+    value = byte & 0x7F
+    shift = 7
+    while byte > 0x7F:
+        byte = body[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > _MAX_VARINT_BITS + 7:
+            raise CorruptRecordError("a varint is longer than 10 bytes")
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _decompress(compression: int, packed: memoryview) -> bytes:
+    # Imported late: the daemons that use this file never open a compressed batch.
+    import cramjam
+
+    try:
+        match compression:
+            case Compression.GZIP:
+                return zlib.decompress(packed, _GZIP_OR_ZLIB)
+            case Compression.SNAPPY:
+                return _unsnappy(bytes(packed))
+            case Compression.LZ4:
+                return bytes(cramjam.lz4.decompress(packed))
+            case Compression.ZSTD:
+                return bytes(cramjam.zstd.decompress(packed))
+            case _:
+                raise OperatingError(
+                    f"compression type {compression} is unknown",
+                    code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                )
+    except (zlib.error, cramjam.DecompressionError) as e:
+        raise CorruptRecordError(f"compressed records are malformed: {e}") from e
+
+
+def _unsnappy(packed: bytes) -> bytes:
+    """Raw snappy, or the blocks with lengths that Java clients write."""
+    import cramjam
+
+    if not packed.startswith(_XERIAL_MAGIC):
+        return bytes(cramjam.snappy.decompress_raw(packed))
+    out = bytearray()
+    position = _XERIAL_HEADER_BYTES
+    while position + 4 <= len(packed):
+        size = int.from_bytes(packed[position : position + 4], "big")
+        out += cramjam.snappy.decompress_raw(packed[position + 4 : position + 4 + size])
+        position += 4 + size
+    return bytes(out)

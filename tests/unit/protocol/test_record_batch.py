@@ -1,0 +1,174 @@
+"""Batch headers against batches that foreign clients build, and against broken ones."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    TimestampType,
+    batches,
+    check_crc,
+    read_header,
+    stamp,
+    stamp_header,
+    validate,
+    whole_bytes,
+)
+
+LIMIT = 1 << 20
+
+
+def foreign_batch(values: list[bytes], *, producer_id: int = -1, sequence: int = -1) -> bytes:
+    epoch = -1 if producer_id < 0 else 0
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, epoch, sequence, 1 << 24)
+    for i, value in enumerate(values):
+        builder.append(i, 1_000 + i, b"key", value, [])
+    return bytes(builder.build())
+
+
+def with_field(batch: bytes, fmt: str, position: int, value: int) -> bytes:
+    """``batch`` with one field changed and the CRC made good again."""
+    changed = bytearray(batch)
+    struct.pack_into(">" + fmt, changed, position, value)
+    # Stamping append time computes the CRC anew; the bit it sets does not matter here.
+    stamp(changed, 0, base_offset=0, leader_epoch=0, append_time_ms=1)
+    return bytes(changed)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(0, 2**31 - 1))
+def test_header_of_a_foreign_batch(values: list[bytes], sequence: int) -> None:
+    batch = foreign_batch(values, producer_id=7, sequence=sequence)
+    header = read_header(batch)
+    assert header.size_bytes == len(batch)
+    assert (header.base_offset, header.last_offset) == (0, len(values) - 1)
+    assert header.next_offset == header.record_count == len(values)
+    assert (header.producer_id, header.producer_epoch) == (7, 0)
+    assert header.last_sequence == (sequence + len(values) - 1) % 2**31
+    assert (header.base_timestamp, header.max_timestamp) == (1_000, 999 + len(values))
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+    assert not header.is_control
+    assert not header.is_transactional
+    assert header.compression == 0
+    assert header.has_producer_id
+    check_crc(batch, 0, header)
+    assert validate(memoryview(batch), max_batch_bytes=LIMIT) == [header]
+
+
+def test_a_batch_without_producer_has_no_sequence() -> None:
+    header = read_header(foreign_batch([b"x", b"y"]))
+    assert header.last_sequence == -1
+    assert not header.has_producer_id
+
+
+def test_walk_ends_at_a_torn_batch() -> None:
+    whole = foreign_batch([b"a"]) + foreign_batch([b"b", b"c"])
+    for cut in (1, HEADER_BYTES - 1, HEADER_BYTES + 3):
+        torn = whole + foreign_batch([b"d"])[:cut]
+        walked = list(batches(torn))
+        assert [position for position, _ in walked] == [0, read_header(whole).size_bytes]
+        assert whole_bytes(torn) == len(whole)
+    assert whole_bytes(b"") == 0
+    assert whole_bytes(bytes(8) + b"\xff\xff\xff\xff" + bytes(80)) == 0
+
+
+def test_walk_refuses_a_header_that_cannot_be() -> None:
+    good = foreign_batch([b"a"])
+    for fmt, position, value in (("b", 16, 1), ("i", 8, 48), ("i", 23, -1)):
+        bad = bytearray(good)
+        struct.pack_into(">" + fmt, bad, position, value)
+        with pytest.raises(CorruptRecordError):
+            list(batches(bad))
+    with pytest.raises(CorruptRecordError, match="too few"):
+        read_header(good[:60])
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(-1, 2**31 - 1))
+def test_stamp_leaves_the_crc_true(base_offset: int, leader_epoch: int) -> None:
+    batch = foreign_batch([b"a", b"b"])
+    head = stamp_header(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+    assert len(head) == 16
+    changed = bytearray(batch)
+    stamp(changed, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+    assert head + batch[16:] == changed
+    header = read_header(changed)
+    assert (header.base_offset, header.partition_leader_epoch) == (base_offset, leader_epoch)
+    check_crc(changed, 0, header)
+
+
+def test_append_time_brings_a_new_crc() -> None:
+    batch = foreign_batch([b"a", b"b"])
+    shifted = bytearray(b"..." + batch)
+    stamp(memoryview(shifted), 3, base_offset=5, leader_epoch=1, append_time_ms=77)
+    header = read_header(shifted, 3)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.max_timestamp == 77
+    check_crc(shifted, 3, header)
+    head = stamp_header(batch, 0, base_offset=5, leader_epoch=1, append_time_ms=77)
+    assert len(head) == HEADER_BYTES
+    assert bytes(shifted[3:]) == head + batch[HEADER_BYTES:]
+
+
+@given(st.integers(HEADER_BYTES - 44, 200), st.integers(0, 7))
+def test_a_flipped_bit_is_found(position: int, bit: int) -> None:
+    batch = bytearray(foreign_batch([b"v" * 200]))
+    batch[position] ^= 1 << bit
+    with pytest.raises((CorruptRecordError, OperatingError)):
+        validate(batch, max_batch_bytes=LIMIT)
+
+
+BATCH = foreign_batch([b"a", b"b"])
+WITH_PRODUCER = foreign_batch([b"a"], producer_id=5, sequence=0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(BATCH[:40], ErrorCode.CORRUPT_MESSAGE, id="cut header"),
+        pytest.param(BATCH[:-1], ErrorCode.CORRUPT_MESSAGE, id="cut body"),
+        pytest.param(BATCH + b"x", ErrorCode.CORRUPT_MESSAGE, id="trailing byte"),
+        pytest.param(
+            BATCH[:16] + b"\x01" + BATCH[17:],
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            id="old format",
+        ),
+        pytest.param(BATCH[:16] + b"\x03" + BATCH[17:], ErrorCode.CORRUPT_MESSAGE, id="magic 3"),
+        pytest.param(with_field(BATCH, "i", 57, 3), ErrorCode.INVALID_RECORD, id="count"),
+        pytest.param(with_field(BATCH, "i", 57, 0), ErrorCode.INVALID_RECORD, id="no records"),
+        pytest.param(with_field(BATCH, "h", 21, 0x20), ErrorCode.INVALID_RECORD, id="control"),
+        pytest.param(
+            with_field(WITH_PRODUCER, "i", 53, -1), ErrorCode.INVALID_RECORD, id="no sequence"
+        ),
+        pytest.param(
+            with_field(WITH_PRODUCER, "h", 51, -1), ErrorCode.INVALID_RECORD, id="no epoch"
+        ),
+        pytest.param(
+            with_field(BATCH, "h", 21, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, id="codec"
+        ),
+        pytest.param(
+            foreign_batch([bytes(LIMIT)]), ErrorCode.MESSAGE_TOO_LARGE, id="larger than the limit"
+        ),
+    ],
+)
+def test_what_a_producer_may_not_send(batch: bytes, code: ErrorCode) -> None:
+    with pytest.raises(OperatingError) as caught:
+        validate(batch, max_batch_bytes=LIMIT)
+    assert caught.value.code is code
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_operating_errors_only(data: bytes) -> None:
+    with pytest.raises(OperatingError):
+        validate(data, max_batch_bytes=LIMIT)
+
+
+def test_header_is_a_plain_tuple_in_wire_order() -> None:
+    assert BatchHeader._make(struct.unpack_from(">qiibIhiqqqhii", BATCH)) == read_header(BATCH)

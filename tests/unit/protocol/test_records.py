@@ -1,0 +1,110 @@
+"""Records built here and opened by foreign clients, and the other way round."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import cramjam
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from kraftjbod.core.errors import CorruptRecordError, OperatingError
+from kraftjbod.protocol.record_batch import check_crc, read_header, stamp, validate
+from kraftjbod.protocol.records import Record, build_batch, read_records
+
+optional_bytes = st.none() | st.binary(max_size=200)
+records = st.lists(
+    st.builds(
+        Record,
+        key=optional_bytes,
+        value=optional_bytes,
+        timestamp_ms=st.integers(0, 2**40),
+        headers=st.lists(st.tuples(st.text(max_size=8), optional_bytes), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def told(record: Record) -> tuple[object, ...]:
+    return (record.timestamp_ms, record.key, record.value, list(record.headers))
+
+
+@given(records, st.integers(0, 2**40))
+def test_our_batches_open_elsewhere(ours: list[Record], base_offset: int) -> None:
+    batch = build_batch(ours, base_offset=base_offset, leader_epoch=3)
+    assert validate(batch, max_batch_bytes=1 << 20)[0].base_offset == base_offset
+    for opened in (DefaultRecordBatch(batch), AiokafkaBatch(batch)):
+        assert opened.validate_crc()
+        theirs = list(opened)
+        assert [(r.timestamp, r.key, r.value, list(r.headers)) for r in theirs] == [
+            told(r) for r in ours
+        ]
+        assert [r.offset for r in theirs] == list(range(base_offset, base_offset + len(ours)))
+    assert [told(r) for r in read_records(batch)] == [told(r) for r in ours]
+    assert [r.offset for r in read_records(batch)] == [base_offset + i for i in range(len(ours))]
+
+
+@pytest.mark.parametrize("builder_class", [DefaultRecordBatchBuilder, AiokafkaBuilder])
+@pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
+@given(ours=records)
+def test_foreign_batches_open_here(
+    builder_class: type, compression: int, ours: list[Record]
+) -> None:
+    builder = builder_class(2, compression, 0, 9, 1, 5, 1 << 20)
+    for i, r in enumerate(ours):
+        builder.append(i, r.timestamp_ms, r.key, r.value, list(r.headers))
+    batch = bytes(builder.build())
+    check_crc(batch, 0, read_header(batch))
+    assert [told(r) for r in read_records(memoryview(batch))] == [told(r) for r in ours]
+
+
+def recompressed(batch: bytes, compression: int, body: bytes) -> bytes:
+    changed = bytearray(batch[:61] + body)
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">h", changed, 21, compression)
+    return bytes(changed)
+
+
+def test_compression_in_the_forms_that_clients_write() -> None:
+    plain = build_batch([Record(value=b"v" * 500)])
+    body = plain[61:]
+    raw = bytes(cramjam.snappy.compress_raw(body))
+    xerial = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + struct.pack(">i", len(raw)) + raw
+    for compression, packed in (
+        (1, gzip.compress(body)),
+        (2, raw),
+        (2, xerial),
+        (3, bytes(cramjam.lz4.compress(body))),
+        (4, bytes(cramjam.zstd.compress(body))),
+    ):
+        opened = list(read_records(recompressed(plain, compression, packed)))
+        assert [r.value for r in opened] == [b"v" * 500]
+        with pytest.raises(CorruptRecordError):
+            list(read_records(recompressed(plain, compression, b"\xff\xff\xff\xff garbage")))
+    with pytest.raises(OperatingError, match="compression type 5"):
+        list(read_records(recompressed(plain, 5, body)))
+
+
+def test_append_time_is_every_records_time() -> None:
+    batch = bytearray(build_batch([Record(timestamp_ms=1), Record(timestamp_ms=2)]))
+    stamp(batch, 0, base_offset=0, leader_epoch=0, append_time_ms=99)
+    assert [r.timestamp_ms for r in read_records(batch)] == [99, 99]
+
+
+def test_control_batches_say_so() -> None:
+    assert read_header(build_batch([Record(key=b"k")], is_control=True)).is_control
+
+
+@given(st.binary(max_size=120), st.integers(0, 4))
+def test_random_records_raise_operating_errors_only(data: bytes, compression: int) -> None:
+    batch = recompressed(build_batch([Record()] * 3), compression, data)
+    with pytest.raises(OperatingError):
+        list(read_records(batch))
+    with pytest.raises(CorruptRecordError):
+        list(read_records(batch[:-1] if data else batch + b"x"))
