@@ -26,6 +26,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NoReturn
 
+from kraftjbod.broker.follower_state import (
+    UNKNOWN_BROKER_EPOCH,
+    UNKNOWN_OFFSET,
+    FollowerState,
+)
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -46,8 +51,6 @@ from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegist
 
 ANY_EPOCH: Final = -1
 """What a request carries that does not know the leader epoch."""
-UNKNOWN_OFFSET: Final = -1
-_UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 
 
 class Role(Enum):
@@ -107,45 +110,6 @@ class IsrChange:
     isr_broker_epochs: tuple[BrokerEpoch, ...]
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
-
-
-class FollowerState:
-    """How far one follower is, as its fetches tell."""
-
-    __slots__ = (
-        "broker_epoch",
-        "broker_id",
-        "last_caught_up_ms",
-        "last_fetch_leader_end_offset",
-        "last_fetch_ms",
-        "log_end_offset",
-    )
-
-    def __init__(self, broker_id: BrokerId, last_caught_up_ms: int) -> None:
-        self.broker_id = broker_id
-        self.broker_epoch = _UNKNOWN_BROKER_EPOCH
-        #: UNKNOWN_OFFSET until its first fetch in this leader epoch.
-        self.log_end_offset = UNKNOWN_OFFSET
-        self.last_caught_up_ms = last_caught_up_ms
-        self.last_fetch_ms = 0
-        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
-
-    def __repr__(self) -> str:
-        return (
-            f"<FollowerState {self.broker_id} end={self.log_end_offset} "
-            f"caught_up_ms={self.last_caught_up_ms}>"
-        )
-
-    def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """A fetch at ``fetch_offset`` means that everything before it is in the follower's log."""
-        if fetch_offset >= leader_end_offset:
-            self.last_caught_up_ms = now_ms
-        elif fetch_offset >= self.last_fetch_leader_end_offset:
-            # It has all that there was at its previous fetch, so it was caught up then.
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
-        self.log_end_offset = fetch_offset
-        self.last_fetch_ms = now_ms
-        self.last_fetch_leader_end_offset = leader_end_offset
 
 
 class Partition:
@@ -386,7 +350,7 @@ class Partition:
         *,
         fetch_offset: int,
         now_ms: int,
-        broker_epoch: BrokerEpoch = _UNKNOWN_BROKER_EPOCH,
+        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
     ) -> bool:
         """A follower asked from ``fetch_offset`` on; True if the high watermark grew.
 
@@ -400,7 +364,7 @@ class Partition:
             raise NotLeaderOrFollowerError(
                 f"broker {broker_id} is no follower of {self.topic_partition}"
             )
-        if broker_epoch != _UNKNOWN_BROKER_EPOCH:
+        if broker_epoch != UNKNOWN_BROKER_EPOCH:
             if broker_epoch < follower.broker_epoch:
                 return False  # A request of the broker's previous life, delivered late.
             follower.broker_epoch = broker_epoch
@@ -491,7 +455,7 @@ class Partition:
         broker = brokers.get(broker_id)
         if broker is None or not broker.is_active:
             return False
-        if follower.broker_epoch not in (_UNKNOWN_BROKER_EPOCH, broker.epoch):
+        if follower.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
             return False
         return broker.has_online_dir(self.directories[self.replicas.index(broker_id)])
 

@@ -1,0 +1,524 @@
+"""The life of a broker as its controller sees it, as a pure machine.
+
+STARTING (registering, or not caught up) -> RECOVERY (caught up, still fenced) -> RUNNING
+(unfenced) -> PENDING_CONTROLLED_SHUTDOWN (leaders are moving away) -> SHUTTING_DOWN.
+
+The rules of the directories (KIP-858, "Handling log directory failures"):
+
+* a registration lists the directories that are online when it is *sent*;
+* a heartbeat lists those of its registration that are offline now: the list is cumulative, and
+  depends on the number of directories only;
+* a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
+  left the directory out; each failure has a deadline of its own until then;
+* past its deadline the broker stops if it still leads a replica there: that is the only other way
+  to make the controller elect somebody else.
+
+A registration that the controller no longer knows is made anew, by the same incarnation.
+``lifecycle_manager.py`` is the driver.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, assert_never
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    InvalidTransition,
+    KafkaStorageError,
+    KraftJbodError,
+    StartupError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.timing import Deadline, ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ListenerInfo,
+)
+
+NOT_REGISTERED: Final = BrokerEpoch(-1)
+_STORY_LINES: Final = 30
+
+#: No later try of the same registration can fare better.
+_REFUSED_FOR_GOOD: Final = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+#: The controller knows another registration than we do.
+_REGISTER_AGAIN: Final = frozenset(
+    {
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.LOG_DIR_NOT_FOUND,
+    }
+)
+
+
+class BrokerState(Enum):
+    """Kafka's names."""
+
+    NOT_RUNNING = "not_running"
+    STARTING = "starting"
+    RECOVERY = "recovery"
+    RUNNING = "running"
+    PENDING_CONTROLLED_SHUTDOWN = "pending_controlled_shutdown"
+    SHUTTING_DOWN = "shutting_down"
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The broker may begin to register."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationAnswered:
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationFailed:
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    response: BrokerHeartbeatResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatFailed:
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WokeUp:
+    """The instant of the last ``WakeAt`` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataReplayed:
+    """Metadata has been replayed up to ``offset``."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    """The replicas are loaded and the controller knows where each of them is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryFailed:
+    """``leads`` says, whenever asked, whether this broker leads a replica in the directory."""
+
+    directory_id: DirectoryId
+    leads: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDeadlinePassed:
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequested:
+    """Somebody wants the broker to stop in order."""
+
+
+Event = (
+    Started
+    | RegistrationAnswered
+    | RegistrationFailed
+    | HeartbeatAnswered
+    | HeartbeatFailed
+    | WokeUp
+    | MetadataReplayed
+    | BecameReady
+    | DirectoryFailed
+    | ReportDeadlinePassed
+    | ShutdownRequested
+)
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendRegistration:
+    request: BrokerRegistrationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    request: BrokerHeartbeatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Replaces the ``WakeAt`` before it."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmReportDeadline:
+    directory_id: DirectoryId
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DisarmReportDeadline:
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceRegistered:
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceUnfenced:
+    """Clients may be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceMayStop:
+    """The controlled shutdown is over: nothing is led here any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDown:
+    """The broker must stop; ``error`` says why."""
+
+    error: KraftJbodError
+
+
+Action = (
+    SendRegistration
+    | SendHeartbeat
+    | WakeAt
+    | ArmReportDeadline
+    | DisarmReportDeadline
+    | AnnounceRegistered
+    | AnnounceUnfenced
+    | AnnounceMayStop
+    | ShutDown
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """What does not change while the process lives."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    incarnation_id: Uuid
+    listeners: tuple[ListenerInfo, ...]
+    rack: str | None = None
+    previous_broker_epoch: BrokerEpoch = NOT_REGISTERED
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleTimes:
+    """``eager_interval_ms`` is the time between heartbeats while something waits for an answer."""
+
+    heartbeat_interval_ms: int = 2_000
+    eager_interval_ms: int = 100
+    registration_timeout_ms: int = 60_000
+    dir_failure_timeout_ms: int = 30_000
+
+
+class LifecycleState:
+    """``handle(event, now_ms)`` gives what is to be done; all attributes are for reading.
+
+    :raises InvalidTransition: from ``handle``, if an answer comes that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: BrokerIdentity,
+        online_dirs: Collection[DirectoryId],
+        times: LifecycleTimes,
+        backoff: ExponentialBackoff,
+    ) -> None:
+        self.identity = identity
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = NOT_REGISTERED
+        self.metadata_offset = -1
+        self.is_ready = False
+        self._times = times
+        self._backoff = backoff
+        self._online = set(online_dirs)
+        #: What the registration that holds, or is on its way, lists.
+        self._registered: tuple[DirectoryId, ...] = ()
+        #: Failures that the controller may not know of yet.
+        self._unacknowledged: dict[DirectoryId, Callable[[], bool]] = {}
+        #: Exactly what the request on its way says is offline; None if no heartbeat is on its way.
+        self._sent_offline: tuple[DirectoryId, ...] | None = None
+        self._is_registering = False
+        self._registration_deadline = Deadline(0)
+        self._registration_failures = 0
+        #: Send another heartbeat as soon as the one on its way is over.
+        self._again = False
+        self._story: deque[str] = deque(maxlen=_STORY_LINES)
+
+    def __repr__(self) -> str:
+        return (
+            f"<LifecycleState broker={self.identity.broker_id} {self.state.value} "
+            f"epoch={self.broker_epoch} unacknowledged={len(self._unacknowledged)}>"
+        )
+
+    @property
+    def offline_dirs(self) -> tuple[DirectoryId, ...]:
+        """What a heartbeat says now, sorted."""
+        return tuple(d for d in self._registered if d not in self._online)
+
+    @property
+    def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
+        return frozenset(self._unacknowledged)
+
+    def check_invariants(self) -> None:
+        assert not self._unacknowledged.keys() & self._online, self
+        assert not (self._is_registering and self._sent_offline is not None), self
+        assert self.state is not BrokerState.RUNNING or self.broker_epoch != NOT_REGISTERED, self
+
+    def handle(self, event: Event, now_ms: int) -> list[Action]:
+        self._require_legal(event)
+        self._story.append(f"{now_ms} {self.state.value}: {event}")
+        match event:
+            case Started():
+                self.state = BrokerState.STARTING
+                return self._begin_registration(now_ms)
+            case RegistrationAnswered():
+                return self._registered_as(event.broker_epoch)
+            case RegistrationFailed():
+                return self._registration_failed(event, now_ms)
+            case HeartbeatAnswered():
+                return self._heartbeat_answered(event.response, now_ms)
+            case HeartbeatFailed():
+                return self._heartbeat_failed(event, now_ms)
+            case WokeUp():
+                return self._send_next(now_ms)
+            case MetadataReplayed():
+                return self._metadata_replayed(event.offset)
+            case BecameReady():
+                self.is_ready = True
+                return self._heartbeat_at_once()
+            case DirectoryFailed():
+                return self._directory_failed(event, now_ms)
+            case ReportDeadlinePassed():
+                return self._report_deadline_passed(event.directory_id, now_ms)
+            case ShutdownRequested():
+                return self._shutdown_requested()
+            case _:
+                assert_never(event)
+
+    def _require_legal(self, event: Event) -> None:
+        match event:
+            case Started():
+                legal = self.state is BrokerState.NOT_RUNNING
+            case RegistrationAnswered() | RegistrationFailed():
+                legal = self._is_registering
+            case HeartbeatAnswered() | HeartbeatFailed():
+                legal = self._sent_offline is not None
+            case _:
+                legal = True
+        if not legal:
+            raise InvalidTransition(f"{event} makes no sense to {self!r}", tuple(self._story))
+
+    # --- registration ----------------------------------------------------------------------------
+
+    def _begin_registration(self, now_ms: int) -> list[Action]:
+        self.broker_epoch = NOT_REGISTERED
+        self._registration_deadline = Deadline.after(now_ms, self._times.registration_timeout_ms)
+        self._registration_failures = 0
+        return self._register()
+
+    def _register(self) -> list[Action]:
+        self._is_registering = True
+        self._registered = tuple(sorted(self._online))
+        identity = self.identity
+        return [
+            SendRegistration(
+                BrokerRegistrationRequest(
+                    broker_id=identity.broker_id,
+                    cluster_id=identity.cluster_id,
+                    incarnation_id=identity.incarnation_id,
+                    listeners=identity.listeners,
+                    rack=identity.rack,
+                    features=identity.features,
+                    log_dirs=self._registered,
+                    previous_broker_epoch=identity.previous_broker_epoch,
+                )
+            )
+        ]
+
+    def _registered_as(self, broker_epoch: BrokerEpoch) -> list[Action]:
+        self._is_registering = False
+        self.broker_epoch = broker_epoch
+        told = self._unacknowledged.keys() - set(self._registered)
+        return [
+            *self._acknowledge(told),
+            AnnounceRegistered(broker_epoch),
+            *self._heartbeat_at_once(),
+        ]
+
+    def _registration_failed(self, event: RegistrationFailed, now_ms: int) -> list[Action]:
+        self._is_registering = False
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        why = f"the controller refuses broker {self.identity.broker_id}: {event.message}"
+        if event.code in _REFUSED_FOR_GOOD:
+            return [ShutDown(StartupError(why))]
+        if self._registration_deadline.has_passed(now_ms):
+            return [
+                ShutDown(
+                    StartupError(
+                        f"no registration within initial.broker.registration.timeout.ms="
+                        f"{self._times.registration_timeout_ms}; at last: {event.message}"
+                    )
+                )
+            ]
+        self._registration_failures += 1
+        return [WakeAt(now_ms + self._backoff.wait_ms(self._registration_failures))]
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    def _send_next(self, now_ms: int) -> list[Action]:
+        if self._is_registering or self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        if self.broker_epoch == NOT_REGISTERED:
+            return self._register()
+        return self._heartbeat_at_once()
+
+    def _heartbeat_at_once(self) -> list[Action]:
+        """One heartbeat is on its way at a time; the next follows right behind it."""
+        if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        if self._sent_offline is not None:
+            self._again = True
+            return []
+        self._again = False
+        self._sent_offline = self.offline_dirs
+        return [
+            SendHeartbeat(
+                BrokerHeartbeatRequest(
+                    broker_id=self.identity.broker_id,
+                    broker_epoch=self.broker_epoch,
+                    current_metadata_offset=self.metadata_offset,
+                    want_fence=not self.is_ready,
+                    want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+                    offline_log_dirs=self._sent_offline,
+                )
+            )
+        ]
+
+    def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
+        assert self._sent_offline is not None
+        actions = self._acknowledge(self._unacknowledged.keys() & set(self._sent_offline))
+        self._sent_offline = None
+        if self.state is BrokerState.STARTING and response.is_caught_up:
+            self.state = BrokerState.RECOVERY
+        if self.state is BrokerState.RECOVERY and not response.is_fenced:
+            self.state = BrokerState.RUNNING
+            actions.append(AnnounceUnfenced())
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
+            return [*actions, *self._may_stop()]
+        return actions + self._next_heartbeat(now_ms)
+
+    def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
+        self._sent_offline = None
+        if event.code not in _REGISTER_AGAIN:
+            # Not even a wish to send again makes it immediate: what failed now would fail again.
+            self._again = False
+            return self._next_heartbeat(now_ms)
+        match self.state:
+            case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                return self._may_stop()
+            case BrokerState.SHUTTING_DOWN:
+                return []
+            case _:
+                self.state = BrokerState.STARTING
+                return self._begin_registration(now_ms)
+
+    def _next_heartbeat(self, now_ms: int) -> list[Action]:
+        if self._again:
+            return self._heartbeat_at_once()
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        waits_for_answer = (
+            bool(self._unacknowledged)
+            or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            or (self.is_ready and self.state is not BrokerState.RUNNING)
+        )
+        times = self._times
+        interval_ms = times.eager_interval_ms if waits_for_answer else times.heartbeat_interval_ms
+        return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
+
+    def _metadata_replayed(self, offset: int) -> list[Action]:
+        """The controller calls a broker caught up that has replayed its own registration."""
+        was_behind = self.metadata_offset < self.broker_epoch
+        self.metadata_offset = max(self.metadata_offset, offset)
+        is_news = was_behind and self.metadata_offset >= self.broker_epoch
+        return self._heartbeat_at_once() if is_news else []
+
+    # --- directories -----------------------------------------------------------------------------
+
+    def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
+        if event.directory_id not in self._online:
+            return []
+        self._online.remove(event.directory_id)
+        self._unacknowledged[event.directory_id] = event.leads
+        deadline_ms = now_ms + self._times.dir_failure_timeout_ms
+        return [ArmReportDeadline(event.directory_id, deadline_ms), *self._heartbeat_at_once()]
+
+    def _acknowledge(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
+        for directory_id in directory_ids:
+            del self._unacknowledged[directory_id]
+        return [DisarmReportDeadline(directory_id) for directory_id in sorted(directory_ids)]
+
+    def _report_deadline_passed(self, directory_id: DirectoryId, now_ms: int) -> list[Action]:
+        leads = self._unacknowledged.get(directory_id)
+        if leads is None:
+            return []
+        timeout_ms = self._times.dir_failure_timeout_ms
+        if not leads():
+            # It may be made leader there by a controller that does not know yet.
+            return [ArmReportDeadline(directory_id, now_ms + timeout_ms)]
+        why = (
+            f"log directory {directory_id} is offline, this broker leads replicas there, and no "
+            f"controller could be told within log.dir.failure.timeout.ms={timeout_ms}"
+        )
+        return [ShutDown(KafkaStorageError(why, directory_id=directory_id))]
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _shutdown_requested(self) -> list[Action]:
+        match self.state:
+            case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                return []
+            case BrokerState.SHUTTING_DOWN:
+                return [AnnounceMayStop()]
+            case _ if self.broker_epoch == NOT_REGISTERED:
+                return self._may_stop()
+            case _:
+                self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+                return self._heartbeat_at_once()
+
+    def _may_stop(self) -> list[Action]:
+        self.state = BrokerState.SHUTTING_DOWN
+        return [AnnounceMayStop()]

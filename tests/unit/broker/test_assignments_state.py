@@ -1,0 +1,217 @@
+"""Assignments gather, go out one request at a time, and come back when they were refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.broker.assignments_state import (
+    Action,
+    Answered,
+    AssignmentsState,
+    Failed,
+    Send,
+    WakeAt,
+    Wished,
+    WokeUp,
+)
+from kraftjbod.core.errors import InvalidTransition
+from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
+from kraftjbod.core.timing import ExponentialBackoff
+
+A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
+T, U = TopicId(b"t" * 16), TopicId(b"u" * 16)
+GRANTED = Answered(refused=frozenset())
+
+
+def key(index: int, topic: TopicId = T) -> TopicIdPartition:
+    return TopicIdPartition(topic, index)
+
+
+def machine(*, gone: set[TopicIdPartition] | None = None, max_batch: int = 3) -> AssignmentsState:
+    left = gone if gone is not None else set()
+    return AssignmentsState(
+        is_replica=lambda partition: partition not in left,
+        backoff=ExponentialBackoff(initial_ms=100, max_ms=10_000, random_unit=lambda: 0.5),
+        gather_ms=20,
+        max_batch=max_batch,
+    )
+
+
+def wish(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list[Action]:
+    return m.handle(Wished(partition=key(index), directory_id=directory_id), 0)
+
+
+def sent(actions: list[Action]) -> dict[TopicIdPartition, DirectoryId]:
+    (send,) = actions
+    assert isinstance(send, Send)
+    return {
+        TopicIdPartition(topic.topic_id, index): directory.directory_id
+        for directory in send.directories
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+
+
+def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() -> None:
+    m = machine(max_batch=10)
+    assert wish(m, 1) == [WakeAt(20)]
+    assert wish(m, 0) == []
+    wish(m, 2, B)
+    m.handle(Wished(partition=key(5, U), directory_id=A), 0)
+    (send,) = m.handle(WokeUp(), 20)
+    assert isinstance(send, Send)
+    told = [
+        (d.directory_id, [(t.topic_id, t.partitions) for t in d.topics]) for d in send.directories
+    ]
+    assert told == [(A, [(T, (0, 1)), (U, (5,))]), (B, [(T, (2,))])]
+    assert m.queued == 4
+    assert m.handle(GRANTED, 30) == [] and m.queued == 0
+
+
+def test_a_full_batch_goes_out_at_once_and_the_rest_behind_it() -> None:
+    m = machine()
+    wish(m, 0)
+    wish(m, 1)
+    assert len(sent(wish(m, 2))) == 3
+    assert wish(m, 3) == []
+    assert sent(m.handle(GRANTED, 5)) == {key(3): A}
+    m.handle(GRANTED, 6)
+    assert m.queued == 0
+
+
+def test_the_last_wish_wins() -> None:
+    m = machine()
+    wish(m, 0, A)
+    wish(m, 0, B)
+    assert m.queued == 1
+    assert sent(m.handle(WokeUp(), 20)) == {key(0): B}
+
+
+def test_a_wish_that_is_under_way_is_not_repeated() -> None:
+    m = machine()
+    wish(m, 0, A)
+    m.handle(WokeUp(), 20)
+    assert wish(m, 0, A) == [] and m.queued == 1
+    assert m.handle(GRANTED, 30) == [] and m.queued == 0
+
+
+def test_another_wish_for_a_replica_under_way_follows_and_a_way_back_cancels_it() -> None:
+    m = machine()
+    wish(m, 0, A)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, B)
+    assert m.queued == 1
+    wish(m, 0, A)
+    assert m.handle(GRANTED, 30) == []
+    wish(m, 1, A)
+    m.handle(WokeUp(), 60)
+    wish(m, 1, B)
+    assert sent(m.handle(GRANTED, 70)) == {key(1): B}
+
+
+def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
+    m = machine()
+    wish(m, 0)
+    wish(m, 1)
+    m.handle(WokeUp(), 20)
+    assert m.handle(Answered(refused=frozenset({key(1)})), 30) == [WakeAt(130)]
+    assert m.queued == 1
+    assert sent(m.handle(WokeUp(), 130)) == {key(1): A}
+    assert m.handle(Answered(refused=frozenset({key(1)})), 140) == [WakeAt(340)]
+    m.handle(WokeUp(), 340)
+    assert m.handle(GRANTED, 350) == [] and m.queued == 0
+
+
+def test_a_failed_request_puts_everything_back_but_newer_wishes_stay() -> None:
+    m = machine()
+    wish(m, 0, A)
+    wish(m, 1, A)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, B)
+    assert m.handle(Failed(), 30) == [WakeAt(130)]
+    assert sent(m.handle(WokeUp(), 130)) == {key(0): B, key(1): A}
+
+
+def test_after_a_failure_a_full_batch_does_not_jump_the_pause() -> None:
+    m = machine()
+    wish(m, 0)
+    m.handle(WokeUp(), 20)
+    m.handle(Failed(), 30)
+    assert [wish(m, index) for index in (1, 2, 3)] == [[], [], []]
+    assert len(sent(m.handle(WokeUp(), 130))) == 3
+
+
+def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
+    """Else the assignments of a deleted topic would be tried for ever."""
+    gone: set[TopicIdPartition] = set()
+    m = machine(gone=gone)
+    wish(m, 0)
+    wish(m, 1)
+    gone.add(key(0))
+    assert sent(m.handle(WokeUp(), 20)) == {key(1): A}
+    gone.add(key(1))
+    m.handle(Answered(refused=frozenset({key(1)})), 30)
+    assert m.handle(WokeUp(), 130) == [] and m.queued == 0
+
+
+def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
+    for answer in (GRANTED, Failed()):
+        with pytest.raises(InvalidTransition):
+            machine().handle(answer, 0)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("wish"), st.integers(0, 9), st.sampled_from([A, B])),
+            st.tuples(st.just("answer"), st.sets(st.integers(0, 9)), st.booleans()),
+        ),
+        max_size=60,
+    )
+)
+def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
+    steps: list[tuple[str, object, object]],
+) -> None:
+    m = machine()
+    wishes: dict[TopicIdPartition, DirectoryId] = {}
+    known: dict[TopicIdPartition, DirectoryId] = {}
+    request: dict[TopicIdPartition, DirectoryId] = {}
+    wakes = False
+
+    def run(actions: list[Action]) -> None:
+        nonlocal request, wakes
+        for action in actions:
+            if isinstance(action, WakeAt):
+                wakes = True
+            else:
+                assert not request and len(sent([action])) <= 3
+                request = sent([action])
+        m.check_invariants()
+
+    def answer(refused: frozenset[TopicIdPartition], arrives: bool) -> None:
+        nonlocal request, wakes
+        if not request and wakes:
+            wakes = False
+            run(m.handle(WokeUp(), 0))
+        if not request:
+            return
+        asked, request = request, {}
+        if not arrives:
+            run(m.handle(Failed(), 0))
+            return
+        known.update({k: v for k, v in asked.items() if k not in refused})
+        run(m.handle(Answered(refused=refused), 0))
+
+    for kind, first, second in steps:
+        if kind == "wish":
+            assert isinstance(first, int) and isinstance(second, DirectoryId)
+            wishes[key(first)] = second
+            run(m.handle(Wished(partition=key(first), directory_id=second), 0))
+        else:
+            assert isinstance(first, set)
+            answer(frozenset(map(key, first)), bool(second))
+    for _ in range(20):
+        answer(frozenset(), True)
+    assert known == wishes and m.queued == 0

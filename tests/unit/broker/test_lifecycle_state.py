@@ -1,0 +1,411 @@
+"""The life of a broker as transcripts: an event, and what the machine asks for."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kraftjbod.broker.lifecycle_state import (
+    NOT_REGISTERED,
+    Action,
+    AnnounceMayStop,
+    AnnounceRegistered,
+    AnnounceUnfenced,
+    ArmReportDeadline,
+    BecameReady,
+    BrokerIdentity,
+    BrokerState,
+    DirectoryFailed,
+    DisarmReportDeadline,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    LifecycleState,
+    LifecycleTimes,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    ReportDeadlinePassed,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDown,
+    ShutdownRequested,
+    Started,
+    WakeAt,
+    WokeUp,
+)
+from kraftjbod.core.errors import (
+    ErrorCode,
+    InvalidTransition,
+    KafkaStorageError,
+    StartupError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ListenerInfo,
+)
+
+A, B, C = (DirectoryId(letter * 16) for letter in (b"A", b"B", b"C"))
+EPOCH = BrokerEpoch(50)
+K = TypeVar("K")
+
+
+def machine() -> LifecycleState:
+    return LifecycleState(
+        identity=BrokerIdentity(
+            broker_id=BrokerId(1),
+            cluster_id="cluster",
+            incarnation_id=Uuid(b"i" * 16),
+            listeners=(ListenerInfo(name="PLAINTEXT", host="h", port=9092),),
+            previous_broker_epoch=BrokerEpoch(7),
+        ),
+        online_dirs=[C, A, B],
+        times=LifecycleTimes(),
+        backoff=ExponentialBackoff(initial_ms=100, max_ms=1_000, random_unit=lambda: 0.5),
+    )
+
+
+def only(actions: list[Action], kind: type[K]) -> K:
+    found = [action for action in actions if isinstance(action, kind)]
+    assert len(found) == 1, actions
+    return found[0]
+
+
+def registration(actions: list[Action]) -> BrokerRegistrationRequest:
+    return only(actions, SendRegistration).request
+
+
+def heartbeat(actions: list[Action]) -> BrokerHeartbeatRequest:
+    return only(actions, SendHeartbeat).request
+
+
+def alive(
+    *, caught_up: bool = True, fenced: bool = False, may_stop: bool = False
+) -> HeartbeatAnswered:
+    return HeartbeatAnswered(
+        response=BrokerHeartbeatResponse(
+            is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop
+        )
+    )
+
+
+def no(code: ErrorCode) -> HeartbeatFailed:
+    return HeartbeatFailed(code=code, message="no")
+
+
+def dead(directory_id: DirectoryId, *, leads: bool = True) -> DirectoryFailed:
+    return DirectoryFailed(directory_id=directory_id, leads=lambda: leads)
+
+
+def state_of(m: LifecycleState) -> BrokerState:
+    """Without narrowing ``m.state`` for the type checker."""
+    return m.state
+
+
+def registered() -> LifecycleState:
+    """Registered at 0; the first heartbeat is on its way."""
+    m = machine()
+    m.handle(Started(), 0)
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0)
+    return m
+
+
+def running() -> LifecycleState:
+    """Unfenced at 0; no heartbeat is on its way."""
+    m = registered()
+    m.handle(BecameReady(), 0)
+    m.handle(alive(), 0)
+    m.handle(alive(), 0)
+    assert m.state is BrokerState.RUNNING
+    return m
+
+
+# --- coming up -----------------------------------------------------------------------------------
+
+
+def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
+    m = machine()
+    asked = registration(m.handle(Started(), 0))
+    assert asked.log_dirs == (A, B, C) and asked.previous_broker_epoch == 7
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10)
+    assert only(actions, AnnounceRegistered).broker_epoch == EPOCH
+    first = heartbeat(actions)
+    assert first.want_fence and first.current_metadata_offset == -1
+    assert m.handle(alive(caught_up=False, fenced=True), 20) == [WakeAt(2_020)]
+    assert state_of(m) is BrokerState.STARTING
+    assert m.handle(MetadataReplayed(offset=49), 30) == []
+    assert heartbeat(m.handle(MetadataReplayed(offset=50), 40)).current_metadata_offset == 50
+    assert m.handle(alive(fenced=True), 50) == [WakeAt(2_050)]
+    assert m.state is BrokerState.RECOVERY
+    assert not heartbeat(m.handle(BecameReady(), 60)).want_fence
+    assert m.handle(alive(fenced=True), 70) == [WakeAt(170)], "it asks eagerly while it waits"
+    assert not heartbeat(m.handle(WokeUp(), 170)).want_fence
+    actions = m.handle(alive(), 180)
+    assert actions == [AnnounceUnfenced(), WakeAt(2_180)] and m.state is BrokerState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+def test_a_registration_is_tried_again_until_its_time_is_up(code: ErrorCode) -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    failed = RegistrationFailed(code=code, message="busy")
+    assert m.handle(failed, 0) == [WakeAt(100)]
+    registration(m.handle(WokeUp(), 100))
+    assert m.handle(failed, 100) == [WakeAt(300)]
+    registration(m.handle(WokeUp(), 300))
+    error = only(m.handle(failed, 60_000), ShutDown).error
+    assert isinstance(error, StartupError)
+    assert "initial.broker.registration.timeout.ms" in str(error) and "busy" in str(error)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST])
+def test_a_refusal_for_good_ends_the_broker_at_once(code: ErrorCode) -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    actions = m.handle(RegistrationFailed(code=code, message="cluster is xyz"), 0)
+    error = only(actions, ShutDown).error
+    assert isinstance(error, StartupError) and "cluster is xyz" in str(error)
+
+
+def test_a_dir_that_dies_during_registration_is_reported_right_after_it() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    assert m.handle(dead(B), 5) == [ArmReportDeadline(B, 30_005)]
+    first = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10))
+    assert first.offline_log_dirs == (B,)
+    assert DisarmReportDeadline(B) in m.handle(alive(), 20)
+
+
+def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_told() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 0)
+    m.handle(dead(B), 5)
+    assert registration(m.handle(WokeUp(), 100)).log_dirs == (A, C)
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 110)
+    assert DisarmReportDeadline(B) in actions
+    assert heartbeat(actions).offline_log_dirs == ()
+
+
+# --- dead directories ----------------------------------------------------------------------------
+
+
+def test_a_dead_dir_is_reported_at_once_and_in_every_heartbeat_from_then_on() -> None:
+    m = running()
+    actions = m.handle(dead(B), 1_000)
+    assert ArmReportDeadline(B, 31_000) in actions
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    assert m.handle(alive(), 1_010) == [DisarmReportDeadline(B), WakeAt(3_010)]
+    assert heartbeat(m.handle(WokeUp(), 3_010)).offline_log_dirs == (B,)
+    assert m.handle(dead(B), 3_011) == [], "a dir dies once"
+
+
+def test_each_dead_dir_has_a_deadline_of_its_own() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 1_010)
+    actions = m.handle(dead(B), 5_000)
+    assert ArmReportDeadline(B, 35_000) in actions
+    assert heartbeat(actions).offline_log_dirs == (A, B)
+    error = only(m.handle(ReportDeadlinePassed(directory_id=A), 31_000), ShutDown).error
+    assert isinstance(error, KafkaStorageError) and error.directory_id == A
+
+
+def test_a_dir_that_dies_while_a_heartbeat_is_under_way_is_not_acknowledged_by_its_answer() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    assert m.handle(dead(B), 1_001) == [ArmReportDeadline(B, 31_001)]
+    actions = m.handle(alive(), 1_010)
+    assert DisarmReportDeadline(A) in actions and DisarmReportDeadline(B) not in actions
+    assert heartbeat(actions).offline_log_dirs == (A, B), "the next follows right behind"
+    assert m.unacknowledged_dirs == {B}
+    assert DisarmReportDeadline(B) in m.handle(alive(), 1_020)
+
+
+def test_an_unreported_dir_is_tried_eagerly() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), 3_000) == [WakeAt(3_100)]
+    assert heartbeat(m.handle(WokeUp(), 3_100)).offline_log_dirs == (A,)
+
+
+def test_a_broker_that_leads_nothing_in_the_dead_dir_lives_on_and_asks_again_later() -> None:
+    m = running()
+    m.handle(dead(A, leads=False), 1_000)
+    passed = ReportDeadlinePassed(directory_id=A)
+    assert m.handle(passed, 31_000) == [ArmReportDeadline(A, 61_000)]
+
+
+def test_a_deadline_that_passes_after_the_acknowledgement_means_nothing() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    m.handle(alive(), 1_010)
+    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == []
+
+
+# --- a registration that the controller lost ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.LOG_DIR_NOT_FOUND,
+    ],
+)
+def test_a_forgotten_broker_registers_again_with_the_dirs_that_are_online_now(
+    code: ErrorCode,
+) -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    again = registration(m.handle(no(code), 1_010))
+    assert again.log_dirs == (A, C) and again.incarnation_id == m.identity.incarnation_id
+    assert (m.state, m.broker_epoch) == (BrokerState.STARTING, NOT_REGISTERED)
+    actions = m.handle(RegistrationAnswered(broker_epoch=BrokerEpoch(90)), 1_020)
+    assert DisarmReportDeadline(B) in actions
+    beat = heartbeat(actions)
+    assert (beat.broker_epoch, beat.offline_log_dirs, beat.want_fence) == (90, (), False)
+    m.handle(alive(), 1_030)
+    assert m.state is BrokerState.RUNNING
+
+
+def test_a_failed_heartbeat_is_tried_again_at_the_usual_time() -> None:
+    m = running()
+    m.handle(WokeUp(), 2_000)
+    assert m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 2_010) == [WakeAt(4_010)]
+    assert m.state is BrokerState.RUNNING
+
+
+# --- going down ----------------------------------------------------------------------------------
+
+
+def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
+    m = running()
+    assert heartbeat(m.handle(ShutdownRequested(), 0)).want_shut_down
+    assert state_of(m) is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    assert m.handle(alive(), 10) == [WakeAt(110)]
+    m.handle(WokeUp(), 110)
+    assert m.handle(alive(may_stop=True), 120) == [AnnounceMayStop()]
+    assert m.state is BrokerState.SHUTTING_DOWN
+    assert m.handle(WokeUp(), 2_000) == []
+    assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
+
+
+def test_a_dir_that_dies_during_a_controlled_shutdown_is_reported_too() -> None:
+    m = running()
+    m.handle(ShutdownRequested(), 0)
+    assert m.handle(ShutdownRequested(), 1) == []
+    m.handle(dead(A), 5)
+    beat = heartbeat(m.handle(alive(), 10))
+    assert beat.offline_log_dirs == (A,) and beat.want_shut_down
+
+
+def test_a_broker_that_never_registered_may_stop_at_once() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    assert m.handle(ShutdownRequested(), 1) == [AnnounceMayStop()]
+    assert m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 2) == []
+
+
+def test_a_broker_that_the_controller_forgot_while_it_was_leaving_may_stop() -> None:
+    m = running()
+    m.handle(ShutdownRequested(), 0)
+    assert m.handle(no(ErrorCode.STALE_BROKER_EPOCH), 10) == [AnnounceMayStop()]
+
+
+# --- what must not be ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event", [alive(), no(ErrorCode.NOT_CONTROLLER), RegistrationAnswered(broker_epoch=EPOCH)]
+)
+def test_an_answer_that_nobody_waits_for_is_a_bug_and_changes_nothing(event: Event) -> None:
+    m = running()
+    before = repr(m)
+    with pytest.raises(InvalidTransition) as caught:
+        m.handle(event, 0)
+    assert repr(m) == before and "BecameReady" in str(caught.value)
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Random failures of dirs, requests and answers, against a controller that remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.m = machine()
+        self.now_ms = 0
+        self.request: BrokerRegistrationRequest | BrokerHeartbeatRequest | None = None
+        self.epoch = 0
+        self.known_online: set[DirectoryId] = set()
+        self.disarmed: set[DirectoryId] = set()
+        self.dead: set[DirectoryId] = set()
+        self.run(Started())
+
+    def run(self, event: Event) -> None:
+        self.now_ms += 1
+        for action in self.m.handle(event, self.now_ms):
+            match action:
+                case SendRegistration(request) | SendHeartbeat(request):
+                    assert self.request is None, "one request is on its way at a time"
+                    self.request = request
+                case DisarmReportDeadline(directory_id):
+                    self.disarmed.add(directory_id)
+                case _:
+                    pass
+        self.m.check_invariants()
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_dies(self, directory_id: DirectoryId) -> None:
+        self.dead.add(directory_id)
+        self.run(dead(directory_id))
+
+    @rule()
+    def time_passes(self) -> None:
+        self.run(WokeUp())
+
+    @precondition(lambda self: self.request is not None)
+    @rule(arrives=st.booleans(), returns=st.booleans(), forgets=st.booleans())
+    def the_controller(self, arrives: bool, returns: bool, forgets: bool) -> None:
+        request, self.request = self.request, None
+        if isinstance(request, BrokerRegistrationRequest):
+            if arrives:
+                self.epoch += 1
+                self.known_online = set(request.log_dirs)
+            if arrives and returns:
+                self.run(RegistrationAnswered(broker_epoch=BrokerEpoch(self.epoch)))
+            else:
+                self.run(RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message=""))
+            return
+        assert request is not None
+        if forgets:
+            self.run(no(ErrorCode.STALE_BROKER_EPOCH))
+            return
+        if arrives:
+            self.known_online -= set(request.offline_log_dirs)
+        self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
+
+    @invariant()
+    def what_is_acknowledged_the_controller_knows(self) -> None:
+        assert not self.disarmed & self.known_online
+        assert self.dead == self.disarmed | self.m.unacknowledged_dirs
+
+
+TestAnyOrderOfEvents = LifecycleMachine.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
