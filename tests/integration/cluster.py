@@ -205,7 +205,7 @@ class Cluster:
         """Events with a traceback: what a daemon itself calls unexpected."""
         return [
             f"{daemon.files.name}: {json.dumps(event)[:4000]}"
-            for daemon in self._known_daemons()
+            for daemon in self.local.daemons
             for event in daemon.events()
             if "exception" in event or event.get("event") == "request_handler_failed"
         ]
@@ -213,16 +213,13 @@ class Cluster:
     def story(self) -> str:
         """The last lines of every daemon, for a failed test."""
         told = []
-        for daemon in self._known_daemons():
+        for daemon in self.local.daemons:
             path: Path = daemon.files.telemetry_path
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
             told.append(f"--- {daemon.files.name} {state}; {path}")
             told += [line[:1000] for line in lines[-_TOLD_LINES:]]
         return "\n".join(told)
-
-    def _known_daemons(self) -> list[DaemonProcess]:
-        return self.local.daemons if self.brokers else []
 
     def _is_whole(self, topic: str) -> bool:
         return all(

@@ -40,7 +40,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     made: list[Cluster] = []
 
     def make(*, start: bool = True, **parameters: Any) -> Cluster:
-        cluster = Cluster(LocalCluster(cluster_dirs(), **parameters))
+        cluster = Cluster(LocalCluster.create(cluster_dirs(), **parameters))
         made.append(cluster)
         _alive.append(cluster)
         if start:
@@ -54,8 +54,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     finally:
         for cluster in made:
             _alive.remove(cluster)
-            if cluster.brokers:
-                cluster.local.kill()
+            cluster.local.kill()
 
 
 @pytest.fixture

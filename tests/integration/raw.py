@@ -1,0 +1,107 @@
+"""Single requests over a plain socket, for what no client does of its own will.
+
+Batches are built by kafka-python, so that only the envelope is ours.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from kraftjbod.protocol import kafka_codec
+
+TIMEOUT_S: Final = 30
+_PRODUCE_VERSION: Final = 9
+
+
+def exchange(address: str, body: Any, version: int) -> Any:
+    """One request on a connection of its own, and its answer."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
+        connection.sendall(frame(body, version))
+        (size,) = struct.unpack(">i", receive(connection, 4))
+        answer = receive(connection, size)
+    return kafka_codec.decode_response(
+        answer, api_key=kafka_codec.request_api_key(body), version=version
+    )
+
+
+def frame(body: Any, version: int, *, correlation_id: int = 1) -> bytes:
+    """A request as it goes over the wire, length first."""
+    return b"".join(
+        kafka_codec.encode_request(
+            body, version=version, correlation_id=correlation_id, client_id="raw"
+        )
+    )
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly ``size`` bytes.
+
+    :raises ConnectionError: if the other side closes before.
+    """
+    chunks = bytearray()
+    while len(chunks) < size:
+        chunk = connection.recv(size - len(chunks))
+        if not chunk:
+            raise ConnectionError(f"closed after {len(chunks)} of {size} bytes")
+        chunks += chunk
+    return bytes(chunks)
+
+
+def batch(
+    values: Sequence[bytes],
+    *,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+) -> bytes:
+    """One uncompressed batch; with a producer id it is an idempotent producer's."""
+    builder = MemoryRecordsBuilder(
+        2,
+        0,
+        batch_size=1 << 20,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    for value in values:
+        builder.append(timestamp=None, key=None, value=value, headers=[])
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def produce_request(topic: str, records: bytes, *, acks: int = -1, timeout_ms: int = 10_000) -> Any:
+    """A ProduceRequest body for partition 0; send it at version :data:`_PRODUCE_VERSION`."""
+    request = kafka_codec.message("ProduceRequest")
+    part = request.PartitionProduceData(index=0, records=records)
+    return request(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[request.TopicProduceData(name=topic, partition_data=[part])],
+    )
+
+
+def produce(address: str, topic: str, records: bytes, *, acks: int = -1) -> tuple[int, int]:
+    """Produce to partition 0; the error code and the base offset of the answer."""
+    answer = exchange(address, produce_request(topic, records, acks=acks), _PRODUCE_VERSION)
+    (part,) = answer.responses[0].partition_responses
+    return part.error_code, part.base_offset
+
+
+def producer_id(address: str) -> tuple[int, int]:
+    """A fresh producer id and its epoch."""
+    request = kafka_codec.message("InitProducerIdRequest")
+    answer = exchange(
+        address,
+        request(
+            transactional_id=None, transaction_timeout_ms=-1, producer_id=-1, producer_epoch=-1
+        ),
+        4,
+    )
+    assert answer.error_code == 0, answer
+    return answer.producer_id, answer.producer_epoch

@@ -1,0 +1,247 @@
+"""Topics, configurations, directories and the cluster, as foreign admin clients see them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource as ConfluentResource
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+from tests.integration import clients
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+_numbers = itertools.count()
+BROKERS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(
+        brokers=BROKERS, dirs=2, config={"num.partitions": "2", "default.replication.factor": "2"}
+    )
+
+
+def _name() -> str:
+    return f"admin-{next(_numbers)}"
+
+
+def _confluent(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+
+def test_a_topic_is_spread_over_brokers_and_dirs(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, partitions=12, replication_factor=3)
+    parts = cluster.partitions(name)
+    assert sorted(parts) == list(range(12))
+    leaders = [part.leader for part in parts.values()]
+    assert {leaders.count(broker) for broker in (1, 2, 3)} == {4}
+    for broker in cluster.brokers:
+        by_dir = cluster.replicas_by_dir(broker, name)
+        assert sorted(itertools.chain(*by_dir.values())) == list(range(12))
+        assert all(by_dir.values()), "every directory holds some"
+
+
+def test_replicas_go_where_they_are_sent(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [3, 1], 1: [2, 3]})
+    parts = cluster.partitions(name)
+    assert (parts[0].replicas, parts[0].leader) == ((3, 1), 3)
+    assert (parts[1].replicas, parts[1].leader) == ((2, 3), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"num_partitions": 1, "replication_factor": 4}, InvalidReplicationFactorError),
+        ({"num_partitions": 0, "replication_factor": 1}, InvalidPartitionsError),
+        ({"assignments": {0: [1, 9]}}, KafkaError),
+        ({"assignments": {0: [1, 1]}}, KafkaError),
+        ({"num_partitions": 1, "configs": {"no.such.key": "1"}}, KafkaError),
+        ({"num_partitions": 1, "configs": {"retention.ms": "soon"}}, KafkaError),
+    ],
+    ids=["too few brokers", "no partitions", "unknown broker", "twice", "key", "value"],
+)
+def test_a_topic_that_cannot_be_is_refused(
+    cluster: Cluster, options: dict[str, Any], error: type[KafkaError]
+) -> None:
+    name = _name()
+    with cluster.admin() as admin:
+        with pytest.raises(error):
+            admin.create_topics({name: options})
+        assert name not in admin.list_topics()
+
+
+def test_a_name_is_taken_once_and_has_to_be_one(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name)
+    with cluster.admin() as admin:
+        with pytest.raises(TopicAlreadyExistsError):
+            admin.create_topics({name: {}})
+        with pytest.raises(InvalidTopicError):
+            admin.create_topics({"not/a name": {}})
+
+
+def test_only_looking_creates_nothing(cluster: Cluster) -> None:
+    name = _name()
+    with cluster.admin() as admin:
+        admin.create_topics({name: {}}, validate_only=True)
+        assert name not in admin.list_topics()
+
+
+def test_unset_counts_are_the_clusters_defaults(cluster: Cluster) -> None:
+    name = _name()
+    with cluster.admin() as admin:
+        admin.create_topics({name: {}})
+    cluster.wait_whole(name)
+    parts = cluster.partitions(name)
+    assert [len(part.replicas) for part in parts.values()] == [2, 2]
+
+
+def test_a_topic_grows(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, partitions=2, replication_factor=2)
+    futures = _confluent(cluster).create_partitions([NewPartitions(name, 5)])
+    futures[name].result(clients.TIMEOUT_S)
+    cluster.wait("five partitions", lambda: len(cluster.partitions(name)) == 5)
+    cluster.wait_whole(name)
+    with cluster.admin() as admin, pytest.raises(InvalidPartitionsError):
+        admin.create_partitions({name: 3})
+
+
+def test_a_topic_created_anew_is_another_topic(cluster: Cluster) -> None:
+    """What the first one held never shows in the second."""
+    name = _name()
+    cluster.create_topic(name, replication_factor=3)
+    clients.write_confluent(cluster.bootstrap, name, [b"old"] * 10)
+    with cluster.admin() as admin:
+        first = admin.describe_topics([name])[0]["topic_id"]
+    _confluent(cluster).delete_topics([name])[name].result(clients.TIMEOUT_S)
+    cluster.wait("it to be gone", lambda: not _exists(cluster, name))
+    cluster.create_topic(name, replication_factor=3)
+    with cluster.admin() as admin:
+        assert admin.describe_topics([name])[0]["topic_id"] != first
+    assert clients.write_confluent(cluster.bootstrap, name, [b"new"]) == [0]
+    assert clients.read_kafka_python(cluster.bootstrap, name, 1) == [b"new"]
+
+
+def test_what_is_not_there_cannot_be_deleted(cluster: Cluster) -> None:
+    with cluster.admin() as admin, pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_topics([_name()])
+
+
+def test_topics_come_by_themselves(cluster: Cluster) -> None:
+    """auto.create.topics.enable: the first record to an unknown topic creates it."""
+    name = _name()
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(name, value=b"first")
+    assert producer.flush(clients.TIMEOUT_S) == 0
+    assert len(cluster.partitions(name)) == 2
+
+
+def test_asking_does_not_create(cluster: Cluster) -> None:
+    name = _name()
+    with cluster.admin() as admin:
+        (told,) = admin.describe_topics([name])
+        assert told["error_code"] == UnknownTopicOrPartitionError.errno
+        assert name not in admin.list_topics()
+
+
+def test_topic_configuration_tells_value_and_source(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, retention_ms=12_345)
+    wanted = ConfluentResource(ConfluentResource.Type.TOPIC, name)
+    found = _confluent(cluster).describe_configs([wanted])[wanted].result(clients.TIMEOUT_S)
+    assert found["retention.ms"].value == "12345"
+    assert not found["retention.ms"].is_default
+    assert found["segment.bytes"].value == str(1024**3)
+    assert found["segment.bytes"].is_default
+
+
+def test_broker_configuration_tells_real_values(cluster: Cluster) -> None:
+    with cluster.admin() as admin:
+        told = admin.describe_configs(
+            [ConfigResource(ConfigResourceType.BROKER, "2")], config_filter="all"
+        )
+    values = next(iter(told.values()))["2"]
+    assert values["node.id"]["value"] == "2"
+    assert values["num.partitions"]["value"] == "2"
+    assert str(cluster.local.dir_path(2, 1)) in values["log.dirs"]["value"]
+
+
+def test_the_cluster_tells_its_members(cluster: Cluster) -> None:
+    with cluster.admin() as admin:
+        told = admin.describe_cluster()
+    assert told["cluster_id"] == cluster.local.cluster_id
+    ports = {
+        broker.get("node_id", broker.get("broker_id")): broker["port"] for broker in told["brokers"]
+    }
+    assert ports == {id_: broker.files.port for id_, broker in cluster.brokers.items()}
+
+
+def test_directories_tell_real_sizes(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [2]})
+    clients.write_confluent(cluster.bootstrap, name, [os.urandom(10_000)] * 10)
+    directories = cluster.directories(2)
+    assert set(directories) == {str(cluster.local.dir_path(2, n)) for n in (1, 2)}
+    (home,) = [path for path, found in directories.items() if f"{name}-0" in found.sizes]
+    assert directories[home].error == 0
+    on_disk = sum(
+        entry.stat().st_size
+        for entry in os.scandir(f"{home}/{name}-0")
+        if entry.name.endswith(".log")
+    )
+    assert directories[home].sizes[f"{name}-0"] == on_disk > 100_000
+    space = os.statvfs(home)
+    assert directories[home].total_bytes == space.f_blocks * space.f_frsize
+    assert 0 < directories[home].usable_bytes <= directories[home].total_bytes
+
+
+def test_all_or_min_insync_replicas(cluster: Cluster) -> None:
+    """acks=all needs min.insync.replicas alive; acks=1 does not."""
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1]}, min_insync_replicas=2)
+    with pytest.raises(confluent_kafka.KafkaException) as refusal:
+        clients.write_confluent(
+            cluster.bootstrap, name, [b"v"], acks="all", message_timeout_ms=3000, retries=0
+        )
+    assert refusal.value.args[0].code() in (
+        confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS,
+        confluent_kafka.KafkaError._MSG_TIMED_OUT,
+    )
+    assert clients.write_confluent(cluster.bootstrap, name, [b"v"], acks=1) == [0]
+
+
+def test_two_admins_create_the_same_topic_at_once(cluster: Cluster) -> None:
+    """One wins, the other is told; and the topic is one topic."""
+    name = _name()
+    new = [NewTopic(name, num_partitions=3, replication_factor=3)]
+    futures = [_confluent(cluster).create_topics(new)[name] for _ in range(2)]
+    outcomes = [future.exception(clients.TIMEOUT_S) for future in futures]
+    failures = [outcome for outcome in outcomes if outcome is not None]
+    assert len(failures) == 1
+    assert failures[0].args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
+    cluster.wait_whole(name)
+
+
+def _exists(cluster: Cluster, name: str) -> bool:
+    with cluster.admin() as admin:
+        return name in admin.list_topics()

@@ -1,0 +1,221 @@
+"""Foreign clients as the oracle: if strangers agree with each other, the wire is right."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from tests.integration import checker, clients
+from tests.integration.clients import COMPRESSIONS, READERS, WRITERS
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=3, dirs=2, config={"log.segment.bytes": "1048576"})
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A fresh topic with one partition on all brokers."""
+    name = f"clients-{next(_numbers)}"
+    cluster.create_topic(name, replication_factor=3, min_insync_replicas=2)
+    return name
+
+
+def _need(*names: str) -> None:
+    if "kcat" in names and shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed")
+
+
+def _values(count: int = 300) -> list[bytes]:
+    """Lines of words that compress; some are long."""
+    return [b"line %d %s" % (n, b"of many words " * (n % 40)) for n in range(count)]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_one_client_writes_all_others_read(
+    cluster: Cluster, topic: str, writer: str, compression: str
+) -> None:
+    _need(writer)
+    values = _values()
+    offsets = WRITERS[writer](cluster.bootstrap, topic, values, compression=compression)
+    assert offsets in ([], list(range(len(values))))
+    for name, read in READERS.items():
+        if name != "kcat" or shutil.which("kcat"):
+            assert read(cluster.bootstrap, topic, len(values)) == values, name
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("writer", ["confluent", "kafka_python", "aiokafka"])
+def test_every_kind_of_acknowledgement(
+    cluster: Cluster, topic: str, writer: str, acks: int | str
+) -> None:
+    settings: dict[str, Any] = {"acks": acks}
+    if writer == "kafka_python":
+        settings["enable_idempotence"] = acks == "all"
+    values = _values(20)
+    WRITERS[writer](cluster.bootstrap, topic, values, **settings)
+    assert clients.read_confluent_until(cluster.bootstrap, topic, len(values)) == values
+
+
+@pytest.mark.parametrize("writer", ["confluent", "kafka_python", "aiokafka"])
+def test_idempotent_producers(cluster: Cluster, topic: str, writer: str) -> None:
+    values = _values(100)
+    offsets = WRITERS[writer](cluster.bootstrap, topic, values, enable_idempotence=True)
+    assert offsets == list(range(100))
+    assert clients.read_kafka_python(cluster.bootstrap, topic, 100) == values
+
+
+def test_keys_headers_and_timestamps_survive(cluster: Cluster, topic: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    headers: list[tuple[str, str | bytes | None]] = [("trace", b"\x00\xff"), ("empty", None)]
+    producer.produce(topic, value=None, key=b"k", headers=headers, timestamp=1_700_000_000_123)
+    assert producer.flush(clients.TIMEOUT_S) == 0
+    consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap.split(","), group_id=None)
+    consumer.assign([kafka.TopicPartition(topic, 0)])
+    consumer.seek_to_beginning()
+    record = next(consumer)
+    consumer.close()
+    assert (record.key, record.value, record.timestamp) == (b"k", None, 1_700_000_000_123)
+    assert list(record.headers) == [("trace", b"\x00\xff"), ("empty", None)]
+
+
+def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
+    """A timestamp finds the first record that is not older; beyond the last one there is none."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    for n in range(10):
+        producer.produce(topic, value=b"v", partition=0, timestamp=1_000_000 + 1000 * n)
+        # One batch each, so that the answer is not just a batch's first record.
+        assert producer.flush(clients.TIMEOUT_S) == 0
+    consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap.split(","), group_id=None)
+    partition = kafka.TopicPartition(topic, 0)
+    try:
+        for wanted, offset in [(0, 0), (1_000_000, 0), (1_004_500, 5), (1_009_000, 9)]:
+            assert consumer.offsets_for_times({partition: wanted})[partition].offset == offset
+        assert consumer.offsets_for_times({partition: 1_009_001})[partition] is None
+        assert consumer.beginning_offsets([partition]) == {partition: 0}
+        assert consumer.end_offsets([partition]) == {partition: 10}
+    finally:
+        consumer.close()
+
+
+def test_offsets_by_time_inside_a_batch(cluster: Cluster, topic: str) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "linger.ms": 200, "compression.type": "lz4"}
+    )
+    for n in range(10):
+        producer.produce(topic, value=b"v", partition=0, timestamp=1_000_000 + 1000 * n)
+    assert producer.flush(clients.TIMEOUT_S) == 0
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "times"}
+    )
+    try:
+        (found,) = consumer.offsets_for_times(
+            [confluent_kafka.TopicPartition(topic, 0, 1_004_500)], timeout=clients.TIMEOUT_S
+        )
+        assert found.error is None
+        assert found.offset == 5
+    finally:
+        consumer.close()
+
+
+async def test_a_consumer_waits_for_what_is_not_there_yet(cluster: Cluster, topic: str) -> None:
+    """A fetch at the end of the log is answered by the record that arrives then."""
+    async with aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, group_id=None, fetch_max_wait_ms=20_000
+    ) as consumer:
+        partition = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_end(partition)
+        assert await consumer.position(partition) == 0
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait(topic, b"late", partition=0)
+            assert (await consumer.getone()).value == b"late"
+
+
+def test_records_bigger_than_a_fetch_still_come(cluster: Cluster, topic: str) -> None:
+    """KIP-74: the first batch is sent whole, however small the limits are."""
+    values = [bytes([n]) * 200_000 for n in range(5)]
+    clients.write_confluent(cluster.bootstrap, topic, values, linger_ms=0)
+    settings = {"fetch.message.max.bytes": 1000, "fetch.max.bytes": 1_000_000}
+    found = [value for _, value in checker.read(cluster.bootstrap, topic, 0, settings)]
+    assert found == values
+
+
+def test_a_record_over_the_topics_limit_is_refused(cluster: Cluster) -> None:
+    name = f"clients-{next(_numbers)}"
+    cluster.create_topic(name, max_message_bytes=1000)
+    with pytest.raises(confluent_kafka.KafkaException) as refusal:
+        clients.write_confluent(cluster.bootstrap, name, [b"x" * 5000])
+    assert refusal.value.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_a_consumer_beyond_the_end_is_told(cluster: Cluster, topic: str) -> None:
+    clients.write_confluent(cluster.bootstrap, topic, [b"only"])
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap.split(","), group_id=None, auto_offset_reset="none"
+    )
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 100)
+    with pytest.raises(kafka.errors.OffsetOutOfRangeError):
+        consumer.poll(timeout_ms=clients.TIMEOUT_S * 1000)
+    consumer.close()
+
+
+def test_the_groups_that_are_not_served_are_not_advertised(cluster: Cluster) -> None:
+    """An API that is not served is absent from ApiVersions, never half there."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+    served = set(admin.api_versions())
+    admin.close()
+    names = {getattr(key, "name", str(key)) for key in served}
+    assert {"Produce", "Fetch", "Metadata", "InitProducerId", "DescribeLogDirs"} <= names, names
+    assert not names & {"JoinGroup", "FindCoordinator", "OffsetCommit", "AlterReplicaLogDirs"}
+
+
+def test_a_group_consumer_gets_a_clear_error(cluster: Cluster, topic: str) -> None:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "group-of-nobody"}
+    )
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + clients.TIMEOUT_S
+        errors: set[int] = set()
+        while not errors and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and (error := message.error()) is not None:
+                errors.add(error.code())
+        assert errors == {confluent_kafka.KafkaError._UNSUPPORTED_FEATURE}
+    finally:
+        consumer.close()
+
+
+def test_kcat_lists_the_cluster(cluster: Cluster, topic: str) -> None:
+    _need("kcat")
+    done = subprocess.run(
+        ["kcat", "-b", cluster.bootstrap, "-L", "-J", "-t", topic],
+        capture_output=True,
+        timeout=clients.TIMEOUT_S,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert {broker["id"] for broker in told["brokers"]} == {1, 2, 3}
+    (entry,) = told["topics"]
+    assert sorted(replica["id"] for replica in entry["partitions"][0]["isrs"]) == [1, 2, 3]

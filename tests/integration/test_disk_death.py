@@ -1,0 +1,226 @@
+"""A disk dies under load: its directory goes, its broker stays, nothing acknowledged is lost.
+
+Three brokers with three directories each, RF 3, ``min.insync.replicas`` 2, acks=all.
+Broker 2's directories are real file systems, and one is broken in every way the kit knows;
+``chmod`` needs no root, the others are skipped without it.
+The gaps that are printed are measured and not asserted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind
+from tests.integration.checker import Load, judge
+from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+PARTITIONS = 12
+BROKER = 2
+EXIT_STORAGE_LOST = 74
+DISK_BYTES = 256 * 1024 * 1024
+TOPIC = "wanted"
+
+
+def _start(make_cluster: MakeCluster, log_dirs: dict[int, list[Path]] | None = None) -> Cluster:
+    cluster = make_cluster(
+        brokers=3, dirs=3, log_dirs=log_dirs, config={"broker.session.timeout.ms": "6000"}
+    )
+    cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+    return cluster
+
+
+def _flowing(cluster: Cluster, load: Load) -> None:
+    cluster.wait("load on every partition", lambda: load.flowed_since([0] * PARTITIONS, 20))
+
+
+def _goes_on(cluster: Cluster, load: Load) -> None:
+    before = load.acked_by_partition()
+    cluster.wait("every partition to go on", lambda: load.flowed_since(before, 20))
+
+
+def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
+    """The broker lives, tells error 56 for the dead and serves the others."""
+    directories = cluster.directories(broker)
+    assert cluster.brokers[broker].is_running
+    for path, found in directories.items():
+        if path in dead:
+            assert found.error == KAFKA_STORAGE_ERROR, path
+            assert not found.sizes
+        else:
+            assert found.error == 0, path
+    told = [event for event in cluster.brokers[broker].events("log_dir_offline")]
+    assert len(told) == len(dead), f"each directory is reported once: {told}"
+
+
+def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:
+    """Metadata lists the lost replicas as offline, outside the ISR and never as leader."""
+
+    def is_told() -> bool:
+        return all(
+            (broker in part.offline) == (index in lost)
+            and (index not in lost or (broker not in part.isr and part.leader != broker))
+            for index, part in cluster.partitions(TOPIC).items()
+        )
+
+    cluster.wait(f"metadata to tell that broker {broker} lost {sorted(lost)}", is_told)
+
+
+def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], title: str) -> Load:
+    """Kill the directory at ``path`` of :data:`BROKER` under load and check everything."""
+    lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
+    assert lost, "the directory holds replicas"
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        kill()
+        cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
+        _require_metadata(cluster, BROKER, lost)
+        _goes_on(cluster, load)
+        load.stop()
+    load.print_gaps(title)
+    _require_offline(cluster, BROKER, [str(path)])
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+    return load
+
+
+def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
+    """And back, and the broker restarted: its replicas come back and catch up."""
+    cluster = _start(make_cluster)
+    path = cluster.local.dir_path(BROKER, 1)
+    with contextlib.ExitStack() as faults:
+        load = _die_and_prove(
+            cluster,
+            path,
+            lambda: faults.enter_context(mounts.closed_to_owner(str(path))),
+            "chmod 000",
+        )
+    cluster.stop_daemon(cluster.brokers[BROKER])
+    cluster.start_daemon(cluster.brokers[BROKER])
+    cluster.wait_whole(TOPIC)
+    assert {found.error for found in cluster.directories(BROKER).values()} == {0}
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+DEATHS: dict[str, tuple[Kind, Callable[[Disk], None]]] = {
+    "ext4 shut down": ("ext4", Disk.shut_down),
+    "xfs shut down": ("xfs", Disk.shut_down),
+    "ext4 aborted to read-only": ("ext4", Disk.abort),
+    "ext4 unmounted lazily": ("ext4", Disk.detach),
+    "xfs unmounted lazily": ("xfs", Disk.detach),
+    "tmpfs full": ("tmpfs", Disk.fill),
+    "ext4 full": ("ext4", Disk.fill),
+}
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_mounted_disk_dies(make_cluster: MakeCluster, death: str) -> None:
+    """All three directories are such disks: replicas go where most bytes are free."""
+    kind, kill = DEATHS[death]
+    reason = mounts.why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        disks = [stack.enter_context(mounts.mounted(kind, size_bytes=DISK_BYTES)) for _ in "123"]
+        paths = [Path(disk.path, "logs") for disk in disks]
+        for path in paths:
+            path.mkdir()
+        cluster = _start(make_cluster, {BROKER: paths})
+        # Open files would keep the disks from being unmounted.
+        stack.callback(cluster.local.kill)
+        _die_and_prove(cluster, paths[0], lambda: kill(disks[0]), death)
+
+
+def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    by_dir = cluster.replicas_by_dir(BROKER, TOPIC)
+    paths = [str(cluster.local.dir_path(BROKER, n)) for n in (1, 2)]
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        lost: set[int] = set()
+        for count, path in enumerate(paths, start=1):
+            faults.enter_context(mounts.closed_to_owner(path))
+            cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline", count)
+            lost |= set(by_dir[path])
+            _require_metadata(cluster, BROKER, lost)
+            _goes_on(cluster, load)
+        load.stop()
+        load.print_gaps("two directories of one broker")
+        _require_offline(cluster, BROKER, paths)
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
+    """The broker stops by itself with the exit code that means lost storage."""
+    cluster = _start(make_cluster)
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        for number in (1, 2, 3):
+            path = cluster.local.dir_path(BROKER, number)
+            faults.enter_context(mounts.closed_to_owner(str(path)))
+        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_STORAGE_LOST
+        _goes_on(cluster, load)
+        load.stop()
+        load.print_gaps("all directories of one broker")
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    metadata_dir = cluster.brokers[BROKER].files.metadata_dir
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        faults.enter_context(mounts.closed_to_owner(str(metadata_dir)))
+        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_STORAGE_LOST
+        _goes_on(cluster, load)
+        load.stop()
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_the_controllers_metadata_dir_takes_the_controller_along(
+    make_cluster: MakeCluster,
+) -> None:
+    """The brokers serve on without it, and it comes back with everything it knew."""
+    cluster = _start(make_cluster)
+    controller = cluster.local.controller
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        with mounts.closed_to_owner(str(controller.files.metadata_dir)):
+            assert cluster.wait_exit(controller) == EXIT_STORAGE_LOST
+        _goes_on(cluster, load)
+        cluster.start_daemon(controller)
+        _goes_on(cluster, load)
+        load.stop()
+    cluster.create_topic("after", replication_factor=3)
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
+    """Partitions that keep two replicas go on; the others wait, and lose nothing."""
+    cluster = _start(make_cluster)
+    with contextlib.ExitStack() as faults:
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _flowing(cluster, load)
+            for broker, daemon in cluster.brokers.items():
+                path = cluster.local.dir_path(broker, 1)
+                faults.enter_context(mounts.closed_to_owner(str(path)))
+                cluster.wait_event(daemon, "log_dir_offline")
+            for daemon in cluster.brokers.values():
+                assert daemon.is_running
+            # Whoever waits below min.insync.replicas goes on after the disks are back.
+            faults.close()
+            for daemon in cluster.brokers.values():
+                cluster.stop_daemon(daemon)
+                cluster.start_daemon(daemon)
+            _goes_on(cluster, load)
+            load.stop(timeout_s=120)
+        load.print_gaps("one directory of every broker")
+    cluster.wait_whole(TOPIC)
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []

@@ -1,0 +1,185 @@
+"""What a broker does at its start with directories that are bad, gone, foreign or doubled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.tour.cluster_process import BROKER_COMMAND
+from kraftjbod.tour.daemon_process import DaemonProcess
+from tests.disk import mounts
+from tests.integration import clients
+from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+BROKER = 1
+EXIT_STARTUP = 1
+META = "meta.properties"
+
+
+@pytest.fixture
+def stopped(make_cluster: MakeCluster) -> Cluster:
+    """Two brokers with two directories each, a topic with data on both, broker 1 stopped."""
+    cluster = make_cluster(
+        brokers=2,
+        dirs=2,
+        config={"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"},
+    )
+    cluster.create_topic("kept", partitions=4, replication_factor=2)
+    clients.write_confluent(cluster.bootstrap, "kept", [b"a", b"b", b"c"])
+    cluster.stop_daemon(cluster.brokers[BROKER])
+    return cluster
+
+
+def _dir(cluster: Cluster, number: int) -> Path:
+    return cluster.local.dir_path(BROKER, number)
+
+
+def _refuses(cluster: Cluster) -> str:
+    """Start the broker, which must refuse, and return what it said."""
+    daemon = cluster.brokers[BROKER]
+    said_before = daemon.files.telemetry_path.read_text()
+    daemon.start()
+    assert cluster.wait_exit(daemon) == EXIT_STARTUP
+    return daemon.files.telemetry_path.read_text()[len(said_before) :]
+
+
+def _errors(cluster: Cluster) -> dict[str, int]:
+    return {path: found.error for path, found in cluster.directories(BROKER).items()}
+
+
+def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster) -> None:
+    bad, good = str(_dir(stopped, 1)), str(_dir(stopped, 2))
+    with mounts.closed_to_owner(bad):
+        stopped.start_daemon(stopped.brokers[BROKER])
+        assert _errors(stopped) == {bad: KAFKA_STORAGE_ERROR, good: 0}
+        told = stopped.partitions("kept")
+        offline = {index for index, part in told.items() if BROKER in part.offline}
+        assert offline == set(range(4)) - set(stopped.replicas_by_dir(BROKER, "kept")[good])
+        stopped.stop_daemon(stopped.brokers[BROKER])
+    stopped.start_daemon(stopped.brokers[BROKER])
+    stopped.wait_whole("kept")
+    assert _errors(stopped) == {bad: 0, good: 0}
+
+
+def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
+    """An empty directory where a disk was: a mount is missing, so nothing is written there."""
+    gone, good = _dir(stopped, 1), _dir(stopped, 2)
+    aside = gone.with_name("aside")
+    gone.rename(aside)
+    gone.mkdir()
+    stopped.start_daemon(stopped.brokers[BROKER])
+    assert _errors(stopped) == {str(gone): KAFKA_STORAGE_ERROR, str(good): 0}
+    assert os.listdir(gone) == []
+    stopped.stop_daemon(stopped.brokers[BROKER])
+    gone.rmdir()
+    aside.rename(gone)
+    stopped.start_daemon(stopped.brokers[BROKER])
+    stopped.wait_whole("kept")
+    assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
+
+
+def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
+    """A path that this node never had before is formatted by the broker itself."""
+    daemon = stopped.brokers[BROKER]
+    new = daemon.files.directory / "disk-3"
+    new.mkdir()
+    stopped.local.privileges.give(new)
+    config = daemon.files.config_path.read_text()
+    both = ",".join(str(_dir(stopped, n)) for n in (1, 2))
+    # Keys and values are escaped in property files; a later line wins.
+    daemon.files.config_path.write_text(f"{config}\nlog.dirs={both},{new}\n")
+    stopped.start_daemon(daemon)
+    assert _errors(stopped) == {str(_dir(stopped, 1)): 0, str(_dir(stopped, 2)): 0, str(new): 0}
+    assert "directory.id" in (new / META).read_text()
+    stopped.create_topic("spread", assignments={index: [BROKER] for index in range(6)})
+    assert stopped.replicas_by_dir(BROKER, "spread")[str(new)]
+
+
+def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
+    first, second = _dir(stopped, 1), _dir(stopped, 2)
+    shutil.copy(first / META, second / META)
+    said = _refuses(stopped)
+    assert str(first) in said
+    assert str(second) in said
+
+
+def test_a_disk_of_another_cluster_is_refused(stopped: Cluster) -> None:
+    meta = _dir(stopped, 2) / META
+    lines = meta.read_text().splitlines()
+    meta.write_text(
+        "\n".join(
+            "cluster.id=AAAAAAAAAAAAAAAAAAAAAQ" if line.startswith("cluster.id") else line
+            for line in lines
+        )
+    )
+    assert str(_dir(stopped, 2)) in _refuses(stopped)
+
+
+def test_a_disk_of_another_node_is_refused(stopped: Cluster) -> None:
+    meta = _dir(stopped, 2) / META
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
+    assert str(_dir(stopped, 2)) in _refuses(stopped)
+
+
+def test_disks_that_changed_places_keep_their_replicas(stopped: Cluster) -> None:
+    """Ids travel with the disk; the mount point is just where it is today."""
+    first, second = _dir(stopped, 1), _dir(stopped, 2)
+    aside = first.with_name("aside")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    stopped.start_daemon(stopped.brokers[BROKER])
+    stopped.wait_whole("kept")
+    assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
+
+
+def test_a_second_broker_on_the_same_dirs_is_refused(stopped: Cluster) -> None:
+    """The lock is held by the process that runs."""
+    stopped.start_daemon(stopped.brokers[BROKER])
+    twin = DaemonProcess(
+        stopped.brokers[BROKER].files,
+        command=BROKER_COMMAND,
+        privileges=stopped.local.privileges,
+    )
+    twin.start()
+    assert stopped.wait_exit(twin) == EXIT_STARTUP
+    assert stopped.brokers[BROKER].is_running
+
+
+def test_what_is_no_log_is_left_alone(stopped: Cluster) -> None:
+    """``lost+found`` and other strangers: one warning, never an error, never deleted."""
+    stranger = _dir(stopped, 1) / "lost+found"
+    stranger.mkdir()
+    stopped.start_daemon(stopped.brokers[BROKER])
+    stopped.wait_whole("kept")
+    assert stranger.is_dir()
+
+
+def test_a_torn_tail_is_cut(stopped: Cluster) -> None:
+    """Half a batch at the end of a log that was not closed: the whole ones stay."""
+    daemon = stopped.brokers[BROKER]
+    stopped.start_daemon(daemon)
+    stopped.wait_whole("kept")
+    daemon.kill()
+    (log,) = [
+        path
+        for n in (1, 2)
+        for path in (_dir(stopped, n) / "kept-0").glob("*.log")
+        if path.exists()
+    ]
+    with log.open("ab") as file:
+        file.write(b"\x00" * 7 + b"torn")
+    stopped.start_daemon(daemon)
+    stopped.wait_whole("kept")
+    stopped.stop_daemon(stopped.brokers[2])
+    stopped.wait(
+        "broker 1 to lead", lambda: stopped.partitions("kept", ask=BROKER)[0].leader == BROKER
+    )
+    bootstrap = daemon.address
+    assert clients.read_confluent(bootstrap, "kept", 3) == [b"a", b"b", b"c"]
