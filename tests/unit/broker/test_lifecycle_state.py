@@ -144,12 +144,12 @@ def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
     assert m.handle(MetadataReplayed(offset=49), 30) == []
     assert heartbeat(m.handle(MetadataReplayed(offset=50), 40)).current_metadata_offset == 50
     assert m.handle(alive(fenced=True), 50) == [WakeAt(2_050)]
-    assert m.state is BrokerState.RECOVERY
+    assert state_of(m) is BrokerState.RECOVERY
     assert not heartbeat(m.handle(BecameReady(), 60)).want_fence
     assert m.handle(alive(fenced=True), 70) == [WakeAt(170)], "it asks eagerly while it waits"
     assert not heartbeat(m.handle(WokeUp(), 170)).want_fence
     actions = m.handle(alive(), 180)
-    assert actions == [AnnounceUnfenced(), WakeAt(2_180)] and m.state is BrokerState.RUNNING
+    assert actions == [AnnounceUnfenced(), WakeAt(2_180)] and state_of(m) is BrokerState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
     assert m.handle(alive(), 10) == [WakeAt(110)]
     m.handle(WokeUp(), 110)
     assert m.handle(alive(may_stop=True), 120) == [AnnounceMayStop()]
-    assert m.state is BrokerState.SHUTTING_DOWN
+    assert state_of(m) is BrokerState.SHUTTING_DOWN
     assert m.handle(WokeUp(), 2_000) == []
     assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
 

@@ -1,0 +1,76 @@
+"""A controller's door on loopback that answers as a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.core.config import Voter
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+
+
+class RealClock:
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class ScriptedController:
+    """``answer`` makes the response, or raises the refusal; ``seen`` is what was asked."""
+
+    def __init__(self, answer: Callable[[RpcRequest], RpcResponse]) -> None:
+        self.answer = answer
+        self.seen: list[RpcRequest] = []
+        #: Requests are held back while this is not set.
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self._arrived = asyncio.Condition()
+        self.server = RpcServer(host="127.0.0.1", port=0, handler=self._handle)
+
+    async def wait_seen(self, wanted: Callable[[list[RpcRequest]], bool]) -> None:
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: wanted(self.seen))
+
+    def voter(self, node_id: int = 3000) -> Voter:
+        return Voter(BrokerId(node_id), "127.0.0.1", self.server.port)
+
+    async def _handle(self, request: RpcRequest) -> RpcResponse:
+        async with self._arrived:
+            self.seen.append(request)
+            self._arrived.notify_all()
+        await self.may_answer.wait()
+        return self.answer(request)
+
+
+@asynccontextmanager
+async def serving(*controllers: ScriptedController) -> AsyncIterator[None]:
+    for controller in controllers:
+        await controller.server.start()
+    try:
+        yield
+    finally:
+        for controller in controllers:
+            controller.may_answer.set()
+            await controller.server.close(timeout_ms=1_000)
+
+
+@asynccontextmanager
+async def channel_to(*voters: Voter) -> AsyncIterator[ControllerChannel]:
+    channel = ControllerChannel(
+        voters=voters,
+        clock=RealClock(),
+        random_unit=lambda: 0.5,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=5,
+    )
+    try:
+        yield channel
+    finally:
+        channel.close()
