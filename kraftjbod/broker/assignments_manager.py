@@ -34,7 +34,7 @@ class AssignmentsManager:
     """Tells the controller which directory holds which replica.
 
     ``assign(partition, directory_id)`` at any time on the loop; ``queued`` counts what the
-    controller has not accepted yet; ``await wait_idle()`` returns once that is nothing;
+    controller has not accepted yet; ``await idle()`` returns once that is nothing;
     ``await close()`` forgets the rest.
     """
 
@@ -88,7 +88,8 @@ class AssignmentsManager:
         """The replica is in ``directory_id``; replaces what was wished for it before."""
         self._handle(Wished(partition=partition, directory_id=directory_id))
 
-    async def wait_idle(self) -> None:
+    async def idle(self) -> None:
+        """Return once the controller has accepted all that was wished."""
         await self._idle.wait()
 
     async def close(self) -> None:

@@ -94,12 +94,12 @@ async def assigning(
 async def test_wishes_reach_the_controller_and_the_gauge_counts_them_from_the_start() -> None:
     cluster, metrics = Cluster(), Metrics()
     async with assigning(cluster, metrics) as (manager, controller):
-        await manager.wait_idle()
+        await manager.idle()
         wished = {TopicIdPartition(T, index): (A, B)[index % 2] for index in range(50)}
         for key, directory_id in wished.items():
             manager.assign(key, directory_id)
         assert metrics.snapshot()["QueuedReplicaToDirAssignments"] == 50
-        await manager.wait_idle()
+        await manager.idle()
         assert manager.queued == 0 and cluster.directories == wished
         assert len(controller.seen) == 1
 
@@ -109,7 +109,7 @@ async def test_many_wishes_go_out_in_batches_one_at_a_time() -> None:
     async with assigning(cluster, max_batch=10) as (manager, controller):
         for index in range(35):
             manager.assign(TopicIdPartition(T, index), A)
-        await manager.wait_idle()
+        await manager.idle()
         assert len(cluster.directories) == 35 and len(controller.seen) == 4
 
 
@@ -119,7 +119,7 @@ async def test_a_refused_wish_is_sent_again() -> None:
     with capture_logs() as told:
         async with assigning(cluster) as (manager, _):
             manager.assign(key, A)
-            await manager.wait_idle()
+            await manager.idle()
     assert cluster.directories == {key: A}
     (refused,) = [e for e in told if e["event"] == "replica_assignment_refused"]
     assert refused["code"] == "UNKNOWN_TOPIC_ID"
@@ -131,7 +131,7 @@ async def test_a_failed_request_is_sent_again() -> None:
     with capture_logs() as told:
         async with assigning(cluster) as (manager, _):
             manager.assign(key, A)
-            await manager.wait_idle()
+            await manager.idle()
     assert cluster.directories == {key: A}
     (failed,) = [e for e in told if e["event"] == "replica_assignments_failed"]
     assert failed["code"] == "STALE_BROKER_EPOCH"
@@ -141,7 +141,7 @@ async def test_a_replica_that_is_gone_does_not_hold_the_broker_up() -> None:
     cluster = Cluster()
     async with assigning(cluster) as (manager, controller):
         manager.assign(TopicIdPartition(T, 666), A)
-        await manager.wait_idle()
+        await manager.idle()
         assert not controller.seen
 
 
