@@ -1,0 +1,41 @@
+"""``bootstrap.json``: what a controller's very first metadata log starts from.
+
+``format`` writes it into the metadata dir of a controller; the first active controller turns it
+into records. It holds feature levels only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.storage.dir_names import BOOTSTRAP_FILE
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+METADATA_VERSION_FEATURE: Final = "metadata.version"
+#: Kafka's level for each release whose rules this code follows; the last is the default.
+METADATA_VERSIONS: Final[Mapping[str, int]] = {"4.2-IV1": 29, "4.3-IV0": 30}
+DEFAULT_RELEASE: Final = "4.3-IV0"
+
+
+def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) -> None:
+    text = json.dumps({"version": 1, "features": dict(sorted(features.items()))}, indent=2)
+    write_atomically(vfs, f"{metadata_dir}/{BOOTSTRAP_FILE}", f"{text}\n".encode())
+
+
+def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
+    """Feature name to level; the default release's if the file is absent.
+
+    :raises StartupError: if the file is there and damaged.
+    """
+    path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
+    data = vfs.read_if_exists(path)
+    if data is None:
+        return {METADATA_VERSION_FEATURE: METADATA_VERSIONS[DEFAULT_RELEASE]}
+    try:
+        features = json.loads(bytes(data))["features"]
+        return {str(name): int(level) for name, level in features.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise StartupError(f"{path} is damaged ({e}); format the controller anew") from e

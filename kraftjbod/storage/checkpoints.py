@@ -1,0 +1,111 @@
+"""Small text files in Kafka's formats: offset checkpoints, leader epochs, topic id, clean mark.
+
+Each is replaced as a whole and atomically by ``vfs.write_atomically``; what is here are the
+texts, and what reading them may find.
+A file that says something impossible raises :class:`CorruptCheckpointError` with its path; what
+to do without it is the caller's decision, since each can be rebuilt or done without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
+from kraftjbod.core.ids import TopicId, TopicPartition
+
+_VERSION: Final = "0"
+_TOPIC_ID_KEY: Final = "topic_id"
+
+
+class CorruptCheckpointError(KraftJbodError):
+    """A checkpoint file does not say what such a file says; the message names it."""
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """Text of an offset checkpoint: version, count, ``topic partition offset`` per line."""
+    lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
+    return _format_lines(lines)
+
+
+def parse_offsets(text: str, path: str) -> dict[TopicPartition, int]:
+    """:raises CorruptCheckpointError: wrong version, count, or a line that is no such line."""
+    offsets: dict[TopicPartition, int] = {}
+    for line in _parse_lines(text, path):
+        match line.split(" "):
+            case [topic, partition, offset] if partition.isdecimal() and _is_int(offset):
+                offsets[TopicPartition(topic, int(partition))] = int(offset)
+            case _:
+                raise CorruptCheckpointError(f"{path}: malformed line {line!r}")
+    return offsets
+
+
+def format_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """Text of ``leader-epoch-checkpoint``: ``epoch start_offset`` per line."""
+    return _format_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def parse_leader_epochs(text: str, path: str) -> list[tuple[int, int]]:
+    """:raises CorruptCheckpointError: as :func:`parse_offsets`."""
+    entries = []
+    for line in _parse_lines(text, path):
+        match line.split(" "):
+            case [epoch, start_offset] if epoch.isdecimal() and start_offset.isdecimal():
+                entries.append((int(epoch), int(start_offset)))
+            case _:
+                raise CorruptCheckpointError(f"{path}: malformed line {line!r}")
+    return entries
+
+
+def format_partition_metadata(topic_id: TopicId) -> bytes:
+    return f"version: {_VERSION}\n{_TOPIC_ID_KEY}: {topic_id}".encode()
+
+
+def parse_partition_metadata(text: str, path: str) -> TopicId:
+    """:raises CorruptCheckpointError: if no topic id can be read."""
+    for line in text.splitlines():
+        key, _, value = line.partition(": ")
+        if key == _TOPIC_ID_KEY:
+            try:
+                return TopicId.parse(value.strip())
+            except InvalidUuidText as e:
+                raise CorruptCheckpointError(f"{path}: {e}") from e
+    raise CorruptCheckpointError(f"{path}: no {_TOPIC_ID_KEY}")
+
+
+def format_clean_shutdown(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+
+
+def parse_clean_shutdown(text: str, path: str) -> int:
+    """The broker epoch of the clean stop, -1 if the file does not tell.
+
+    :raises CorruptCheckpointError: if it is no JSON object.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as e:
+        raise CorruptCheckpointError(f"{path}: {e}") from e
+    if not isinstance(content, dict):
+        raise CorruptCheckpointError(f"{path}: no JSON object")
+    epoch = content.get("brokerEpoch", -1)
+    return epoch if isinstance(epoch, int) else -1
+
+
+def _format_lines(lines: Iterable[str]) -> bytes:
+    listed = list(lines)
+    return "\n".join([_VERSION, str(len(listed)), *listed, ""]).encode()
+
+
+def _parse_lines(text: str, path: str) -> Iterator[str]:
+    lines = text.splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise CorruptCheckpointError(f"{path}: expected version {_VERSION} and a count")
+    if lines[1] != str(len(lines) - 2):
+        raise CorruptCheckpointError(f"{path}: {lines[1]} entries claimed, {len(lines) - 2} found")
+    return iter(lines[2:])
+
+
+def _is_int(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()

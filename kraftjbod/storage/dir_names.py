@@ -1,0 +1,116 @@
+"""Names of directories and files in a log dir: parse and format, nothing else.
+
+A replica's directory is ``<topic>-<partition>``; one on its way out is
+``<topic>-<partition>.<32 hex digits>-delete``, one that belongs to nobody ends in ``-stray``,
+and a copy being built by a move ends in ``-future``.
+Whatever else lies in a log dir (``lost+found``) is not ours: :func:`parse_replica_dir` says None.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kraftjbod.core.ids import TopicPartition, Uuid
+
+META_PROPERTIES: Final = "meta.properties"
+LOCK_FILE: Final = ".lock"
+PROBE_FILE: Final = ".probe"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
+BOOTSTRAP_FILE: Final = "bootstrap.json"
+CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+#: Left over by an operation that a crash cut short; removed when a replica is loaded.
+LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")
+
+#: Plain files that belong to a log dir itself.
+OWN_FILES: Final = frozenset(
+    {
+        META_PROPERTIES,
+        LOCK_FILE,
+        PROBE_FILE,
+        CLEAN_SHUTDOWN_FILE,
+        RECOVERY_POINT_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        HIGH_WATERMARK_CHECKPOINT,
+        KNOWN_LOG_DIRS,
+        BOOTSTRAP_FILE,
+    }
+)
+
+_MAX_NAME_BYTES: Final = 255
+_OFFSET_DIGITS: Final = 20
+_TOPIC: Final = r"(?P<topic>[a-zA-Z0-9._-]+)"
+_PARTITION: Final = r"(?P<partition>0|[1-9][0-9]*)"
+_CURRENT: Final = re.compile(rf"{_TOPIC}-{_PARTITION}")
+_SUFFIXED: Final = re.compile(
+    rf"{_TOPIC}-{_PARTITION}\.(?P<uid>[0-9a-f]{{32}})-(?P<kind>delete|stray|future)"
+)
+#: The topic and partition of a doomed directory may be cut, so only the end is looked at.
+_DOOMED: Final = re.compile(r".*\.[0-9a-f]{32}-(?P<kind>delete|stray)")
+_OFFSET_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
+
+
+class ReplicaDirKind(Enum):
+    CURRENT = "current"
+    DELETE = "delete"
+    STRAY = "stray"
+    FUTURE = "future"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDir:
+    """What a directory's name says; ``topic_partition`` is None where the name had to be cut."""
+
+    name: str
+    kind: ReplicaDirKind
+    topic_partition: TopicPartition | None
+
+
+def parse_replica_dir(name: str) -> ReplicaDir | None:
+    """The replica directory that ``name`` stands for, or None if it is no name of ours."""
+    for pattern in (_SUFFIXED, _CURRENT):
+        if found := pattern.fullmatch(name):
+            kind = found.groupdict().get("kind") or "current"
+            tp = TopicPartition(found["topic"], int(found["partition"]))
+            return ReplicaDir(name=name, kind=ReplicaDirKind(kind), topic_partition=tp)
+    if found := _DOOMED.fullmatch(name):
+        kind = found["kind"]
+        return ReplicaDir(name=name, kind=ReplicaDirKind(kind), topic_partition=None)
+    return None
+
+
+def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> str:
+    """Name for a replica that goes away (``-delete``) or belongs to nobody (``-stray``).
+
+    The topic is cut where the file system's limit on names demands it.
+    """
+    assert kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY), kind
+    suffix = f".{unique.hex()}-{kind.value}"
+    return f"{tp}"[: _MAX_NAME_BYTES - len(suffix)] + suffix
+
+
+def offset_file_name(offset: int, suffix: str) -> str:
+    """``00000000000000000042.log`` for 42 and ``.log``."""
+    return f"{offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_offset_file(name: str) -> tuple[int, str] | None:
+    """Offset and suffix of a file in a replica's directory, or None for other names."""
+    found = _OFFSET_FILE.fullmatch(name)
+    if found is None:
+        return None
+    return int(found["offset"]), found["suffix"]

@@ -1,0 +1,311 @@
+"""``LogDir``: one log directory, its thread, and the only gate for disk errors.
+
+* Every operation goes through :meth:`LogDir.submit` or :meth:`LogDir.run`; what it raises is
+  judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
+* A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
+  abandoned, and its open files are forgotten, not closed: closing can hang as well.
+* Two watches run on the loop while the dir is online: for an operation that takes longer than
+  ``log.dir.io.timeout.ms``, and for the question whether this is still the same disk.
+* fsyncs of segments have a lane of their own, so that a slow one does not hold up appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from errno import EINVAL, EOPNOTSUPP
+from typing import Final, TypeVar, assert_never, cast
+
+import aiofiles.threadpool
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirFullError, OverloadedError
+from kraftjbod.core.ids import LOST_DIR, DirectoryId
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dir_executor import LogDirExecutor
+from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES, PROBE_FILE
+from kraftjbod.storage.log_dir_policy import LogDirState, OpKind, Verdict, judge
+from kraftjbod.storage.meta_properties import read_meta_properties
+from kraftjbod.storage.vfs import OpenMode, Space, Vfs, VfsFile
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
+#: The stall watch looks this many times per ``io_timeout_ms``.
+_LOOKS_PER_TIMEOUT: Final = 20
+#: What tmpfs and old kernels say to RWF_NOWAIT.
+_NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
+
+
+class LogDirFailureChannel:
+    """Dirs that went OFFLINE while the daemon ran, each of them once, in order."""
+
+    def __init__(self, *, max_dirs: int) -> None:
+        self._failed: asyncio.Queue[LogDir] = asyncio.Queue(max_dirs)
+
+    def report(self, log_dir: LogDir) -> None:
+        self._failed.put_nowait(log_dir)
+
+    async def take(self) -> LogDir:
+        """The next failed dir; its ``offline_reason`` tells what happened."""
+        return await self._failed.get()
+
+
+class LogDir:
+    """One directory of ``log.dirs``. All methods are for the loop's thread but ``beat``."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        vfs: Vfs,
+        clock: Clock,
+        failure_channel: LogDirFailureChannel,
+        directory_id: DirectoryId = LOST_DIR,
+        io_timeout_ms: int = 30_000,
+        check_interval_ms: int = 500,
+        max_queued_ops: int = 20_000,
+        max_queued_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.path = path
+        self.vfs = vfs
+        #: LOST_DIR until :meth:`identify`; stays so for a dir whose id nobody remembers.
+        self.directory_id = directory_id
+        self.state = LogDirState.ONLINE
+        #: Why the dir is OFFLINE; empty while it is not.
+        self.offline_reason = ""
+        #: As of the last check; zeros before the first.
+        self.space = _NO_SPACE_KNOWN
+        self._failure_channel = failure_channel
+        self._io_timeout_ms = io_timeout_ms
+        self._check_interval_ms = check_interval_ms
+        self._lane = LogDirExecutor(
+            name=f"log-dir:{path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            max_bytes=max_queued_bytes,
+        )
+        self._flush_lane = LogDirExecutor(
+            name=f"log-dir-flush:{path}", clock=clock, max_ops=max_queued_ops
+        )
+        self._log = get_logger(log_dir=path)
+        #: ``st_dev`` when the dir was identified; another number means another disk.
+        self._device: int | None = None
+        #: Held from :meth:`try_lock` to :meth:`close`.
+        self._lock_file: VfsFile | None = None
+        self._cached_reads = True
+        self._check: asyncio.Future[Space] | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __repr__(self) -> str:
+        return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
+
+    @property
+    def is_online(self) -> bool:
+        return self.state is LogDirState.ONLINE
+
+    # -- the gate ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: OpKind,
+        op: Callable[[], T],
+        *,
+        settle: Callable[[T], R] | None = None,
+        size_bytes: int = 0,
+    ) -> asyncio.Future[R]:
+        """Queue ``op`` for the dir's thread; needs no coroutine.
+
+        ``settle`` turns the op's result into the future's, on the loop, and runs even if the
+        future was cancelled: it is where an operation's effects are published.
+
+        :raises KafkaStorageError: at once if the dir is offline; the future may hold it too.
+        :raises OverloadedError: at once if the queue is full.
+        """
+        lane = self._flush_lane if kind is OpKind.FLUSH else self._lane
+        return lane.submit_op(
+            op,
+            settle=settle,
+            translate=lambda error: self._judge(kind, error),
+            size_bytes=size_bytes,
+        )
+
+    async def run(self, kind: OpKind, op: Callable[[], T]) -> T:
+        """:meth:`submit` and wait; cancelling the wait does not take the operation back."""
+        return await asyncio.shield(cast("asyncio.Future[T]", self.submit(kind, op)))
+
+    async def read_text(self, kind: OpKind, path: str) -> str | None:
+        """A small cold text file as a stream in the dir's thread; None if there is none.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if not await self.run(kind, lambda: self.vfs.exists(path)):
+            return None
+        source = await self.run(kind, lambda: self.vfs.open_stream(path))
+        stream = aiofiles.threadpool.wrap(source, executor=self._lane)
+        try:
+            async with stream:
+                return bytes(await stream.read()).decode("utf-8", errors="replace")
+        except OSError as e:
+            raise self._judge(kind, e) from e
+
+    def read_cached(self, file: VfsFile, position: int, size: int) -> memoryview | None:
+        """Bytes that are in memory already, maybe fewer than ``size``; None: ask the thread.
+
+        Never waits for the disk, so it may run on the loop.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if not self.is_online:
+            raise self.offline_error()
+        if not self._cached_reads:
+            return None
+        try:
+            return file.read_cached_at(position, size)
+        except BlockingIOError:
+            return None
+        except OSError as e:
+            if e.errno in _NO_CACHED_READS:
+                self._cached_reads = False
+                return None
+            raise self._judge(OpKind.READ, e) from e
+
+    def beat(self) -> None:
+        """A long operation is making progress; called in the dir's thread."""
+        self._lane.beat()
+
+    # -- life -------------------------------------------------------------------------------
+
+    def identify(self, directory_id: DirectoryId, device: int) -> None:
+        """Tell the dir who it is, and which device its files are on."""
+        self.directory_id = directory_id
+        self._device = device
+
+    def try_lock(self) -> bool:
+        """In the dir's thread: hold the dir for this process; False if another one has it."""
+        self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
+        return self._lock_file is not None
+
+    def start_watches(self) -> None:
+        """Watch for stalls and for a vanished disk from now until :meth:`close` or OFFLINE."""
+        self._watch_stall()
+        self._watch_identity()
+
+    def go_offline(self, reason: str, *, report: bool = True) -> None:
+        """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear."""
+        if not self.is_online:
+            return
+        self.state = LogDirState.OFFLINE
+        self.offline_reason = reason
+        self._log.error("log_dir_offline", directory_id=str(self.directory_id), reason=reason)
+        self._stop_watches()
+        self._lane.abandon(self.offline_error)
+        self._flush_lane.abandon(self.offline_error)
+        if report:
+            self._failure_channel.report(self)
+
+    def offline_error(self) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"log dir {self.path} is offline: {self.offline_reason}",
+            directory_id=self.directory_id,
+        )
+
+    def close(self) -> None:
+        """Stop the watches and let the threads end after what they still have to do."""
+        self._stop_watches()
+        if self.is_online:
+            if self._lock_file is not None:
+                self.submit(OpKind.START, self._lock_file.close)
+            self._lane.shutdown(wait=False)
+            self._flush_lane.shutdown(wait=False)
+
+    # -- judging ----------------------------------------------------------------------------
+
+    def _judge(self, kind: OpKind, error: BaseException) -> BaseException:
+        """What the waiter shall see for ``error``; takes the dir OFFLINE if that is the verdict."""
+        if not isinstance(error, OSError):
+            return error
+        if not self.is_online:
+            return self.offline_error()
+        said = f"{kind.value}: {error}"
+        report = kind is not OpKind.START  # What fails while starting was never registered.
+        verdict = judge(error.errno, kind)
+        match verdict:
+            case Verdict.FAILED:
+                self.go_offline(said, report=report)
+                return self.offline_error()
+            case Verdict.FULL:
+                self.go_offline(said, report=report)
+                return LogDirFullError(
+                    f"log dir {self.path} is full: {said}", directory_id=self.directory_id
+                )
+            case Verdict.CALLER_BUG:
+                self._log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
+                self._start_check()
+                return KafkaStorageError(
+                    f"log dir {self.path}: {said}", directory_id=self.directory_id
+                )
+            case Verdict.PROCESS_LIMIT:
+                self._log.warning("log_dir_operation_lacked_resources", reason=said)
+                return OverloadedError(f"log dir {self.path}: {said}")
+            case _:
+                assert_never(verdict)
+
+    # -- watches ----------------------------------------------------------------------------
+
+    def _watch_stall(self) -> None:
+        for lane in (self._lane, self._flush_lane):
+            if lane.running_for_ms() > self._io_timeout_ms:
+                self.go_offline(f"an operation has been running for {lane.running_for_ms()} ms")
+                return
+        self._arm("stall", self._io_timeout_ms // _LOOKS_PER_TIMEOUT, self._watch_stall)
+
+    def _watch_identity(self) -> None:
+        self._start_check()
+        if self.is_online:
+            self._arm("identity", self._check_interval_ms, self._watch_identity)
+
+    def _start_check(self) -> None:
+        """Queue one check unless the last is still queued; it judges itself."""
+        if self._device is None or (self._check is not None and not self._check.done()):
+            return
+        # The watch waits for nothing: a verdict takes effect in _judge, a success in _note_space.
+        self._check = self._lane.submit_op(
+            self._check_disk,
+            settle=self._note_space,
+            translate=lambda error: self._judge(OpKind.PROBE, error),
+        )
+        self._check.add_done_callback(_note_seen)
+
+    def _check_disk(self) -> Space:
+        """In the dir's thread: is this still the disk that was identified, and writable?"""
+        found = read_meta_properties(self.vfs, f"{self.path}/{META_PROPERTIES}")
+        if found is None or found.directory_id != self.directory_id:
+            held = "none" if found is None else str(found.directory_id)
+            raise OSError(f"directory id is {held}, expected {self.directory_id}")
+        if (device := self.vfs.device(self.path)) != self._device:
+            raise OSError(f"now on device {device}, was on {self._device}: unmounted or replaced")
+        probe = f"{self.path}/{PROBE_FILE}"
+        self.vfs.open(probe, OpenMode.CREATE).close()
+        self.vfs.unlink_if_exists(probe)
+        return self.vfs.space(self.path)
+
+    def _note_space(self, space: Space) -> Space:
+        self.space = space
+        return space
+
+    def _arm(self, name: str, delay_ms: int, then: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(max(1, delay_ms) / 1000, then)
+
+    def _stop_watches(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+
+def _note_seen(check: asyncio.Future[Space]) -> None:
+    """Mark a check's error as looked at; :meth:`LogDir._judge` acted on it."""
+    if not check.cancelled():
+        check.exception()

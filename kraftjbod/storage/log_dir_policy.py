@@ -1,0 +1,113 @@
+"""What a failed operation says about its log dir, and which dir a new replica gets.
+
+A dir is ONLINE until the first error that speaks against its disk, and OFFLINE ever after:
+the process never trusts it again.
+``judge`` is the one place that reads an errno; everybody else sees verdicts.
+A full disk counts as a failed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from errno import (
+    EBADF,
+    EDQUOT,
+    EEXIST,
+    EFBIG,
+    EINVAL,
+    EISDIR,
+    EMFILE,
+    ENAMETOOLONG,
+    ENFILE,
+    ENOENT,
+    ENOMEM,
+    ENOSPC,
+    ENOTDIR,
+    ENOTEMPTY,
+)
+from typing import Final
+
+from kraftjbod.core.ids import DirectoryId
+
+
+class LogDirState(Enum):
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+class OpKind(Enum):
+    """What an operation is for; named in telemetry, and part of the verdict on its failure."""
+
+    START = "start"
+    LOAD = "load"
+    CREATE = "create"
+    APPEND = "append"
+    READ = "read"
+    TRUNCATE = "truncate"
+    RETENTION = "retention"
+    RENAME = "rename"
+    DELETE = "delete"
+    CHECKPOINT = "checkpoint"
+    CLOSE = "close"
+    FLUSH = "flush"
+    PROBE = "probe"
+
+
+class Verdict(Enum):
+    FAILED = "failed"
+    """The disk is broken, gone, read-only or closed to us: the dir goes OFFLINE."""
+    FULL = "full"
+    """No room for the operation: the dir goes OFFLINE, and the caller hears why."""
+    CALLER_BUG = "caller bug"
+    """The request itself made no sense; the dir is to be probed before it is blamed."""
+    PROCESS_LIMIT = "process limit"
+    """This process or machine ran out of something that is not the disk's."""
+
+
+_FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
+_PROCESS_LIMIT: Final = frozenset({EMFILE, ENFILE, ENOMEM})
+_CALLER_BUG: Final = frozenset(
+    {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
+)
+
+
+def judge(errno: int | None, kind: OpKind) -> Verdict:
+    """What ``errno``, raised by an operation of ``kind``, says about the dir."""
+    if errno in _FULL:
+        return Verdict.FULL
+    if kind is OpKind.FLUSH or kind is OpKind.PROBE:
+        # After a failed fsync the kernel may drop the dirty pages and report success next time,
+        # so the first failure is final whatever its number. A probe only asks one question.
+        return Verdict.FAILED
+    if errno in _PROCESS_LIMIT:
+        return Verdict.PROCESS_LIMIT
+    if errno in _CALLER_BUG:
+        return Verdict.CALLER_BUG
+    return Verdict.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirCandidate:
+    """A dir that could take one more replica.
+
+    ``promised_bytes`` is what its replicas may still write before each has filled a segment,
+    so that a hundred empty new replicas do not all go to the dir that was emptiest once.
+    """
+
+    directory_id: DirectoryId
+    usable_bytes: int
+    promised_bytes: int
+    replicas: int
+
+
+def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
+    """The dir with most room after its promises, then with fewest replicas; None of none."""
+    if not candidates:
+        return None
+    best = min(
+        candidates,
+        key=lambda c: (c.promised_bytes - c.usable_bytes, c.replicas, c.directory_id),
+    )
+    return best.directory_id

@@ -1,0 +1,209 @@
+"""``meta.properties``: which cluster, node and directory a disk belongs to.
+
+* The file is Kafka's, version 1 (KIP-858, "Storage format command"); version 0 can be read.
+* :class:`MetaPropertiesEnsemble` holds what all dirs of a node say, and refuses contradictions
+  with messages that name the paths.
+* The node remembers in its metadata dir which path had which id (``known-log-dirs.json``), so
+  that a disk that vanished is not taken for a new one. Ids travel with the disks: an id that is
+  found under another path is the same directory.
+
+Functions here read and write; nothing decides whether a dir is to be given up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kraftjbod.core.errors import InvalidUuidText, StartupError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.properties import format_properties, parse_properties
+from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, META_PROPERTIES
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+_VERSION: Final = 1
+_LARGEST_ID: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The content of one ``meta.properties``; ``directory_id`` is absent in files from before."""
+
+    cluster_id: str | None
+    node_id: BrokerId | None
+    directory_id: DirectoryId | None
+    version: int = _VERSION
+
+    def as_properties(self) -> dict[str, str]:
+        """Keys and values as they stand in the file, sorted by key."""
+        node_key = "node.id" if self.version else "broker.id"
+        values = {
+            "cluster.id": self.cluster_id,
+            "directory.id": None if self.directory_id is None else str(self.directory_id),
+            node_key: None if self.node_id is None else str(self.node_id),
+            "version": str(self.version),
+        }
+        return {key: value for key, value in sorted(values.items()) if value is not None}
+
+
+def parse_meta_properties(text: str, path: str) -> MetaProperties:
+    """:raises StartupError: naming ``path``, for whatever the file may not say."""
+    values = parse_properties(text, path)
+    version = _parse_version(values.get("version", "0"), path)
+    node_text = values.get("node.id" if version else "broker.id")
+    cluster_id = values.get("cluster.id")
+    if version and cluster_id is None:
+        raise StartupError(f"{path}: cluster.id was not found.")
+    if version and node_text is None:
+        raise StartupError(f"{path}: node.id was not found.")
+    return MetaProperties(
+        cluster_id=cluster_id,
+        node_id=None if node_text is None else _parse_node_id(node_text, path),
+        directory_id=_parse_directory_id(values.get("directory.id"), path),
+        version=version,
+    )
+
+
+def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
+    """What the file says, or None if there is none.
+
+    :raises StartupError: if it cannot be understood.
+    """
+    data = vfs.read_if_exists(path)
+    if data is None:
+        return None
+    return parse_meta_properties(bytes(data).decode("utf-8", errors="replace"), path)
+
+
+def write_meta_properties(vfs: Vfs, directory: str, properties: MetaProperties) -> None:
+    """Atomically and durably, as version 1."""
+    text = format_properties(replace(properties, version=_VERSION).as_properties(), "")
+    write_atomically(vfs, f"{directory}/{META_PROPERTIES}", text.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaPropertiesEnsemble:
+    """What the dirs of one node say: each configured path is in exactly one of the three."""
+
+    metadata_dir: str
+    loaded: Mapping[str, MetaProperties]
+    #: Paths without a file.
+    empty: Sequence[str] = ()
+    #: Paths that could not be read, and why.
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster id of the first dir that has one."""
+        return next((p.cluster_id for p in self.loaded.values() if p.cluster_id), None)
+
+    def verify(
+        self,
+        *,
+        node_id: BrokerId | None,
+        cluster_id: str | None = None,
+        need_metadata_dir: bool = True,
+    ) -> None:
+        """Refuse contradictions between the dirs, and with what is expected of them.
+
+        :raises StartupError: Kafka's messages, each naming the path or paths.
+        """
+        if need_metadata_dir and self.metadata_dir in self.errors:
+            raise StartupError(
+                f"Encountered I/O error in metadata log directory {self.metadata_dir}. "
+                f"Cannot continue: {self.errors[self.metadata_dir]}"
+            )
+        expected = cluster_id or self.cluster_id
+        owner_of: dict[DirectoryId, str] = {}
+        for path, found in self.loaded.items():
+            _verify_ids(f"{path}/{META_PROPERTIES}", found, expected, node_id)
+            if found.directory_id is None:
+                continue
+            if found.directory_id.is_reserved:
+                raise StartupError(f"Invalid reserved directory ID {found.directory_id} in {path}")
+            if found.directory_id in owner_of:
+                raise StartupError(
+                    f"Duplicate directory ID {found.directory_id} found. "
+                    f"It was the ID of {owner_of[found.directory_id]}, but also of {path}"
+                )
+            owner_of[found.directory_id] = path
+
+
+def load_ensemble(vfs: Vfs, paths: Sequence[str], metadata_dir: str) -> MetaPropertiesEnsemble:
+    """The files of ``paths`` and ``metadata_dir`` through one ``vfs``, for tools.
+
+    Daemons read each dir in its own thread instead. Errors of a disk fly.
+    """
+    every = list(dict.fromkeys([*paths, metadata_dir]))
+    found = {path: read_meta_properties(vfs, f"{path}/{META_PROPERTIES}") for path in every}
+    return MetaPropertiesEnsemble(
+        metadata_dir=metadata_dir,
+        loaded={path: properties for path, properties in found.items() if properties},
+        empty=[path for path, properties in found.items() if properties is None],
+    )
+
+
+def format_known_dirs(known: Mapping[str, DirectoryId]) -> bytes:
+    """Text of ``known-log-dirs.json``."""
+    dirs = {path: str(directory_id) for path, directory_id in sorted(known.items())}
+    return (json.dumps({"version": 1, "directories": dirs}, indent=2) + "\n").encode()
+
+
+def parse_known_dirs(text: str, path: str) -> dict[str, DirectoryId]:
+    """:raises StartupError: if the file is damaged; without it no disk can be called new."""
+    try:
+        return {p: DirectoryId.parse(uid) for p, uid in json.loads(text)["directories"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
+        raise StartupError(
+            f"{path} is damaged ({e}). It tells which log dirs this node had. "
+            f"If all of them are mounted, remove it and start again."
+        ) from e
+
+
+def read_known_dirs(vfs: Vfs, metadata_dir: str) -> dict[str, DirectoryId]:
+    path = f"{metadata_dir}/{KNOWN_LOG_DIRS}"
+    data = vfs.read_if_exists(path)
+    return {} if data is None else parse_known_dirs(bytes(data).decode(), path)
+
+
+def write_known_dirs(vfs: Vfs, metadata_dir: str, known: Mapping[str, DirectoryId]) -> None:
+    write_atomically(vfs, f"{metadata_dir}/{KNOWN_LOG_DIRS}", format_known_dirs(known))
+
+
+def _verify_ids(
+    file: str, found: MetaProperties, cluster_id: str | None, node_id: BrokerId | None
+) -> None:
+    if found.cluster_id is not None and found.cluster_id != cluster_id:
+        raise StartupError(
+            f"Invalid cluster.id in: {file}. Expected {cluster_id}, but read {found.cluster_id}"
+        )
+    if node_id is not None and found.node_id is not None and found.node_id != node_id:
+        raise StartupError(
+            f"Stored node id {found.node_id} doesn't match previous node id {node_id} in {file}. "
+            f"If you moved your data, make sure your configured node id matches."
+        )
+
+
+def _parse_version(text: str, path: str) -> int:
+    if not text.isdecimal():
+        raise StartupError(f"{path}: Invalid meta.properties version string '{text}'")
+    if int(text) > _VERSION:
+        raise StartupError(f"{path}: Unknown meta.properties version number {text}")
+    return int(text)
+
+
+def _parse_node_id(text: str, path: str) -> BrokerId:
+    if not text.isdecimal() or int(text) > _LARGEST_ID:
+        raise StartupError(f"{path}: Invalid node id '{text}'")
+    return BrokerId(int(text))
+
+
+def _parse_directory_id(text: str | None, path: str) -> DirectoryId | None:
+    if text is None:
+        return None
+    try:
+        return DirectoryId.parse(text)
+    except InvalidUuidText as e:
+        raise StartupError(f"{path}: {e}") from e

@@ -1,0 +1,171 @@
+"""Idempotent producers of one partition: what each sent last (KIP-98).
+
+A batch with a producer id is appended once: its sequence must follow the last one, and one that
+was appended already is answered with the offset it got. The last five batches of each producer
+are remembered, as many as a client keeps in flight.
+
+``to_snapshot`` and ``from_snapshot`` are the bytes of Kafka's ``.snapshot`` file, which keeps
+only the last batch of each producer.
+Transactions are not known here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import crc32c
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.record_batch import BatchHeader
+
+_BATCHES_KEPT: Final = 5
+_LARGEST_SEQUENCE: Final = 2**31 - 1
+_NO_SEQUENCE: Final = -1
+_NO_OFFSET: Final = -1
+_NO_COORDINATOR: Final = -1
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+
+class AppendedBatch(NamedTuple):
+    """What is remembered of one batch; offsets and sequences are inclusive."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    last_timestamp: int
+    #: Oldest first, of ``epoch`` only; empty if only an older incarnation is remembered.
+    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=_BATCHES_KEPT))
+
+
+class ProducerState:
+    """Producer id to what it sent last. Owned by whoever owns the log."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> AppendedBatch | None:
+        """None if the batch may be appended; the batch it repeats if it is a duplicate.
+
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            # Nothing is remembered (any more): any sequence may begin.
+            return None
+        if header.producer_epoch < known.epoch:
+            raise OperatingError(
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"newer is {known.epoch}",
+                code=ErrorCode.INVALID_PRODUCER_EPOCH,
+            )
+        if header.producer_epoch > known.epoch:
+            _require_sequence(header, 0)
+            return None
+        for batch in known.batches:
+            if (batch.base_sequence, batch.last_sequence) == (
+                header.base_sequence,
+                header.last_sequence,
+            ):
+                return batch
+        if known.batches:
+            last = known.batches[-1].last_sequence
+            _require_sequence(header, 0 if last == _LARGEST_SEQUENCE else last + 1)
+        return None
+
+    def record(self, header: BatchHeader, base_offset: int) -> None:
+        """The batch was appended with ``base_offset``."""
+        known = self._producers.get(header.producer_id)
+        if known is None or known.epoch != header.producer_epoch:
+            known = _Producer(header.producer_epoch, header.max_timestamp)
+            self._producers[header.producer_id] = known
+        known.last_timestamp = max(known.last_timestamp, header.max_timestamp)
+        if not header.is_control:
+            last_offset = base_offset + header.last_offset_delta
+            known.batches.append(
+                AppendedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
+            )
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers whose last record is older than ``before_ms`` (wall clock)."""
+        idle = [uid for uid, p in self._producers.items() if p.last_timestamp < before_ms]
+        for producer_id in idle:
+            del self._producers[producer_id]
+
+    def to_snapshot(self) -> bytes:
+        """Version, CRC-32C of the rest, count, and one entry of 46 bytes per producer."""
+        entries = [
+            _ENTRY.pack(
+                producer_id,
+                known.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.last_offset - last.base_offset,
+                known.last_timestamp,
+                _NO_COORDINATOR,
+                _NO_OFFSET,
+            )
+            for producer_id, known in sorted(self._producers.items())
+            for last in [known.batches[-1] if known.batches else _NO_BATCH]
+        ]
+        body = _COUNT.pack(len(entries)) + b"".join(entries)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> ProducerState | None:
+        """The state in ``data``, or None if it is damaged: older snapshots or the log remain."""
+        if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
+            return None
+        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
+        body = data[_SNAPSHOT_HEAD.size :]
+        if version != _SNAPSHOT_VERSION or crc32c.crc32c(body) != crc:
+            return None
+        (count,) = _COUNT.unpack_from(body)
+        if len(body) != _COUNT.size + count * _ENTRY.size:
+            return None
+        state = cls()
+        for (
+            producer_id,
+            epoch,
+            last_sequence,
+            last_offset,
+            delta,
+            timestamp,
+            _,
+            _,
+        ) in _ENTRY.iter_unpack(body[_COUNT.size :]):
+            known = _Producer(epoch, timestamp)
+            if last_offset != _NO_OFFSET:
+                first = (last_sequence - delta) & _LARGEST_SEQUENCE
+                known.batches.append(
+                    AppendedBatch(first, last_sequence, last_offset - delta, last_offset)
+                )
+            state._producers[producer_id] = known
+        return state
+
+
+_NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFFSET)
+
+
+def _require_sequence(header: BatchHeader, expected: int) -> None:
+    if header.base_sequence != expected:
+        raise OperatingError(
+            f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
+            f"{header.base_sequence}, expected {expected}",
+            code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        )

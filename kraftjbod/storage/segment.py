@@ -1,0 +1,418 @@
+"""``LogSegment``: one ``.log`` file of whole batches, with its two indexes.
+
+* ``size_bytes`` counts what was written whole; bytes behind it, left by a write that failed,
+  are cut off before the next one.
+* File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
+  Index files are written when a segment is rolled or closed, and rebuilt where they don't fit.
+* Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
+  it touches nothing but the indexes and the bytes below the limit it is given.
+
+Offsets are assigned elsewhere; whether a record is committed is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    batches,
+    check_crc,
+    read_header,
+    whole_bytes,
+)
+from kraftjbod.storage.dir_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file_name,
+)
+from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
+from kraftjbod.storage.vfs import Buffer, OpenMode, Vfs, VfsFile
+
+#: Looks at headers take this much at once; an index entry is seldom further away.
+_LOOK_BYTES: Final = 4096
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_EMPTY: Final = memoryview(b"")
+#: A ``max_offset`` that excludes nothing.
+NO_LIMIT: Final = 2**63 - 1
+
+#: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
+ReadAt = Callable[[int, int], Buffer | None]
+
+
+class Scanned(NamedTuple):
+    """How far a walk over a segment found whole, sound batches."""
+
+    valid_bytes: int
+    next_offset: int
+
+
+class _Located(NamedTuple):
+    position: int
+    header: BatchHeader
+
+
+class _WouldWait(Exception):
+    """The bytes are not in memory, and this reader must not wait."""
+
+
+class LogSegment:
+    """Batches from ``base_offset`` up to the next segment's."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp",
+        "_index",
+        "_index_interval_bytes",
+        "_largest",
+        "_tail_is_torn",
+        "_time_index",
+        "_vfs",
+        "base_offset",
+        "directory",
+        "file",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        index_interval_bytes: int,
+    ) -> None:
+        self._vfs = vfs
+        #: Changes when the replica's directory is renamed; only names not opened yet need it.
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        #: None until first needed. The loop reads through it, and never opens it.
+        self.file: VfsFile | None = None
+        self._index_interval_bytes = index_interval_bytes
+        empty = size_bytes == 0
+        #: None until first needed.
+        self._index = OffsetIndex(base_offset) if empty else None
+        self._time_index = TimeIndex(base_offset)
+        self._largest: TimeEntry | None = None
+        self._first_timestamp: int | None = None
+        self._bytes_since_entry = 0
+        self._tail_is_torn = False
+
+    def __repr__(self) -> str:
+        return f"<LogSegment {self.path} size={self.size_bytes}>"
+
+    @property
+    def path(self) -> str:
+        return self._path(LOG_SUFFIX)
+
+    @property
+    def is_ready(self) -> bool:
+        """File and index are open: the loop may try to read."""
+        return self.file is not None and self._index is not None
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the empty file; what lay under that name is gone."""
+        file = self._vfs.open(self.path, OpenMode.CREATE)
+        file.truncate(0)
+        self.file = file
+
+    def append(
+        self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], base_offset: int
+    ) -> None:
+        """Write ``buffers``, the batches of ``headers``, the first of them at ``base_offset``."""
+        file = self.open()
+        index = self.index()
+        if self._tail_is_torn:
+            file.truncate(self.size_bytes)
+        self._tail_is_torn = True
+        file.write_at(self.size_bytes, buffers)
+        self._tail_is_torn = False
+        for header in headers:
+            self._note(index, header, base_offset)
+            base_offset += header.last_offset_delta + 1
+
+    def _note(self, index: OffsetIndex, header: BatchHeader, base_offset: int) -> None:
+        """Count a batch that stands at the end, and index it if it is time for an entry."""
+        last_offset = base_offset + header.last_offset_delta
+        if self._largest is None or header.max_timestamp > self._largest.timestamp:
+            self._largest = TimeEntry(header.max_timestamp, last_offset)
+        if self._first_timestamp is None:
+            self._first_timestamp = header.max_timestamp
+        if self._bytes_since_entry > self._index_interval_bytes:
+            index.append(last_offset, self.size_bytes)
+            self._time_index.append(*self._largest)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.size_bytes
+        self.size_bytes += header.size_bytes
+
+    def write_indexes(self) -> None:
+        """Bring the indexes to their files; they are complete for what stands here now."""
+        index = self.index()
+        if self._largest is not None:
+            self._time_index.append(*self._largest)
+        for suffix, data in (
+            (INDEX_SUFFIX, index.to_bytes()),
+            (TIME_INDEX_SUFFIX, self._time_index.to_bytes()),
+        ):
+            file = self._vfs.open(self._path(suffix), OpenMode.CREATE)
+            file.truncate(0)
+            file.write_at(0, [data])
+            file.close()
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to ``size_bytes``, the beginning of a batch, and forget the rest."""
+        self.open().truncate(size_bytes)
+        self.size_bytes = size_bytes
+        self._tail_is_torn = False
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        self.rebuild_index()
+
+    def retire(self) -> None:
+        """Take the names away; readers may finish, :meth:`purge` does the rest later."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._path(suffix)
+            if self._vfs.exists(path):
+                self._vfs.rename(path, path + DELETED_SUFFIX)
+
+    def purge(self) -> None:
+        """Give the space back. Nobody may read any more."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
+        self.close()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    # -- opening ----------------------------------------------------------------------------
+
+    def open(self) -> VfsFile:
+        if self.file is None:
+            self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
+        return self.file
+
+    def index(self) -> OffsetIndex:
+        """The offset index; with it the time index, and what both say about the tail."""
+        if self._index is None:
+            self._load_indexes()
+        assert self._index is not None
+        return self._index
+
+    def _load_indexes(self) -> None:
+        data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
+        time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
+        index = None
+        if data is not None:
+            index = OffsetIndex.from_bytes(self.base_offset, data, segment_bytes=self.size_bytes)
+        times = None if time_data is None else TimeIndex.from_bytes(self.base_offset, time_data)
+        if index is None or times is None or not self._fits(index):
+            self.rebuild_index()
+            return
+        self._time_index = times
+        self._largest = times.last()
+        # A fresh entry for the next batch: how far away the last one is was not written down.
+        self._bytes_since_entry = self._index_interval_bytes + 1
+        self._index = index
+
+    def _fits(self, index: OffsetIndex) -> bool:
+        """Does the last entry point at a batch of this segment?"""
+        position = index.position_at_most(self.size_bytes)
+        if position == 0:
+            return True
+        try:
+            header = read_header(self.open().read_at(position, HEADER_BYTES))
+        except CorruptRecordError:
+            return False
+        return index.position_before(header.last_offset) == position
+
+    def rebuild_index(self) -> None:
+        """Make both indexes anew from the headers in the file, which is taken to be sound."""
+        self.scan(check_crc_of_each=False)
+
+    # -- walking ----------------------------------------------------------------------------
+
+    def scan(
+        self,
+        *,
+        check_crc_of_each: bool,
+        on_batch: Callable[[BatchHeader], None] = lambda header: None,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> Scanned:
+        """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
+
+        ``size_bytes`` is what was valid then; the file itself is left as it is.
+        ``on_batch`` may call a batch unsound by raising CorruptRecordError.
+        ``on_progress`` is told how many bytes were looked at since the last time.
+        """
+        file, end = self.open(), self.size_bytes
+        index = OffsetIndex(self.base_offset)
+        self._time_index = TimeIndex(self.base_offset)
+        self._largest, self._first_timestamp = None, None
+        self._bytes_since_entry, self.size_bytes = 0, 0
+        next_offset = self.base_offset
+        want = _SCAN_BYTES
+        while self.size_bytes < end:
+            chunk = file.read_at(self.size_bytes, min(want, end - self.size_bytes))
+            before = self.size_bytes
+            try:
+                for position, header in batches(chunk):
+                    _require_order(header, next_offset)
+                    if check_crc_of_each:
+                        check_crc(chunk, position, header)
+                    on_batch(header)
+                    self._note(index, header, header.base_offset)
+                    next_offset = header.next_offset
+            except CorruptRecordError:
+                break
+            on_progress(self.size_bytes - before)
+            if self.size_bytes == before:
+                if len(chunk) < want:
+                    break  # Torn: the file ends inside this batch.
+                want *= 2
+        self._index = index
+        return Scanned(self.size_bytes, next_offset)
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch, found from the last index entry on."""
+        position, found = self.index().position_at_most(self.size_bytes), self.base_offset
+        while position < self.size_bytes:
+            header = read_header(self.open().read_at(position, HEADER_BYTES))
+            position, found = position + header.size_bytes, header.next_offset
+        return found
+
+    def position_of(self, offset: int) -> _Located | None:
+        """The first batch that ends with or behind ``offset``, or None."""
+        position = self.index().position_before(offset)
+        return _walk_to(self.open().read_at, position, self.size_bytes, offset)
+
+    def headers_from(self, offset: int) -> list[BatchHeader]:
+        """Headers of all batches that end with or behind ``offset``."""
+        located = self.position_of(offset)
+        found = []
+        while located is not None:
+            found.append(located.header)
+            position = located.position + located.header.size_bytes
+            located = _walk_to(self.open().read_at, position, self.size_bytes, offset)
+        return found
+
+    def read(
+        self,
+        read_at: ReadAt,
+        *,
+        start_offset: int,
+        max_offset: int,
+        limit: int,
+        max_bytes: int,
+        min_one: bool,
+    ) -> memoryview | None:
+        """Whole batches from the one that holds ``start_offset`` on, below ``max_offset``.
+
+        Looks at bytes below the position ``limit`` only. At most ``max_bytes``, except for the
+        first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
+        not say, or the index is not loaded while reading for the loop.
+        """
+        index = self._index
+        if index is None:
+            return None
+        try:
+            first = _walk_to(read_at, index.position_before(start_offset), limit, start_offset)
+            if first is None or first.header.last_offset >= max_offset:
+                return _EMPTY
+            end = first.position + max_bytes
+            if first.header.size_bytes > max_bytes:
+                if not min_one:
+                    return _EMPTY
+                end = first.position + first.header.size_bytes
+            elif end < limit or max_offset < NO_LIMIT:
+                nearest = min(
+                    index.position_at_most(min(end, limit)), index.position_before(max_offset)
+                )
+                begin = max(first.position, nearest)
+                end = _last_end(read_at, begin, min(end, limit), max_offset)
+            end = min(end, limit)
+        except _WouldWait:
+            return None
+        data = read_at(first.position, end - first.position)
+        if data is None:
+            return None
+        view = memoryview(data)
+        if len(view) < end - first.position:
+            # The page cache ends in the middle: give what is whole, or leave it to the thread.
+            view = view[: whole_bytes(view)]
+            return view or None
+        return view
+
+    # -- time -------------------------------------------------------------------------------
+
+    def largest_timestamp(self) -> TimeEntry | None:
+        """The largest timestamp and an offset that has it; None if there are no batches."""
+        self.index()
+        return self._largest
+
+    def first_timestamp(self) -> int | None:
+        """Of the first batch; the age that rolling by time goes by."""
+        if self._first_timestamp is None and self.size_bytes > 0:
+            header = read_header(self.open().read_at(0, HEADER_BYTES))
+            self._first_timestamp = header.max_timestamp
+        return self._first_timestamp
+
+    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> _Located | None:
+        """The first batch from ``from_offset`` on that holds a record so young, or None."""
+        begin = max(self._time_index.offset_before(timestamp), from_offset)
+        located = self.position_of(begin)
+        while located is not None and located.header.max_timestamp < timestamp:
+            position = located.position + located.header.size_bytes
+            located = _walk_to(self.open().read_at, position, self.size_bytes, begin)
+        return located
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
+
+
+def _require_order(header: BatchHeader, next_offset: int) -> None:
+    if header.base_offset < next_offset:
+        raise CorruptRecordError(f"offset {header.base_offset} behind {next_offset}")
+
+
+def _walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> _Located | None:
+    """The first batch from ``position`` on that ends with or behind ``offset``."""
+    block, begin = _EMPTY, position
+    while position < limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= offset:
+            return _Located(position, header)
+        position += header.size_bytes
+    return None
+
+
+def _last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
+    """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
+    block, begin = _EMPTY, position
+    while position + HEADER_BYTES <= limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= max_offset or position + header.size_bytes > limit:
+            break
+        position += header.size_bytes
+    return position
+
+
+def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
+    data = read_at(position, min(_LOOK_BYTES, limit - position))
+    if data is None or len(data) < HEADER_BYTES:
+        raise _WouldWait
+    return memoryview(data)

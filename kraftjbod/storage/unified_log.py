@@ -1,0 +1,448 @@
+"""``UnifiedLog``: one replica's segments as one log.
+
+* Owned by its dir's thread; offsets are assigned here, when the write happens.
+* Each operation that changes something ends with a :class:`LogView`, an immutable picture that
+  the loop may hold and read by.
+* Segments that are no longer part of the log keep their open files and are handed out as
+  ``retired``: they are purged once no view shows them any more.
+* Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
+  Leader epochs and producer state are brought to disk with it; the rest is found in the batches.
+
+Roles, high watermarks and waiting are not known here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, stamp_header
+from kraftjbod.storage.checkpoints import format_leader_epochs
+from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
+from kraftjbod.storage.leader_epochs import (
+    EpochEntries,
+    assign_epoch,
+    cut_epochs_before,
+    cut_epochs_from,
+    epoch_at,
+)
+from kraftjbod.storage.log_view import LogView, read_view
+from kraftjbod.storage.producer_snapshots import (
+    drop_snapshots_outside,
+    load_producers,
+    write_snapshot,
+)
+from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.vfs import Buffer, Vfs, VfsFile, write_atomically
+
+_LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
+_NO_TIMESTAMP: Final = -1
+
+
+class AppendResult(NamedTuple):
+    """Where the records went; ``duplicate`` if they were there already."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class FoundTimestamp(NamedTuple):
+    """A batch that answers a question for a time: its first offset and largest timestamp."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class FlushPlan(NamedTuple):
+    """What must be synced so that the recovery point may become ``end_offset``."""
+
+    files: tuple[VfsFile, ...]
+    directory: str
+    end_offset: int
+    #: How often the log had been truncated; a plan from before a truncation says nothing.
+    truncations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContent:
+    """What loading found; the newest segment is the active one and there is at least one."""
+
+    segments: list[LogSegment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    epochs: EpochEntries
+    producers: ProducerState
+
+
+class UnifiedLog:
+    """One replica. Every method runs in the dir's thread."""
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: TopicConfig,
+        content: LogContent,
+        producer_expiration_ms: int = 86_400_000,
+    ) -> None:
+        self._vfs = vfs
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self._producer_expiration_ms = producer_expiration_ms
+        #: Rising base offsets, never empty; the last one is appended to.
+        self._segments = content.segments
+        self._size_bytes = sum(segment.size_bytes for segment in content.segments)
+        self._start = content.log_start_offset
+        self._end = content.log_end_offset
+        self._recovery_point = content.recovery_point
+        self._epochs = content.epochs
+        self._epochs_on_disk = content.epochs
+        self._producers = content.producers
+        self._retired: list[LogSegment] = []
+        self._truncations = 0
+        self._shown = tuple(self._segments)
+
+    def __repr__(self) -> str:
+        return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
+
+    def view(self) -> LogView:
+        return LogView(
+            self._start,
+            self._end,
+            self._recovery_point,
+            self._size_bytes,
+            self._shown,
+            self._segments[-1].size_bytes,
+            self._epochs,
+        )
+
+    def take_retired(self) -> list[LogSegment]:
+        """Segments that left the log since the last call."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    # -- append -----------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Give the batches of ``records`` the next offsets and write them.
+
+        At most one batch per producer id; ``headers`` are those of ``records``, in order.
+
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        for header in headers:
+            if header.has_producer_id and (twin := self._producers.check(header)):
+                return AppendResult(
+                    twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
+                )
+        append_time_ms = None
+        if self.config.message_timestamp_type == "LogAppendTime":
+            append_time_ms = now_ms
+            headers = [header._replace(max_timestamp=now_ms) for header in headers]
+        base_offset = next_offset = self._end
+        view, position = memoryview(records), 0
+        buffers: list[Buffer] = []
+        for header in headers:
+            head = stamp_header(
+                view,
+                position,
+                base_offset=next_offset,
+                leader_epoch=leader_epoch,
+                append_time_ms=append_time_ms,
+            )
+            end = position + header.size_bytes
+            buffers += (head, view[position + len(head) : end])
+            position, next_offset = end, next_offset + header.last_offset_delta + 1
+        assert position == len(view), (position, len(view))
+        epochs = assign_epoch(self._epochs, leader_epoch, base_offset)
+        self._write(buffers, headers, base_offset, position, epochs, now_ms)
+        stamped_ms = _NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        return AppendResult(base_offset, next_offset - 1, stamped_ms, self._start, False)
+
+    def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
+        """Write batches with the offsets and epochs that the leader gave them.
+
+        A torn last batch is left out.
+
+        :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
+        """
+        headers, epochs, position, next_offset = [], self._epochs, 0, self._end
+        for position, header in batches(records):
+            check_crc(records, position, header)
+            if header.base_offset != next_offset:
+                raise CorruptRecordError(
+                    f"{self.topic_partition}: the leader sent offset {header.base_offset}, "
+                    f"the log ends at {next_offset}"
+                )
+            epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
+            headers.append(header)
+            next_offset = header.next_offset
+        base_offset = self._end
+        if headers:
+            size = position + headers[-1].size_bytes
+            whole = memoryview(records)[:size]
+            self._write([whole], headers, base_offset, size, epochs, now_ms)
+        return AppendResult(base_offset, next_offset - 1, _NO_TIMESTAMP, self._start, False)
+
+    def _write(
+        self,
+        buffers: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+        base_offset: int,
+        size_bytes: int,
+        epochs: EpochEntries,
+        now_ms: int,
+    ) -> None:
+        next_offset = base_offset + sum(header.last_offset_delta + 1 for header in headers)
+        if self._must_roll(headers, size_bytes, next_offset):
+            self.roll(now_ms)
+        self._segments[-1].append(buffers, headers, base_offset)
+        self._size_bytes += size_bytes
+        self._epochs = epochs
+        self._end = next_offset
+        for header in headers:
+            if header.has_producer_id:
+                self._producers.record(header, base_offset)
+            base_offset += header.last_offset_delta + 1
+        if self._end - self._recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def _must_roll(self, headers: Sequence[BatchHeader], size_bytes: int, next_offset: int) -> bool:
+        active = self._segments[-1]
+        if active.size_bytes == 0:
+            return False
+        if active.size_bytes + size_bytes > self.config.segment_bytes:
+            return True
+        if next_offset - active.base_offset > _LARGEST_RELATIVE_OFFSET:
+            return True
+        first = active.first_timestamp()
+        newest = max(header.max_timestamp for header in headers)
+        return first is not None and newest - first > self.config.segment_ms
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment at the log's end; the old one's indexes go to disk."""
+        self._segments[-1].write_indexes()
+        self._producers.expire(now_ms - self._producer_expiration_ms)
+        write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
+        fresh = self._new_segment(self._end)
+        fresh.create()
+        self._segments.append(fresh)
+        self._shown = tuple(self._segments)
+
+    # -- flush ------------------------------------------------------------------------------
+
+    def flush_plan(self) -> FlushPlan:
+        """Files that hold what is not certain yet; leader epochs are written out now."""
+        at = bisect_right(self._segments, self._recovery_point, key=lambda s: s.base_offset)
+        files = tuple(segment.open() for segment in self._segments[max(0, at - 1) :])
+        self._write_epochs()
+        return FlushPlan(files, self.directory, self._end, self._truncations)
+
+    def flushed(self, plan: FlushPlan) -> None:
+        """``plan`` was carried out."""
+        if plan.truncations == self._truncations:
+            self._recovery_point = max(self._recovery_point, plan.end_offset)
+
+    def flush(self) -> None:
+        """All of it, here and now."""
+        plan = self.flush_plan()
+        carry_out(self._vfs, plan)
+        self.flushed(plan)
+
+    def _write_epochs(self) -> None:
+        if self._epochs_on_disk != self._epochs:
+            path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
+            write_atomically(self._vfs, path, format_leader_epochs(self._epochs))
+            self._epochs_on_disk = self._epochs
+
+    # -- read -------------------------------------------------------------------------------
+
+    def read(self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool) -> memoryview:
+        """See :func:`read_view`; opens what it needs and waits for the disk."""
+        view = self.view()
+        at = view.segment_index(start_offset)
+        for segment in view.segments[at : at + 2]:
+            segment.open()
+            segment.index()
+        found = read_view(
+            view,
+            lambda segment: segment.open().read_at,
+            start_offset=start_offset,
+            max_bytes=max_bytes,
+            max_offset=max_offset,
+            min_one=min_one,
+        )
+        if found is None:
+            raise CorruptRecordError(f"{self.topic_partition}: no batch at {start_offset}")
+        return found
+
+    def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
+        """The first batch with a record that is not older than ``timestamp``."""
+        for segment in self._segments:
+            largest = segment.largest_timestamp()
+            if largest is None or largest.timestamp < timestamp:
+                continue
+            found = segment.batch_for_timestamp(timestamp, self._start)
+            if found is not None:
+                header = found.header
+                return FoundTimestamp(
+                    header.max_timestamp, header.base_offset, header.partition_leader_epoch
+                )
+        return None
+
+    def offset_of_max_timestamp(self) -> FoundTimestamp | None:
+        """The youngest record's batch."""
+        largest = [found for s in self._segments if (found := s.largest_timestamp())]
+        if not largest:
+            return None
+        youngest = max(largest, key=lambda entry: entry.timestamp)
+        epoch = epoch_at(self._epochs, youngest.offset)
+        return FoundTimestamp(youngest.timestamp, youngest.offset, epoch)
+
+    # -- shorten ----------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Lose every batch that ends with or behind ``offset``."""
+        if offset >= self._end:
+            return
+        if offset <= self._segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        # From the newest on: a crash in between leaves a shorter log, not one with a hole.
+        while self._segments[-1].base_offset >= offset:
+            self._retire(-1)
+        active = self._segments[-1]
+        located = active.position_of(offset)
+        end = offset
+        if located is not None:
+            end = min(offset, located.header.base_offset)
+            self._size_bytes -= active.size_bytes - located.position
+            active.truncate(located.position)
+        self._cut_to(end)
+        self._producers = load_producers(self._vfs, self.directory, self._segments, end)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Lose everything; the log is empty and goes on at ``offset``."""
+        while self._segments:
+            self._retire(-1)
+        fresh = self._new_segment(offset)
+        fresh.create()
+        self._segments.append(fresh)
+        self._start = offset
+        self._cut_to(offset)
+        self._epochs = ()
+        self._write_epochs()
+        self._producers = ProducerState()
+
+    def _cut_to(self, end: int) -> None:
+        self._truncations += 1
+        self._end = end
+        self._start = min(self._start, end)
+        self._recovery_point = min(self._recovery_point, end)
+        self._epochs = cut_epochs_from(self._epochs, end)
+        self._write_epochs()
+        drop_snapshots_outside(self._vfs, self.directory, self._start, end)
+        self._shown = tuple(self._segments)
+
+    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+        """Apply retention to whole segments below ``high_watermark``; how many went."""
+        doomed, size_bytes = 0, self._size_bytes
+        for i, segment in enumerate(self._segments):
+            is_active = i == len(self._segments) - 1
+            next_base = self._end if is_active else self._segments[i + 1].base_offset
+            if next_base > high_watermark or segment.size_bytes == 0:
+                break
+            if not self._is_expendable(segment, next_base, now_ms, size_bytes):
+                break
+            size_bytes -= segment.size_bytes
+            doomed += 1
+        if doomed == len(self._segments):
+            self.roll(now_ms)
+        for _ in range(doomed):
+            self._retire(0)
+        if doomed:
+            self._start = max(self._start, self._segments[0].base_offset)
+            self._epochs = cut_epochs_before(self._epochs, self._start)
+            self._recovery_point = max(self._recovery_point, self._start)
+            self._write_epochs()
+            drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
+            self._shown = tuple(self._segments)
+        return doomed
+
+    def _is_expendable(
+        self, segment: LogSegment, next_base: int, now_ms: int, size_bytes: int
+    ) -> bool:
+        if next_base <= self._start:
+            return True
+        if 0 <= self.config.retention_bytes <= size_bytes - segment.size_bytes:
+            return True
+        if self.config.retention_ms < 0:
+            return False
+        largest = segment.largest_timestamp()
+        return largest is not None and now_ms - largest.timestamp > self.config.retention_ms
+
+    def _retire(self, at: int) -> None:
+        segment = self._segments.pop(at)
+        self._size_bytes -= segment.size_bytes
+        segment.retire()
+        self._retired.append(segment)
+
+    # -- the whole directory ----------------------------------------------------------------
+
+    def move_to(self, directory: str) -> None:
+        """Rename the replica's directory, durably."""
+        self._vfs.rename(self.directory, directory)
+        self._vfs.sync_dir(directory.rpartition("/")[0])
+        self.directory = directory
+        for segment in self._segments:
+            segment.directory = directory
+
+    def close(self) -> None:
+        """Everything certain and every file closed; loading needs to scan nothing then."""
+        self.flush()
+        self._segments[-1].write_indexes()
+        if self._end > 0:
+            write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
+        self.close_files()
+
+    def close_files(self) -> None:
+        for segment in self._segments:
+            segment.close()
+
+    def _new_segment(self, base_offset: int) -> LogSegment:
+        return LogSegment(
+            vfs=self._vfs,
+            directory=self.directory,
+            base_offset=base_offset,
+            size_bytes=0,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+
+def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
+    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends."""
+    for file in plan.files:
+        file.sync()
+    vfs.sync_dir(plan.directory)

@@ -1,0 +1,282 @@
+"""The only door to the file system: ``Vfs`` and ``VfsFile``, and what they are on a real machine.
+
+* Everything here is synchronous and runs in a log dir's own thread. The one exception is
+  ``read_cached_at``, which never waits for the disk and may therefore run on the loop.
+* Errors are plain ``OSError``; nothing here judges them. The single answer that is not an error
+  is "there is no such file", and only the calls whose names say so give it.
+* Paths are strings, joined with ``/``.
+
+It keeps no state, knows no formats, and opens every file close-on-exec.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+#: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
+_MAX_BUFFERS: Final = 1024
+_FILE_MODE: Final = 0o644
+
+
+class OpenMode(Enum):
+    """How :meth:`Vfs.open` opens: for reading, for both, or for both and made if absent."""
+
+    READ = os.O_RDONLY
+    READ_WRITE = os.O_RDWR
+    CREATE = os.O_RDWR | os.O_CREAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirEntry:
+    """One name in a directory; ``size_bytes`` is 0 for a directory."""
+
+    name: str
+    is_dir: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What the file system under a path has, in bytes and inodes, for an unprivileged user."""
+
+    total_bytes: int
+    usable_bytes: int
+    free_inodes: int
+
+
+class VfsFile(Protocol):
+    """An open file, addressed by position. Forgetting it does not close it."""
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, size: int) -> bytes | bytearray:
+        """``size`` bytes from ``position``; fewer only where the file ends."""
+        ...
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        """As much of ``read_at`` as is in memory already, possibly fewer bytes.
+
+        :raises BlockingIOError: if the first byte would have to come from the disk.
+        """
+        ...
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of ``buffers``, one after the other, from ``position`` on."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Bring data and size to the disk (fdatasync)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Vfs(Protocol):
+    """A file system as one log dir sees it."""
+
+    def open(self, path: str, mode: OpenMode) -> VfsFile: ...
+
+    def open_stream(self, path: str) -> io.BufferedReader:
+        """A sequential reader, for small cold files that are read from beginning to end."""
+        ...
+
+    def read_if_exists(self, path: str) -> bytes | None:
+        """The whole file, or None if there is no such name."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        """Files and directories in ``path``, sorted by name."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make ``path`` and its parents; what exists already is left alone."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; an existing file ``target`` is replaced."""
+        ...
+
+    def unlink_if_exists(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Bring the names in ``path`` to the disk."""
+        ...
+
+    def device(self, path: str) -> int:
+        """``st_dev`` of ``path``: changes when something else gets mounted there."""
+        ...
+
+    def space(self, path: str) -> Space: ...
+
+    def try_lock(self, path: str) -> VfsFile | None:
+        """Make ``path`` and hold it exclusively until it is closed or the process ends.
+
+        None if another holder has it.
+        """
+        ...
+
+
+class RealFile:
+    """A ``VfsFile`` over a file descriptor.
+
+    There is no finalizer on purpose: files of a dead disk are forgotten, and closing may hang.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"<RealFile {self.path} fd={self._fd}>"
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read_at(self, position: int, size: int) -> bytes | bytearray:
+        first = os.pread(self._fd, size, position)
+        if len(first) == size or not first:
+            return first
+        whole = bytearray(first)
+        while len(whole) < size:
+            more = os.pread(self._fd, size - len(whole), position + len(whole))
+            if not more:
+                break
+            whole += more
+        return whole
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        room = bytearray(size)
+        got = os.preadv(self._fd, [room], position, os.RWF_NOWAIT)
+        return memoryview(room)[:got]
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) > _MAX_BUFFERS:
+            buffers = [b"".join(buffers)]
+        total = sum(len(buffer) for buffer in buffers)
+        written = os.pwritev(self._fd, buffers, position)
+        if written < total:
+            rest = memoryview(b"".join(buffers))
+            while written < total:
+                written += os.pwrite(self._fd, rest[written:], position + written)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealVfs:
+    """The machine's own file system."""
+
+    def open(self, path: str, mode: OpenMode) -> RealFile:
+        return RealFile(os.open(path, mode.value | os.O_CLOEXEC, _FILE_MODE), path)
+
+    def open_stream(self, path: str) -> io.BufferedReader:
+        return io.BufferedReader(io.FileIO(path, "r"))
+
+    def read_if_exists(self, path: str) -> bytes | None:
+        try:
+            with io.FileIO(path, "r") as file:
+                return file.readall()
+        except FileNotFoundError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        # os.path.exists() would take any error, even EIO, for an absent file.
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        entries = []
+        with os.scandir(path) as found:
+            for entry in found:
+                info = entry.stat()
+                is_dir = stat.S_ISDIR(info.st_mode)
+                size_bytes = 0 if is_dir else info.st_size
+                entries.append(DirEntry(name=entry.name, is_dir=is_dir, size_bytes=size_bytes))
+        entries.sort(key=lambda entry: entry.name)
+        return entries
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink_if_exists(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def device(self, path: str) -> int:
+        return os.stat(path).st_dev
+
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(
+            total_bytes=found.f_blocks * found.f_frsize,
+            usable_bytes=found.f_bavail * found.f_frsize,
+            free_inodes=found.f_favail,
+        )
+
+    def try_lock(self, path: str) -> RealFile | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return RealFile(fd, path)
+
+
+def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace the file ``path`` as a whole: after a crash it holds the old or the new bytes.
+
+    With ``sync`` the new ones are certain once this returns.
+    """
+    temporary = f"{path}.tmp"
+    file = vfs.open(temporary, OpenMode.CREATE)
+    file.truncate(0)
+    file.write_at(0, [data])
+    if sync:
+        file.sync()
+    file.close()
+    vfs.rename(temporary, path)
+    if sync:
+        vfs.sync_dir(path.rpartition("/")[0] or "/")

@@ -1,0 +1,221 @@
+"""``FaultVfs``: any other ``Vfs``, with faults on demand.
+
+A :class:`Fault` picks operations by kind, path and count, and says what becomes of them: an
+errno, a short write, a flipped bit, a delay, or no answer ever.
+Kinds are the method names of ``Vfs`` and ``VfsFile``. It is safe to use from several threads, and
+works in daemons too.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from errno import EIO
+from fnmatch import fnmatch
+from os import strerror
+from typing import TypeVar
+
+from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space, Vfs, VfsFile
+
+T = TypeVar("T")
+
+#: Operations that change something, and so can fail in the middle of a story.
+WRITING_KINDS = frozenset(
+    {
+        "write_at",
+        "truncate",
+        "sync",
+        "make_dirs",
+        "rename",
+        "unlink_if_exists",
+        "remove_tree",
+        "sync_dir",
+        "open",
+    }
+)
+
+
+class Effect(Enum):
+    ERROR = "error"
+    SHORT_WRITE = "short write"
+    """Half of the bytes are written, then the errno."""
+    FLIPPED_BIT = "flipped bit"
+    """A read succeeds and lies."""
+    DELAY = "delay"
+    NEVER = "never"
+    """The operation hangs until :meth:`FaultVfs.release`, then fails with the errno."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """What happens to the ``nth`` matching operation, or from it on if ``sticky``."""
+
+    effect: Effect = Effect.ERROR
+    errno: int = EIO
+    kinds: frozenset[str] | None = None
+    path: str = "*"
+    nth: int = 1
+    sticky: bool = True
+    delay_s: float = 0.0
+    #: How many matching operations were seen.
+    seen: int = field(default=0, init=False)
+    #: How many were hit.
+    hits: int = field(default=0, init=False)
+
+    def strikes(self, kind: str, path: str) -> bool:
+        if self.kinds is not None and kind not in self.kinds:
+            return False
+        if not fnmatch(path, self.path):
+            return False
+        self.seen += 1
+        struck = self.seen >= self.nth if self.sticky else self.seen == self.nth
+        self.hits += struck
+        return struck
+
+
+class FaultVfs:
+    """``inner`` with whatever :meth:`inject` asked for."""
+
+    def __init__(self, inner: Vfs) -> None:
+        self.inner = inner
+        self.faults: list[Fault] = []
+        #: Answers ``space`` if set.
+        self.space_override: Space | None = None
+        #: Called before each operation with its kind and path.
+        self.on_operation: Callable[[str, str], None] | None = None
+        self._mutex = threading.Lock()
+        self._released = threading.Event()
+
+    def inject(self, fault: Fault) -> Fault:
+        with self._mutex:
+            self.faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """No more faults; what hangs is let go."""
+        with self._mutex:
+            self.faults.clear()
+        self.release()
+
+    def release(self) -> None:
+        """Let operations that hang go on."""
+        self._released.set()
+
+    def do(self, kind: str, path: str, op: Callable[[], T]) -> T:
+        """Carry out ``op`` unless a fault forbids."""
+        fault = self.struck_by(kind, path)
+        if fault is not None and fault.effect is not Effect.FLIPPED_BIT:
+            self.suffer(fault, path)
+        return op()
+
+    def struck_by(self, kind: str, path: str) -> Fault | None:
+        if self.on_operation is not None:
+            self.on_operation(kind, path)
+        with self._mutex:
+            struck = [fault for fault in self.faults if fault.strikes(kind, path)]
+        return struck[0] if struck else None
+
+    def suffer(self, fault: Fault, path: str) -> None:
+        if fault.effect is Effect.DELAY:
+            time.sleep(fault.delay_s)
+            return
+        if fault.effect is Effect.NEVER:
+            self._released.wait()
+        raise OSError(fault.errno, strerror(fault.errno), path)
+
+    # -- the Vfs ----------------------------------------------------------------------------
+
+    def open(self, path: str, mode: OpenMode) -> VfsFile:
+        return FaultFile(
+            self, path, self.do("open", path, lambda: self.inner.open(path, mode))
+        )
+
+    def open_stream(self, path: str) -> io.BufferedReader:
+        return self.do("open_stream", path, lambda: self.inner.open_stream(path))
+
+    def read_if_exists(self, path: str) -> bytes | None:
+        return self.do("read_if_exists", path, lambda: self.inner.read_if_exists(path))
+
+    def exists(self, path: str) -> bool:
+        return self.do("exists", path, lambda: self.inner.exists(path))
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        return self.do("list_dir", path, lambda: self.inner.list_dir(path))
+
+    def make_dirs(self, path: str) -> None:
+        self.do("make_dirs", path, lambda: self.inner.make_dirs(path))
+
+    def rename(self, source: str, target: str) -> None:
+        self.do("rename", source, lambda: self.inner.rename(source, target))
+
+    def unlink_if_exists(self, path: str) -> None:
+        self.do("unlink_if_exists", path, lambda: self.inner.unlink_if_exists(path))
+
+    def remove_tree(self, path: str) -> None:
+        self.do("remove_tree", path, lambda: self.inner.remove_tree(path))
+
+    def sync_dir(self, path: str) -> None:
+        self.do("sync_dir", path, lambda: self.inner.sync_dir(path))
+
+    def device(self, path: str) -> int:
+        return self.do("device", path, lambda: self.inner.device(path))
+
+    def space(self, path: str) -> Space:
+        found = self.do("space", path, lambda: self.inner.space(path))
+        return self.space_override or found
+
+    def try_lock(self, path: str) -> VfsFile | None:
+        return self.do("try_lock", path, lambda: self.inner.try_lock(path))
+
+
+class FaultFile:
+    """An open file of a :class:`FaultVfs`."""
+
+    def __init__(self, vfs: FaultVfs, path: str, inner: VfsFile) -> None:
+        self._vfs = vfs
+        self._path = path
+        self._inner = inner
+
+    def size(self) -> int:
+        return self._inner.size()
+
+    def read_at(self, position: int, size: int) -> bytes | bytearray:
+        return self._read("read_at", lambda: self._inner.read_at(position, size))
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        cached = self._inner.read_cached_at
+        return memoryview(self._read("read_cached_at", lambda: bytes(cached(position, size))))
+
+    def _read(self, kind: str, op: Callable[[], bytes | bytearray]) -> bytes | bytearray:
+        fault = self._vfs.struck_by(kind, self._path)
+        if fault is None:
+            return op()
+        if fault.effect is not Effect.FLIPPED_BIT:
+            self._vfs.suffer(fault, self._path)
+            return op()
+        data = bytearray(op())
+        if data:
+            data[len(data) // 2] ^= 0x10
+        return data
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        fault = self._vfs.struck_by("write_at", self._path)
+        if fault is not None:
+            if fault.effect is Effect.SHORT_WRITE:
+                whole = b"".join(buffers)
+                self._inner.write_at(position, [whole[: len(whole) // 2]])
+            self._vfs.suffer(fault, self._path)
+        self._inner.write_at(position, buffers)
+
+    def truncate(self, size: int) -> None:
+        self._vfs.do("truncate", self._path, lambda: self._inner.truncate(size))
+
+    def sync(self) -> None:
+        self._vfs.do("sync", self._path, self._inner.sync)
+
+    def close(self) -> None:
+        self._vfs.do("close", self._path, self._inner.close)

@@ -1,0 +1,242 @@
+"""``MemVfs``: a file system in memory that knows what a crash would leave of it.
+
+* Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
+  beginning, and may leave rubbish behind it.
+* Names are certain up to the directory's last ``sync_dir``; later changes survive in order, up to
+  some point, as a journal would replay them.
+
+``crash_clone(seed)`` gives one such outcome as a new ``MemVfs``. The files go on living.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from collections.abc import Callable, Sequence
+from errno import EISDIR, ENOENT, ENOTDIR
+from os import strerror
+from typing import Any
+
+from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space
+
+
+class MemFile:
+    """One file's bytes, whatever its name is; every open file of that name is this object."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = b""
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return bytes(self.data[position : position + size])
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        return memoryview(self.read_at(position, size))
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        whole = b"".join(buffers)
+        if len(self.data) < position:
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position : position + len(whole)] = whole
+
+    def truncate(self, size: int) -> None:
+        if size < len(self.data):
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - len(self.data)))
+
+    def sync(self) -> None:
+        self.synced = bytes(self.data)
+
+    def close(self) -> None:
+        return
+
+    def after_crash(self, rng: random.Random) -> MemFile:
+        left = MemFile()
+        kept = rng.randint(0, len(self.data)) if rng.random() < 0.7 else len(self.data)
+        common = _common_prefix(self.data, self.synced)
+        if kept < common:
+            kept = common
+        left.data = bytearray(self.data[:kept])
+        if kept < len(self.synced) and common == kept:
+            # Nothing written since overlaps with what is certain.
+            left.data = bytearray(self.synced)
+        elif rng.random() < 0.3:
+            left.data += rng.randbytes(rng.randint(1, 200))
+        left.synced = bytes(left.data)
+        return left
+
+
+class MemLock(MemFile):
+    """A held lock."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        super().__init__()
+        self.close = release  # type: ignore[method-assign]  # One use, one effect.
+
+
+_Tree = dict[str, "MemFile | None"]
+
+
+class MemVfs:
+    """A whole tree: path to file, or to None for a directory."""
+
+    def __init__(self, *, usable_bytes: int = 1 << 30) -> None:
+        self._tree: _Tree = {"/": None}
+        #: Each change of names since the last sync_dir, as what it does to a tree.
+        self._journal: list[Callable[[_Tree], None]] = []
+        self._durable: _Tree = {"/": None}
+        self._locks: set[str] = set()
+        self._mutex = threading.RLock()
+        self.usable_bytes = usable_bytes
+        self.device_number = 1
+
+    def crash_clone(self, seed: int) -> MemVfs:
+        """What is there after a power cut now, for this seed."""
+        rng = random.Random(seed)
+        with self._mutex:
+            clone = MemVfs(usable_bytes=self.usable_bytes)
+            tree = dict(self._durable)
+            for change in self._journal[: rng.randint(0, len(self._journal))]:
+                change(tree)
+            done: dict[int, MemFile] = {}
+            for path, file in tree.items():
+                if file is not None:
+                    done.setdefault(id(file), file.after_crash(rng))
+                clone._tree[path] = None if file is None else done[id(file)]
+            clone._durable = dict(clone._tree)
+            return clone
+
+    def open(self, path: str, mode: OpenMode) -> MemFile:
+        with self._mutex:
+            if path in self._tree:
+                file = self._tree[path]
+                if file is None:
+                    raise _error(EISDIR, path)
+                return file
+            if mode is not OpenMode.CREATE:
+                raise _error(ENOENT, path)
+            self._require_dir(_parent(path))
+            fresh = MemFile()
+            self._change(lambda tree: tree.__setitem__(path, fresh))
+            return fresh
+
+    def open_stream(self, path: str) -> io.BufferedReader:
+        raw: Any = io.BytesIO(bytes(self.open(path, OpenMode.READ).data))
+        return io.BufferedReader(raw)
+
+    def read_if_exists(self, path: str) -> bytes | None:
+        with self._mutex:
+            file = self._tree.get(path)
+            return None if file is None else bytes(file.data)
+
+    def exists(self, path: str) -> bool:
+        return path in self._tree
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        with self._mutex:
+            self._require_dir(path)
+            prefix = path.rstrip("/") + "/"
+            return [
+                DirEntry(
+                    name=name[len(prefix) :],
+                    is_dir=file is None,
+                    size_bytes=0 if file is None else len(file.data),
+                )
+                for name, file in sorted(self._tree.items())
+                if name.startswith(prefix) and name != prefix and "/" not in name[len(prefix) :]
+            ]
+
+    def make_dirs(self, path: str) -> None:
+        with self._mutex:
+            parts = path.strip("/").split("/")
+            for i in range(len(parts)):
+                step = "/" + "/".join(parts[: i + 1])
+                if step not in self._tree:
+                    self._change(lambda tree, step=step: tree.__setitem__(step, None))
+
+    def rename(self, source: str, target: str) -> None:
+        with self._mutex:
+            if source not in self._tree:
+                raise _error(ENOENT, source)
+            self._require_dir(_parent(target))
+
+            def move(tree: _Tree) -> None:
+                prefix = source + "/"
+                for path in [p for p in tree if p == source or p.startswith(prefix)]:
+                    tree[target + path[len(source) :]] = tree.pop(path)
+
+            self._change(move)
+
+    def unlink_if_exists(self, path: str) -> None:
+        with self._mutex:
+            if path in self._tree:
+                self._change(lambda tree: tree.pop(path, None))
+
+    def remove_tree(self, path: str) -> None:
+        with self._mutex:
+            self._require_dir(path)
+
+            def remove(tree: _Tree) -> None:
+                for doomed in [p for p in tree if p == path or p.startswith(path + "/")]:
+                    del tree[doomed]
+
+            self._change(remove)
+
+    def sync_dir(self, path: str) -> None:
+        with self._mutex:
+            self._require_dir(path)
+            # One journal for the whole tree, as ext4 and xfs have.
+            self._durable = dict(self._tree)
+            self._journal.clear()
+
+    def device(self, path: str) -> int:
+        self._require_dir(path)
+        return self.device_number
+
+    def space(self, path: str) -> Space:
+        self._require_dir(path)
+        return Space(
+            total_bytes=2 * self.usable_bytes, usable_bytes=self.usable_bytes, free_inodes=1000
+        )
+
+    def try_lock(self, path: str) -> MemFile | None:
+        with self._mutex:
+            if path in self._locks:
+                return None
+            self._locks.add(path)
+            self.open(path, OpenMode.CREATE)
+            return MemLock(lambda: self._locks.discard(path))
+
+    def _change(self, change: Callable[[_Tree], object]) -> None:
+        def apply(tree: _Tree) -> None:
+            change(tree)
+
+        apply(self._tree)
+        self._journal.append(apply)
+
+    def _require_dir(self, path: str) -> None:
+        path = path.rstrip("/") or "/"
+        if path not in self._tree:
+            raise _error(ENOENT, path)
+        if self._tree[path] is not None:
+            raise _error(ENOTDIR, path)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _common_prefix(a: bytearray, b: bytes) -> int:
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, strerror(number), path)
