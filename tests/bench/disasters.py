@@ -1,0 +1,208 @@
+"""How long it takes to be back: a restart after ``kill -9``, and a dead directory.
+
+*Restart*: one broker with 4,000 replicas, each with a record, killed; from the start of the new
+process until it serves and every partition has a leader.
+
+*Dead directory*: three brokers, N replicas in one directory of broker 1, of which a third lead.
+``chmod 000`` (the directory check notices) under load on 12 measured partitions, one producer
+each, acks=all. Told are: death to notice, death to the last new leader in a surviving broker's
+metadata, and the longest time between two acknowledged writes of one partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+from kraftjbod.protocol import kafka_codec
+from tests.bench import machine
+from tests.bench.figures import Report, rss_mb, running_cluster
+from tests.disk import mounts
+from tests.integration import raw
+from tests.integration.checker import Load, judge
+from tests.integration.cluster import Cluster
+
+RESTARTED: Final = 4000
+MEASURED: Final = "measured"
+MEASURED_PARTITIONS: Final = 12
+VICTIM: Final = 1
+_TOPIC_PARTITIONS: Final = 500
+_POLL_S: Final = 0.03
+_DEADLINE_S: Final = 120.0
+_METADATA_VERSION: Final = 9
+_PRODUCE_VERSION: Final = 9
+#: The victim's leaders come back soon after the restart that gives it its second directory.
+_CONTROLLER: Final = {"leader.imbalance.check.interval.seconds": "1"}
+
+
+def restart(report: Report) -> None:
+    """Time until a killed broker with 4,000 replicas serves again."""
+    with running_cluster(brokers=1, dirs=3) as local:
+        cluster = Cluster(local)
+        broker = cluster.brokers[1]
+        started = time.perf_counter()
+        _create_many(cluster, RESTARTED, replication_factor=1)
+        seconds = time.perf_counter() - started
+        report.add(f"create {RESTARTED:,} partitions, 1 broker", seconds, "s")
+        _write_everywhere(broker.address)
+        for daemon in local.daemons:
+            report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=_many(RESTARTED))
+        broker.kill()
+        started = time.perf_counter()
+        broker.start()
+        asyncio.run(local.wait_healthy(timeout_s=_DEADLINE_S))
+        served = time.perf_counter() - started
+        _wait("a leader everywhere", lambda: _count(broker.address, _is_led) == RESTARTED)
+        seconds = time.perf_counter() - started
+        beside = f"page-cache write {machine.page_cache_write_mb_s(str(local.run_dir)):,.0f} MB/s"
+        how = f"kill -9, {_many(RESTARTED)} with a record each; session timeout 9 s included"
+        report.add("restart until it serves", served, "s", beside=beside, how=how)
+        report.add("restart until all lead", seconds, "s", beside=beside, how=how)
+
+
+def one_dead_replica(report: Report) -> None:
+    """Twelve directories with one of the measured replicas each; one dies."""
+    with running_cluster(brokers=3, dirs=MEASURED_PARTITIONS) as local:
+        cluster = Cluster(local)
+        _create_measured(cluster)
+        _measure_death(report, cluster, 1)
+
+
+def many_dead_replicas(report: Report, replicas: int) -> None:
+    """One directory with ``replicas`` replicas, the measured ones among them, dies."""
+    with running_cluster(brokers=3, dirs=1, controller_config=_CONTROLLER) as local:
+        cluster = Cluster(local)
+        _create_many(cluster, replicas - MEASURED_PARTITIONS, replication_factor=3)
+        _create_measured(cluster)
+        # A broker outlives a directory only if it has another one.
+        _add_dir(cluster)
+        _measure_death(report, cluster, replicas)
+        for daemon in local.daemons:
+            report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=_many(replicas))
+
+
+def _measure_death(report: Report, cluster: Cluster, replicas: int) -> None:
+    survivor = cluster.brokers[VICTIM + 1].address
+    victim_dir = cluster.local.dir_path(VICTIM, 1)
+    none = [0] * MEASURED_PARTITIONS
+    with ExitStack() as stack:
+        load = stack.enter_context(Load(cluster.bootstrap, MEASURED, MEASURED_PARTITIONS))
+        cluster.wait("load", lambda: load.flowed_since(none, 200))
+        lost = set(cluster.directories(VICTIM)[str(victim_dir)].sizes)
+        assert len(lost) == replicas, f"{len(lost)} replicas in {victim_dir}"
+        died = time.time()
+        stack.enter_context(mounts.closed_to_owner(str(victim_dir)))
+        _wait("new leaders", lambda: _led_elsewhere(survivor, lost))
+        seconds = time.time() - died
+        before = load.acked_by_partition()
+        cluster.wait("load to go on", lambda: load.flowed_since(before, 200))
+        load.stop()
+        findings = judge(cluster.bootstrap, MEASURED, load).findings
+        assert not findings, findings
+    noticed = cluster.wait_event(cluster.brokers[VICTIM], "log_dir_offline")["timestamp"]
+    name = f"dead dir, {_many(replicas)}"
+    how = "chmod 000 of a directory of broker 1 under load"
+    noticed_s = datetime.datetime.fromisoformat(noticed).timestamp() - died
+    report.add(f"{name}: until it is noticed", noticed_s, "s", how=how)
+    report.add(f"{name}: until the last new leader", seconds, "s", how=how)
+    gaps = sorted(load.gaps_s().values())
+    how = f"worst of {len(gaps)} partitions, one producer each; median {gaps[len(gaps) // 2]:.2f} s"
+    report.add(f"{name}: longest gap between acks", gaps[-1], "s", how=how)
+
+
+def _many(replicas: int) -> str:
+    return f"{replicas:,} replica{'s' if replicas > 1 else ''}"
+
+
+def _create_measured(cluster: Cluster) -> None:
+    cluster.create_topic(
+        MEASURED, partitions=MEASURED_PARTITIONS, replication_factor=3, min_insync_replicas=2
+    )
+
+
+def _create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -> None:
+    """Topics of 500 partitions each until there are enough, all in sync."""
+    address = cluster.brokers[VICTIM].address
+    with cluster.admin() as admin:
+        for number, first in enumerate(range(0, partitions, _TOPIC_PARTITIONS)):
+            count = min(_TOPIC_PARTITIONS, partitions - first)
+            options = {"num_partitions": count, "replication_factor": replication_factor}
+            admin.create_topics({f"many-{number}": options})
+    _wait("all replicas in sync", lambda: _count(address, _is_whole) == partitions)
+
+
+def _write_everywhere(address: str) -> None:
+    """One record for every partition of the cluster."""
+    records = raw.batch([bytes(1000)])
+    request = kafka_codec.message("ProduceRequest")
+    for topic in _topics(address):
+        parts = [
+            request.PartitionProduceData(index=part.partition_index, records=records)
+            for part in topic.partitions
+        ]
+        body = request(
+            acks=1,
+            timeout_ms=10_000,
+            topic_data=[request.TopicProduceData(name=topic.name, partition_data=parts)],
+        )
+        answer = raw.exchange(address, body, _PRODUCE_VERSION)
+        assert all(part.error_code == 0 for part in answer.responses[0].partition_responses)
+
+
+def _add_dir(cluster: Cluster) -> None:
+    """Give the victim a second directory, which takes a restart."""
+    broker = cluster.brokers[VICTIM]
+    address = cluster.brokers[VICTIM + 1].address
+    leaders = _count(address, _is_led_by_victim)
+    cluster.stop_daemon(broker)
+    new = broker.files.directory / "disk-2"
+    new.mkdir()
+    cluster.local.privileges.give(new)
+    with broker.files.config_path.open("a", encoding="utf-8") as config:
+        config.write(f"\nlog.dirs={cluster.local.dir_path(VICTIM, 1)},{new}\n")
+    cluster.start_daemon(broker)
+    everything = _count(address, lambda part: True)
+    _wait("all replicas in sync", lambda: _count(address, _is_whole) == everything)
+    _wait("its leaders to be back", lambda: _count(address, _is_led_by_victim) >= leaders * 0.9)
+
+
+def _is_led(part: Any) -> bool:
+    return bool(part.leader_id >= 0)
+
+
+def _is_whole(part: Any) -> bool:
+    return part.leader_id >= 0 and len(part.isr_nodes) == len(part.replica_nodes)
+
+
+def _is_led_by_victim(part: Any) -> bool:
+    return bool(part.leader_id == VICTIM)
+
+
+def _led_elsewhere(address: str, lost: set[str]) -> bool:
+    """None of the partitions named in ``lost`` is led by the victim or by nobody."""
+    return not any(
+        part.leader_id in (VICTIM, -1) and f"{topic.name}-{part.partition_index}" in lost
+        for topic in _topics(address)
+        for part in topic.partitions
+    )
+
+
+def _count(address: str, wanted: Callable[[Any], bool]) -> int:
+    return sum(wanted(part) for topic in _topics(address) for part in topic.partitions)
+
+
+def _topics(address: str) -> Iterator[Any]:
+    request = kafka_codec.message("MetadataRequest")
+    answer = raw.exchange(address, request(topics=None), _METADATA_VERSION)
+    yield from answer.topics
+
+
+def _wait(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {_DEADLINE_S:.0f} s for {what}"
+        time.sleep(_POLL_S)

@@ -1,0 +1,100 @@
+"""Figures, the table they are printed in, and what every part of the bench shares."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.daemon_process import DaemonProcess
+from tests.bench import machine
+
+START_TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured number, with what the machine can do beside it where that says something."""
+
+    name: str
+    value: float
+    unit: str
+    beside: str = ""
+    how: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that one run measured, in order."""
+
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(self, name: str, value: float, unit: str, *, beside: str = "", how: str = "") -> None:
+        self.figures.append(Figure(name=name, value=value, unit=unit, beside=beside, how=how))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [asdict(figure) for figure in self.figures]
+
+    def print(self) -> None:
+        table = Table(title="kraftjbod bench", title_justify="left")
+        for heading in ("figure", "value", "unit", "the machine beside it", "how"):
+            table.add_column(heading, justify="right" if heading == "value" else "left")
+        for figure in self.figures:
+            table.add_row(
+                figure.name, f"{figure.value:,.6g}", figure.unit, figure.beside, figure.how
+            )
+        Console(width=160).print(table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The same work without a broker, measured in this run."""
+
+    write_mb_s: float
+    copy_mb_s: float
+
+    @classmethod
+    def measure(cls, directory: Path) -> Machine:
+        return cls(
+            write_mb_s=machine.page_cache_write_mb_s(str(directory)),
+            copy_mb_s=machine.loopback_copy_mb_s(),
+        )
+
+    def __str__(self) -> str:
+        return f"write {self.write_mb_s:,.0f}, loopback {self.copy_mb_s:,.0f} MB/s"
+
+
+@contextmanager
+def running_cluster(
+    *, brokers: int, dirs: int, config: Mapping[str, str] | None = None, **more: Any
+) -> Iterator[LocalCluster]:
+    """A fresh cluster that is killed and removed at the end."""
+    run_dir = Path(tempfile.mkdtemp(prefix="kraftjbod-bench-"))
+    run_dir.chmod(0o755)
+    cluster = LocalCluster.create(
+        run_dir / "run", brokers=brokers, dirs=dirs, config=config, **more
+    )
+    try:
+        asyncio.run(cluster.start(timeout_s=START_TIMEOUT_S))
+        yield cluster
+    finally:
+        cluster.kill()
+        shutil.rmtree(run_dir)
+
+
+def rss_mb(daemon: DaemonProcess) -> float:
+    """Resident memory of a daemon in 10**6 bytes."""
+    pid = daemon.pid
+    assert pid is not None, daemon
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

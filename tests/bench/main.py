@@ -1,0 +1,68 @@
+"""``python -m tests.bench.main``: measure, print a table, write ``run/bench.json``.
+
+Every part starts clusters of its own and removes them; ``--only`` names the parts to run.
+All of them together take a few minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tests.bench import disasters, latency, throughput
+from tests.bench.figures import Report
+
+PARTS: Final[dict[str, Callable[[Report], None]]] = {
+    "one-broker": throughput.one_broker,
+    "three-brokers": throughput.three_brokers,
+    "latency": latency.single_produces,
+    "restart": disasters.restart,
+    "dead-dir-1": disasters.one_dead_replica,
+    "dead-dir-1000": partial(disasters.many_dead_replicas, replicas=1000),
+    "dead-dir-4000": partial(disasters.many_dead_replicas, replicas=4000),
+}
+
+
+@click.command(help=__doc__)
+@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="A part; repeatable.")
+@click.option("--out", default="run/bench.json", show_default=True, help="Where the JSON goes.")
+def main(only: tuple[str, ...], out: str) -> None:
+    report = Report()
+    failed = []
+    started = time.time()
+    for name in only or PARTS:
+        click.echo(f"bench: {name} ...", err=True)
+        began = time.monotonic()
+        try:
+            PARTS[name](report)
+        except AssertionError as e:
+            # One part that fails must not hide what the others measured.
+            failed.append(name)
+            click.echo(f"bench: {name} failed: {e}", err=True)
+        click.echo(f"bench: {name} took {time.monotonic() - began:.0f} s", err=True)
+    report.print()
+    document = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "failed": failed,
+        "figures": report.as_json(),
+    }
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    click.echo(f"bench: written to {path}", err=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Produce and consume by librdkafka, MB/s, one broker and three.
+
+One client process beside the daemons on the same machine; three partitions; records of one size
+without keys; a warm-up first. MB are 10**6 bytes of values, as librdkafka counts them.
+A producer's time ends when every record is acknowledged, a consumer's when every record came.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from kraftjbod.tour.cluster_process import LocalCluster
+from tests.bench.figures import Machine, Report, rss_mb, running_cluster
+from tests.bench.rdkafka import BatchProducer, CountingConsumer
+from tests.integration.cluster import Cluster
+
+PARTITIONS: Final = 3
+BYTES: Final = 400_000_000
+_WARM_UP_BYTES: Final = 20_000_000
+_PRODUCER: Final = {
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 500_000,
+}
+_CONSUMER: Final = {
+    "fetch.message.max.bytes": 1_000_000,
+    "queued.max.messages.kbytes": 100_000,
+    "queued.min.messages": 1_000_000,
+    "check.crcs": "false",
+}
+
+
+def one_broker(report: Report) -> None:
+    """acks=1, RF 1: what a single broker takes and gives."""
+    with running_cluster(brokers=1, dirs=3) as local:
+        beside = Machine.measure(local.run_dir)
+        for size in (1000, 100):
+            _produce_and_consume(report, local, size, acks="1", replicas=1, beside=beside)
+        _tell_memory(report, local, "after one broker's load")
+
+
+def three_brokers(report: Report) -> None:
+    """acks=all, RF 3, min.insync.replicas 2."""
+    with running_cluster(brokers=3, dirs=3) as local:
+        beside = Machine.measure(local.run_dir)
+        for size in (1000, 100):
+            _produce_and_consume(report, local, size, acks="all", replicas=3, beside=beside)
+        _tell_memory(report, local, "after three brokers' load")
+
+
+def _produce_and_consume(
+    report: Report, local: LocalCluster, size: int, *, acks: str, replicas: int, beside: Machine
+) -> None:
+    topic = f"bench-{size}"
+    Cluster(local).create_topic(
+        topic,
+        partitions=PARTITIONS,
+        replication_factor=replicas,
+        min_insync_replicas=min(2, replicas),
+    )
+    servers = {"bootstrap.servers": local.bootstrap_servers}
+    value = bytes(range(256)) * (size // 256 + 1)
+    # A third of the bytes for small records: there the records count, not the bytes.
+    total = BYTES if size >= 1000 else BYTES // 2
+    with BatchProducer(topic, {**servers, **_PRODUCER, "acks": acks}) as producer:
+        warmed = _produce(producer, value[:size], _WARM_UP_BYTES // size // PARTITIONS)
+        started = time.perf_counter()
+        produced = _produce(producer, value[:size], total // size // PARTITIONS)
+        seconds = time.perf_counter() - started
+        ends = sum(producer.end_offset(partition) for partition in range(PARTITIONS))
+        assert ends == warmed + produced, f"{ends} records arrived of {warmed + produced}"
+    name = f"{size} B, acks={acks}, {replicas} broker{'s' if replicas > 1 else ''}"
+    how = f"{produced:,} records, {produced / seconds:,.0f} a second"
+    report.add(
+        f"produce {name}", produced * size / seconds / 1e6, "MB/s", beside=str(beside), how=how
+    )
+    _consume(servers, topic, ends // 4)
+    started = time.perf_counter()
+    _consume(servers, topic, ends)
+    seconds = time.perf_counter() - started
+    how = f"{ends:,} records, {ends / seconds:,.0f} a second"
+    report.add(f"consume {name}", ends * size / seconds / 1e6, "MB/s", beside=str(beside), how=how)
+
+
+def _produce(producer: BatchProducer, value: bytes, count_each: int) -> int:
+    """Records for every partition in turn, a few thousand at a time."""
+    left = count_each
+    while left:
+        some = min(left, 5000)
+        for partition in range(PARTITIONS):
+            producer.produce(partition, value, some, at_once=5000)
+        left -= some
+    producer.flush()
+    return count_each * PARTITIONS
+
+
+def _consume(servers: dict[str, str], topic: str, count: int) -> None:
+    with CountingConsumer(topic, {**servers, **_CONSUMER}) as consumer:
+        consumer.consume(PARTITIONS, count)
+
+
+def _tell_memory(report: Report, local: LocalCluster, when: str) -> None:
+    for daemon in local.daemons:
+        report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=when)
