@@ -21,17 +21,17 @@ It never looks into a daemon's data.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.properties import format_properties, parse_properties
@@ -188,7 +188,7 @@ class LocalCluster:
             for broker in self.brokers.values():
                 broker.start()
             self.write_cluster_json()
-            await self.wait_healthy(timeout_s=timeout_s)
+            await self.wait_healthy(self.brokers, timeout_s=timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -207,29 +207,27 @@ class LocalCluster:
         for daemon in self.daemons:
             daemon.kill()
 
-    async def wait_healthy(self, *, timeout_s: float = 60.0) -> None:
-        """Wait until every broker that was started serves clients and knows all the others.
+    async def wait_healthy(
+        self, broker_ids: Iterable[int] | None = None, *, timeout_s: float = 60.0
+    ) -> None:
+        """Wait until each of these brokers (all that run, by default) serves and knows the others.
 
         :raises StartupError: if a daemon ends or the time is over.
         """
-        from kraftjbod.cli.cluster_client import ClusterClient
-
+        if broker_ids is None:
+            broker_ids = [id_ for id_, broker in self.brokers.items() if broker.is_running]
+        expected = frozenset(broker_ids)
         deadline = time.monotonic() + timeout_s
-        expected = {broker.files.node_id for broker in self.brokers.values() if broker.is_running}
-        for broker_id in sorted(expected):
-            broker = self.brokers[broker_id]
-            async with contextlib.AsyncExitStack() as stack:
-                client = ClusterClient([broker.address], request_timeout_ms=2000)
-                stack.push_async_callback(client.close)
-                while not await _sees(client, expected):
-                    self.controller.require_running()
-                    broker.require_running()
-                    if time.monotonic() > deadline:
-                        raise StartupError(
-                            f"{broker.files.name} is not healthy after {timeout_s:.0f} s; its last "
-                            f"words in {broker.files.telemetry_path}:\n{broker.last_words()}"
-                        )
-                    await asyncio.sleep(_POLL_S)
+        for broker in map(self.brokers.__getitem__, sorted(expected)):
+            while not await _sees(broker.address, expected):
+                self.controller.require_running()
+                broker.require_running()
+                if time.monotonic() > deadline:
+                    raise StartupError(
+                        f"{broker.files.name} is not healthy after {timeout_s:.0f} s; the end of "
+                        f"{broker.files.telemetry_path}:\n{broker.last_words()}"
+                    )
+                await asyncio.sleep(_POLL_S)
 
     def write_cluster_json(self) -> Path:
         """Tell other programs where everything is; the file is replaced in one step."""
@@ -324,12 +322,14 @@ def _write_config(
     files.config_path.chmod(0o644)
 
 
-async def _sees(client: Any, expected: set[int]) -> bool:
-    try:
-        metadata = await client.refresh_metadata()
-    except OperatingError:
-        return False
-    return expected <= set(metadata.brokers)
+async def _sees(address: str, expected: frozenset[int]) -> bool:
+    """Whether the broker at ``address`` answers and knows all that are expected."""
+    async with ClusterClient(address, request_timeout_ms=2000) as client:
+        try:
+            metadata = await client.refresh_metadata()
+        except OperatingError:
+            return False
+    return expected <= metadata.brokers.keys()
 
 
 def _describe(daemon: DaemonProcess) -> dict[str, Any]:
@@ -342,11 +342,11 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
         "host": files.host,
         "port": files.port,
         "log_dirs": [
-            {"path": str(path), "directory_id": _directory_id(path)} for path in files.log_dirs
+            {"path": str(path), "directory_id": directory_id(path)} for path in files.log_dirs
         ],
         "metadata_dir": {
             "path": str(files.metadata_dir),
-            "directory_id": _directory_id(files.metadata_dir),
+            "directory_id": directory_id(files.metadata_dir),
         },
         "config": str(files.config_path),
         "telemetry": str(files.telemetry_path),
@@ -354,7 +354,7 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
     }
 
 
-def _directory_id(path: Path) -> str | None:
+def directory_id(path: Path) -> str | None:
     """The id in the directory's ``meta.properties``; ``None`` if it cannot be read."""
     meta = path / "meta.properties"
     try:

@@ -1,0 +1,218 @@
+"""``kraftjbod-console-consumer``: prints the records of a topic, one per line.
+
+Reads all partitions, or one, without a consumer group: nothing is committed, and each run starts
+where its flags say.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import EARLIEST, LATEST, list_offsets
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.cli.console_producer import unescape
+from kraftjbod.cli.consumer import Consumer
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.record_batch import TimestampType
+from kraftjbod.protocol.records import Record
+
+_POLL_MS: Final = 500
+_PRINT_KEYS: Final = frozenset(
+    {
+        "print.timestamp",
+        "print.partition",
+        "print.offset",
+        "print.headers",
+        "print.key",
+        "print.value",
+        "key.separator",
+        "line.separator",
+        "headers.separator",
+        "null.literal",
+    }
+)
+_NO_TIMESTAMP: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPrinter:
+    """How a record becomes a line: the fields of Kafka's own formatter, in its order."""
+
+    fields: frozenset[str]
+    key_separator: bytes
+    line_separator: bytes
+    headers_separator: bytes
+    null_literal: bytes
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> RecordPrinter:
+        unknown = sorted(set(properties) - _PRINT_KEYS)
+        if unknown:
+            raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--property")
+        shown = {"print.value": "true", **properties}
+        return cls(
+            fields=frozenset(
+                key.removeprefix("print.")
+                for key, value in shown.items()
+                if key.startswith("print.") and value.strip().lower() == "true"
+            ),
+            key_separator=unescape(properties.get("key.separator", "\t")).encode(),
+            line_separator=unescape(properties.get("line.separator", "\n")).encode(),
+            headers_separator=unescape(properties.get("headers.separator", ",")).encode(),
+            null_literal=properties.get("null.literal", "null").encode(),
+        )
+
+    def line(self, partition: int, record: Record, timestamp_type: TimestampType) -> bytes:
+        parts = self._parts(partition, record, timestamp_type)
+        return self.key_separator.join(parts) + self.line_separator
+
+    def _parts(
+        self, partition: int, record: Record, timestamp_type: TimestampType
+    ) -> Iterator[bytes]:
+        if "timestamp" in self.fields:
+            yield _timestamp(record.timestamp_ms, timestamp_type)
+        if "partition" in self.fields:
+            yield b"Partition:%d" % partition
+        if "offset" in self.fields:
+            yield b"Offset:%d" % record.offset
+        if "headers" in self.fields:
+            yield self._headers(record)
+        if "key" in self.fields:
+            yield self._or_null(record.key)
+        if "value" in self.fields:
+            yield self._or_null(record.value)
+
+    def _headers(self, record: Record) -> bytes:
+        if not record.headers:
+            return b"NO_HEADERS"
+        return self.headers_separator.join(
+            name.encode() + b":" + self._or_null(value) for name, value in record.headers
+        )
+
+    def _or_null(self, value: bytes | None) -> bytes:
+        return self.null_literal if value is None else value
+
+
+def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
+    if timestamp_ms == _NO_TIMESTAMP:
+        return b"NO_TIMESTAMP"
+    appended = timestamp_type is TimestampType.LOG_APPEND_TIME
+    return b"%s:%d" % (b"LogAppendTime" if appended else b"CreateTime", timestamp_ms)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.option("--topic", required=True, help="Topic to read.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+@click.option("--offset", metavar="N|earliest|latest", help="Where to start; needs --partition.")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest records.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("--timeout-ms", type=click.IntRange(min=0), help="End when none comes for so long.")
+@click.option(
+    "--property",
+    "--formatter-property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="print.key, print.value, print.timestamp, print.partition, print.offset, print.headers, "
+    "key.separator, line.separator, headers.separator, null.literal.",
+)
+def main(
+    bootstrap_server: str,
+    command_config: str | None,
+    topic: str,
+    partition: int | None,
+    offset: str | None,
+    from_beginning: bool,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    properties: tuple[str, ...],
+) -> None:
+    """Print the records of a topic."""
+    if offset is not None and partition is None:
+        raise click.UsageError("The partition is required when offset is specified.")
+    if offset is not None and from_beginning:
+        raise click.UsageError("From-beginning and offset cannot be specified together.")
+    start = offset or ("earliest" if from_beginning else "latest")
+    if start not in ("earliest", "latest") and not start.isdigit():
+        raise click.BadParameter(f"{start!r}: a number, earliest or latest", param_hint="--offset")
+    printer = RecordPrinter.from_properties(parse_pairs(properties, "--property"))
+    reading = _Reading(topic, partition, start, max_messages, timeout_ms, printer)
+    run(reading.run(make_client(bootstrap_server, command_config)))
+
+
+class _Reading:
+    """One run of the tool; ``total`` counts the records printed."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int | None,
+        start: str,
+        max_messages: int | None,
+        timeout_ms: int | None,
+        printer: RecordPrinter,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._start = start
+        self._max_messages = max_messages
+        self._timeout_ms = timeout_ms
+        self._printer = printer
+        self._out: BinaryIO = sys.stdout.buffer
+        self.total = 0
+
+    async def run(self, client: ClusterClient) -> None:
+        async with client:
+            offsets = await client.retry(lambda: self._offsets(client))
+            consumer = Consumer(client, self._topic, offsets)
+            try:
+                await self._read(consumer)
+            finally:
+                print(f"Processed a total of {self.total} messages", file=sys.stderr)
+                await consumer.close()
+
+    async def _offsets(self, client: ClusterClient) -> dict[int, int]:
+        metadata = await client.refresh_metadata([self._topic])
+        partitions = list(metadata.topic(self._topic).partitions)
+        if self._partition is not None:
+            if self._partition not in partitions:
+                raise OperatingError(
+                    f"{self._topic} has no partition {self._partition}",
+                    code=ErrorCode.INVALID_PARTITIONS,
+                )
+            partitions = [self._partition]
+        if self._start.isdigit():
+            return dict.fromkeys(partitions, int(self._start))
+        timestamp = EARLIEST if self._start == "earliest" else LATEST
+        return await list_offsets(client, self._topic, partitions, timestamp)
+
+    async def _read(self, consumer: Consumer) -> None:
+        quiet_since = time.monotonic()
+        while True:
+            arrived = await consumer.poll(min(_POLL_MS, self._timeout_ms or _POLL_MS))
+            for fetched in arrived:
+                for header, record in fetched:
+                    line = self._printer.line(fetched.partition, record, header.timestamp_type)
+                    self._out.write(line)
+                    self.total += 1
+                    if self.total == self._max_messages:
+                        self._out.flush()
+                        return
+            now = time.monotonic()
+            if arrived:
+                self._out.flush()
+                quiet_since = now
+            elif self._timeout_ms is not None and (now - quiet_since) * 1000 >= self._timeout_ms:
+                return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""``kraftjbod-console-producer``: each line of standard input becomes a record.
+
+Records with a key go where Kafka's own clients would put them, the others round robin by batch.
+What has been read is sent at once and acknowledged before more is read, so a slow cluster slows
+the pipe down and memory stays small.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, cast
+
+import click
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.cli.partitioner import partition_of
+from kraftjbod.cli.producer import ACKS_ALL, Producer, now_ms
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.protocol.records import Record
+
+_CODECS: Final = ("none", "gzip")
+_ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
+_READ_BYTES: Final = 1024 * 1024
+_READER_KEYS: Final = frozenset({"parse.key", "key.separator", "null.marker"})
+
+
+class BadLineError(KraftJbodError):
+    """A line of the input is not what the reader's properties promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineReader:
+    """How a line becomes key and value."""
+
+    parse_key: bool = False
+    key_separator: bytes = b"\t"
+    null_marker: bytes | None = None
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
+        unknown = sorted(set(properties) - _READER_KEYS)
+        if unknown:
+            raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--property")
+        marker = properties.get("null.marker")
+        return cls(
+            parse_key=properties.get("parse.key", "false").strip().lower() == "true",
+            key_separator=unescape(properties.get("key.separator", "\t")).encode(),
+            null_marker=None if marker is None else marker.encode(),
+        )
+
+    def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
+        """:raises BadLineError: if a key should be there and is not."""
+        key: bytes | None = None
+        value: bytes | None = line
+        if self.parse_key:
+            key, separator, value = line.partition(self.key_separator)
+            if not separator:
+                text = line.decode(errors="replace")
+                raise BadLineError(f"No key separator found on line number {number}: '{text}'")
+        if self.null_marker is not None:
+            key = None if key == self.null_marker else key
+            value = None if value == self.null_marker else value
+        return Record(key=key, value=value, timestamp_ms=timestamp_ms)
+
+
+def unescape(text: str) -> str:
+    r"""``\t`` and ``\n`` as a shell user writes them, for tab and newline."""
+    return text.replace("\\t", "\t").replace("\\n", "\n")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.option("--topic", required=True, help="Topic to send to.")
+@click.option(
+    "--property",
+    "--reader-property",
+    "reader",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="parse.key, key.separator, null.marker.",
+)
+@click.option(
+    "--producer-property",
+    "--command-property",
+    "producer",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="acks, compression.type, batch.size, request.timeout.ms.",
+)
+@click.option("--request-required-acks", type=click.Choice(sorted(_ACKS)), help="all, 1 or 0.")
+@click.option("--compression-codec", type=click.Choice(_CODECS), help="None by default.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Bytes of values per batch.")
+@click.option("--request-timeout-ms", type=click.IntRange(min=1), help="Per request.")
+@click.option("--max-block-ms", type=click.IntRange(min=1), help="Until a batch is given up.")
+@click.option("--sync", is_flag=True, expose_value=False, help="Accepted; it always is.")
+def main(bootstrap_server: str, command_config: str | None, topic: str, **flags: Any) -> None:
+    """Send lines of standard input to a topic."""
+    settings = {
+        "acks": "all",
+        "compression.type": "none",
+        "batch.size": "65536",
+        "request.timeout.ms": "30000",
+        "delivery.timeout.ms": "120000",
+        **parse_pairs(flags["producer"], "--producer-property"),
+    }
+    for key, given in (
+        ("acks", flags["request_required_acks"]),
+        ("compression.type", flags["compression_codec"]),
+        ("batch.size", flags["batch_size"]),
+        ("request.timeout.ms", flags["request_timeout_ms"]),
+        ("delivery.timeout.ms", flags["max_block_ms"]),
+    ):
+        if given is not None:
+            settings[key] = str(given)
+    _require_known(settings)
+    reader = LineReader.from_properties(parse_pairs(flags["reader"], "--property"))
+    run(_perform(make_client(bootstrap_server, command_config), topic, settings, reader))
+
+
+def _require_known(settings: Mapping[str, str]) -> None:
+    hint = "--producer-property"
+    if settings["acks"] not in _ACKS:
+        raise click.BadParameter(f"acks={settings['acks']}: all, 1 or 0", param_hint=hint)
+    if settings["compression.type"] not in _CODECS:
+        codecs = ", ".join(_CODECS)
+        raise click.BadParameter(f"compression.type: one of {codecs}", param_hint=hint)
+    for key in ("batch.size", "request.timeout.ms", "delivery.timeout.ms"):
+        if not settings[key].isdigit():
+            raise click.BadParameter(f"{key}={settings[key]}: a number", param_hint=hint)
+
+
+async def _perform(
+    client: ClusterClient, topic: str, settings: Mapping[str, str], reader: LineReader
+) -> None:
+    async with client:
+        partitions = await client.retry(lambda: _partition_count(client, topic))
+        producer = Producer(
+            client,
+            topic,
+            acks=_ACKS[settings["acks"]],
+            request_timeout_ms=int(settings["request.timeout.ms"]),
+            delivery_timeout_ms=int(settings["delivery.timeout.ms"]),
+            gzip=settings["compression.type"] == "gzip",
+        )
+        batch_bytes = int(settings["batch.size"])
+        turn = count()
+        number = 1
+        with _progress() as advance:
+            async for lines in _chunks_of_lines():
+                now = now_ms()
+                records = [reader.record(line, n, now) for n, line in enumerate(lines, number)]
+                number += len(records)
+                batches = list(_batches(records, partitions, turn, batch_bytes))
+                await asyncio.gather(*(producer.send(p, batch) for p, batch in batches))
+                advance(len(records))
+
+
+async def _partition_count(client: ClusterClient, topic: str) -> int:
+    """Also makes the cluster create the topic, where it does that."""
+    metadata = await client.refresh_metadata([topic], create_missing=True)
+    return len(metadata.topic(topic).partitions)
+
+
+def _batches(
+    records: Iterable[Record], partitions: int, turn: Iterator[int], batch_bytes: int
+) -> Iterator[tuple[int, list[Record]]]:
+    """Records in batches, each with its partition; order holds per partition."""
+    open_batches: dict[int | None, tuple[list[Record], int]] = {}
+    for record in records:
+        slot = None if record.key is None else partition_of(record.key, partitions)
+        batch, size = open_batches.get(slot, ([], 0))
+        batch.append(record)
+        size += len(record.value or b"") + len(record.key or b"")
+        open_batches[slot] = (batch, size)
+        if size >= batch_bytes:
+            del open_batches[slot]
+            yield next(turn) % partitions if slot is None else slot, batch
+    for slot, (batch, _) in open_batches.items():
+        yield next(turn) % partitions if slot is None else slot, batch
+
+
+async def _chunks_of_lines() -> AsyncIterator[list[bytes]]:
+    """Whole lines without their ends, as many as are there at a time."""
+    loop = asyncio.get_running_loop()
+    source = cast(io.BufferedReader, sys.stdin.buffer)
+    prompt = sys.stdin.isatty()
+    rest = b""
+    while True:
+        if prompt:
+            click.echo(">", nl=False)
+        # A thread waits for the terminal or the pipe, so that the loop does not.
+        chunk = await loop.run_in_executor(None, source.read1, _READ_BYTES)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+        if not chunk:
+            break
+    if rest:
+        yield [rest]
+
+
+def _progress() -> AbstractContextManager[Any]:
+    """Gives a function that counts records; shown only to a terminal that does not type them."""
+    if sys.stdin.isatty() or not sys.stderr.isatty():
+        return nullcontext(lambda records: None)
+    from kraftjbod.cli.progress import counter
+
+    return counter("sent")
+
+
+if __name__ == "__main__":
+    main()

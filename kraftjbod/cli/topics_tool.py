@@ -1,0 +1,276 @@
+"""``kraftjbod-topics``: create, list, describe, grow and delete topics, as Kafka's tool does.
+
+A topic option names one topic for ``--create`` and is a regular expression for the other actions,
+where a comma separates alternatives.
+Adds ``Offline`` to Kafka's line of a partition, and ``--json``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import (
+    create_partitions,
+    create_topic,
+    delete_topic,
+    topic_configs,
+)
+from kraftjbod.cli.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
+from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicId
+
+_ACTIONS: Final = ("create", "delete", "list", "describe", "alter")
+_COLLISION: Final = (
+    "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_')"
+    " could collide. To avoid issues it is best to use either, but not both."
+)
+
+
+class TopicCommandError(KraftJbodError):
+    """The order makes no sense for the topics that there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for; the fields are named as the flags."""
+
+    topic: str | None
+    partitions: int | None
+    replication_factor: int | None
+    replica_assignment: str | None
+    configs: Mapping[str, str]
+    if_exists: bool
+    if_not_exists: bool
+    under_replicated_partitions: bool
+    unavailable_partitions: bool
+    exclude_internal: bool
+    as_json: bool
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.option("--create", "action", flag_value="create", help="Create a topic.")
+@click.option("--delete", "action", flag_value="delete", help="Delete topics.")
+@click.option("--list", "action", flag_value="list", help="List topic names.")
+@click.option("--describe", "action", flag_value="describe", help="Show topics in detail.")
+@click.option("--alter", "action", flag_value="alter", help="Give topics more partitions.")
+@click.option("--topic", help="Name for --create, else a regular expression.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Replicas per partition.")
+@click.option("--replica-assignment", metavar="1:2,2:3,...", help="Brokers of each partition.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@click.option("--if-exists", is_flag=True, help="A missing topic is no error.")
+@click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
+@click.option("--under-replicated-partitions", is_flag=True, help="Only those not fully in sync.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
+def main(
+    bootstrap_server: str,
+    command_config: str | None,
+    action: str | None,
+    configs: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Manage topics of a Kafka cluster."""
+    if action is None:
+        raise click.UsageError("give exactly one of " + ", ".join(f"--{a}" for a in _ACTIONS))
+    options = Options(configs=parse_pairs(configs, "--config"), **flags)
+    _require_sense(action, options)
+    run(
+        _perform(bootstrap_server, command_config, action, options),
+        failed="Error while executing topic command ",
+    )
+
+
+def _require_sense(action: str, options: Options) -> None:
+    if action in ("create", "delete", "alter") and options.topic is None:
+        raise click.UsageError(f"--{action} needs --topic")
+    if action == "alter" and options.partitions is None:
+        raise click.UsageError("--alter needs --partitions")
+    if options.replica_assignment and (options.partitions or options.replication_factor):
+        raise click.UsageError(
+            "--replica-assignment decides --partitions and --replication-factor itself"
+        )
+
+
+async def _perform(
+    bootstrap_server: str, command_config: str | None, action: str, options: Options
+) -> None:
+    async with make_client(bootstrap_server, command_config) as client:
+        match action:
+            case "create":
+                await _create(client, options)
+            case "delete":
+                for topic in await _matching(client, options):
+                    await client.retry(partial(delete_topic, client, topic.name))
+            case "alter":
+                for topic in await _matching(client, options):
+                    await create_partitions(client, topic.name, options.partitions or 0)
+            case "list":
+                _list(await _matching(client, options, may_be_none=True), options)
+            case "describe":
+                await _describe(client, await _matching(client, options), options)
+
+
+async def _create(client: ClusterClient, options: Options) -> None:
+    assert options.topic is not None
+    if not options.as_json and ("." in options.topic or "_" in options.topic):
+        click.echo(_COLLISION)
+    assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else {}
+    await client.retry(client.refresh_metadata)
+    try:
+        await create_topic(
+            client,
+            options.topic,
+            partitions=options.partitions or -1,
+            replication_factor=options.replication_factor or -1,
+            assignment=assignment,
+            configs=options.configs,
+        )
+    except OperatingError as e:
+        if e.code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
+            return
+        raise
+    click.echo(
+        json.dumps({"created": options.topic})
+        if options.as_json
+        else f"Created topic {options.topic}."
+    )
+
+
+def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
+    """``1:2,2:3`` is partition 0 on brokers 1 and 2, partition 1 on brokers 2 and 3.
+
+    :raises TopicCommandError: naming the part that is not a list of brokers.
+    """
+    assignment = {}
+    for partition, part in enumerate(text.split(",")):
+        brokers = part.strip().split(":")
+        if not all(broker.strip().isdigit() for broker in brokers):
+            raise TopicCommandError(f"replica assignment {part!r} is not brokers as 1:2:3")
+        assignment[partition] = tuple(map(int, brokers))
+        if len(set(assignment[partition])) != len(brokers):
+            raise TopicCommandError(f"Partition replica lists may not contain duplicates: {part}")
+    if len({len(brokers) for brokers in assignment.values()}) != 1:
+        raise TopicCommandError("every partition needs the same number of replicas")
+    return assignment
+
+
+async def _matching(
+    client: ClusterClient, options: Options, *, may_be_none: bool = False
+) -> list[TopicMetadata]:
+    """The topics that ``--topic`` means, by name.
+
+    :raises TopicCommandError: if it names none, unless that is no error.
+    """
+    metadata = await client.retry(client.refresh_metadata)
+    pattern = re.compile((options.topic or ".*").replace(",", "|"))
+    found = [
+        topic
+        for name, topic in sorted(metadata.topics.items())
+        if pattern.fullmatch(name) and not (options.exclude_internal and topic.is_internal)
+    ]
+    if not found and options.topic and not (options.if_exists or may_be_none):
+        raise TopicCommandError(f"Topic '{options.topic}' does not exist as expected")
+    return found
+
+
+def _list(topics: Iterable[TopicMetadata], options: Options) -> None:
+    names = [topic.name for topic in topics]
+    if options.as_json:
+        click.echo(json.dumps({"topics": names}))
+        return
+    for name in names:
+        click.echo(name)
+
+
+async def _describe(client: ClusterClient, topics: list[TopicMetadata], options: Options) -> None:
+    configs: Mapping[str, Mapping[str, str | None]] = {}
+    if topics:
+        configs = await client.retry(
+            lambda: topic_configs(client, [topic.name for topic in topics])
+        )
+    shown = [(topic, _shown_partitions(topic, options)) for topic in topics]
+    if options.as_json:
+        document = [_as_json(topic, configs[topic.name], parts) for topic, parts in shown]
+        click.echo(json.dumps({"topics": document}))
+        return
+    only_some = options.under_replicated_partitions or options.unavailable_partitions
+    for topic, partitions in shown:
+        if not only_some:
+            click.echo(topic_line(topic, configs[topic.name]))
+        for partition in partitions:
+            click.echo(partition_line(topic.name, partition))
+
+
+def _shown_partitions(topic: TopicMetadata, options: Options) -> list[PartitionMetadata]:
+    return [
+        partition
+        for partition in topic.partitions.values()
+        if not (
+            options.under_replicated_partitions and len(partition.isr) >= len(partition.replicas)
+        )
+        and not (options.unavailable_partitions and partition.leader >= 0)
+    ]
+
+
+def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:
+    """Kafka's line of a topic."""
+    replicas = max((len(p.replicas) for p in topic.partitions.values()), default=0)
+    settings = ",".join(f"{key}={value}" for key, value in sorted(configs.items()))
+    return (
+        f"Topic: {topic.name}\tTopicId: {TopicId(topic.topic_id)}\t"
+        f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replicas}\t"
+        f"Configs: {settings}"
+    )
+
+
+def partition_line(topic: str, partition: PartitionMetadata) -> str:
+    """Kafka's line of a partition, and which of its replicas are offline."""
+    leader = str(partition.leader) if partition.leader >= 0 else "none"
+    return (
+        f"\tTopic: {topic}\tPartition: {partition.partition}\tLeader: {leader}\t"
+        f"Replicas: {_ids(partition.replicas)}\tIsr: {_ids(partition.isr)}\t"
+        f"Offline: {_ids(partition.offline_replicas)}"
+    )
+
+
+def _ids(broker_ids: Iterable[int]) -> str:
+    return ",".join(map(str, broker_ids))
+
+
+def _as_json(
+    topic: TopicMetadata,
+    configs: Mapping[str, str | None],
+    partitions: list[PartitionMetadata],
+) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": str(TopicId(topic.topic_id)),
+        "is_internal": topic.is_internal,
+        "configs": dict(configs),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": partition.replicas,
+                "isr": partition.isr,
+                "offline_replicas": partition.offline_replicas,
+            }
+            for partition in partitions
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""A disk dies under load: which one, how, what was seen when, and how it comes back.
+
+The disk is a log directory; it dies by ``chmod 000``. Times come from three places: this
+process's clock, the broker's telemetry, and the clients' own acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.cli.cluster_admin import describe_log_dirs
+from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.tour.workload import Gap, PartitionLoad
+
+_POLL_S: Final = 0.02
+_BEFORE_S: Final = 0.5
+_AFTER_S: Final = 15.0
+_NOTICED = "log_dir_offline"
+_REPORTED = "log_dir_failure_acknowledged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """The log directory that will die, and the partitions that are led from it."""
+
+    broker_id: int
+    path: Path
+    led: frozenset[int]
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """Something that happened ``after_ms`` the disk died; ``None``: it was never seen."""
+
+    what: str
+    after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """When it happened, by both clocks, and which mode the directory had."""
+
+    at_s: float
+    wall_s: float
+    mode: int
+
+
+async def choose_victim(client: ClusterClient, topic: str, cluster: LocalCluster) -> Victim:
+    """The log directory from which most partitions of ``topic`` are led."""
+    metadata = await client.retry(lambda: client.refresh_metadata([topic]))
+    leaders = {p.partition: p.leader for p in metadata.topic(topic).partitions.values()}
+    candidates = []
+    for broker_id in cluster.brokers:
+        for log_dir in await describe_log_dirs(client, broker_id):
+            hosted = {r.partition for r in log_dir.replicas if r.topic == topic}
+            led = frozenset(p for p in hosted if leaders[p] == broker_id)
+            candidates.append(
+                Victim(broker_id=broker_id, path=Path(log_dir.path), led=led, replicas=len(hosted))
+            )
+    return max(candidates, key=lambda victim: (len(victim.led), victim.replicas))
+
+
+def kill_disk(path: Path) -> Death:
+    """From now on nothing in ``path`` can be opened by a daemon."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.chmod(0)
+    return Death(at_s=time.monotonic(), wall_s=time.time(), mode=mode)
+
+
+def restore_disk(path: Path, death: Death) -> None:
+    path.chmod(death.mode)
+
+
+async def wait_for_new_leaders(
+    client: ClusterClient, topic: str, victim: Victim, *, timeout_s: float
+) -> float | None:
+    """The instant (monotonic) when no partition was led from the dead disk any more."""
+
+    def all_moved(metadata: ClusterMetadata) -> bool:
+        partitions = metadata.topic(topic).partitions
+        return all(partitions[p].leader not in (-1, victim.broker_id) for p in victim.led)
+
+    return await _seen(client, topic, all_moved, timeout_s)
+
+
+async def wait_in_sync(client: ClusterClient, topic: str, *, timeout_s: float) -> None:
+    """:raises StartupError: if some partition still lacks a replica when the time is over."""
+
+    def all_in_sync(metadata: ClusterMetadata) -> bool:
+        partitions = metadata.topic(topic).partitions.values()
+        return all(sorted(p.isr) == sorted(p.replicas) for p in partitions)
+
+    if await _seen(client, topic, all_in_sync, timeout_s) is None:
+        raise StartupError(f"{topic} is not in sync again after {timeout_s:.0f} s")
+
+
+async def _seen(
+    client: ClusterClient,
+    topic: str,
+    wanted: Callable[[ClusterMetadata], bool],
+    timeout_s: float,
+) -> float | None:
+    deadline = time.monotonic() + timeout_s
+    last_error: OperatingError | None = None
+    while time.monotonic() < deadline:
+        try:
+            if wanted(await client.refresh_metadata([topic])):
+                return time.monotonic()
+        except OperatingError as e:
+            last_error = e
+        await asyncio.sleep(_POLL_S)
+    if last_error is not None:
+        raise last_error
+    return None
+
+
+async def wait_clients_back(
+    loads: Sequence[PartitionLoad], victim: Victim, since_s: float, *, timeout_s: float
+) -> bool:
+    """Whether each partition that lost its leader was written to again after ``since_s``."""
+    deadline = time.monotonic() + timeout_s
+    waiting = [load for load in loads if load.partition in victim.led]
+    while waiting and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_S)
+        waiting = [load for load in waiting if not load.acks or load.acks[-1].at_s <= since_s]
+    return not waiting
+
+
+def tell_timeline(
+    death: Death,
+    broker: DaemonProcess,
+    directory_id: str | None,
+    led_elsewhere_s: float | None,
+    gaps: Mapping[int, Gap],
+    victim: Victim,
+) -> list[Milestone]:
+    """What happened when, in the order of the story."""
+    back_s = max((gaps[p].end_s for p in victim.led), default=None)
+    return [
+        Milestone(what="the disk dies (chmod 000)", after_ms=0),
+        Milestone(
+            what="the broker notices and takes the directory offline",
+            after_ms=_told_after_ms(broker, _NOTICED, directory_id, death),
+        ),
+        Milestone(
+            what="the controller has recorded it and chosen new leaders",
+            after_ms=_told_after_ms(broker, _REPORTED, directory_id, death),
+        ),
+        Milestone(
+            what="every partition is seen with its new leader",
+            after_ms=_ms_after(led_elsewhere_s, death),
+        ),
+        Milestone(
+            what="every client that wrote to the dead disk writes again",
+            after_ms=_ms_after(back_s, death),
+        ),
+    ]
+
+
+def gaps_around(loads: Sequence[PartitionLoad], death: Death) -> dict[int, Gap]:
+    """By partition, the longest time without an acknowledged write around the death."""
+    return {
+        load.partition: load.longest_gap(death.at_s - _BEFORE_S, death.at_s + _AFTER_S)
+        for load in loads
+    }
+
+
+def leaders_by_broker(metadata: ClusterMetadata, topic: str) -> Counter[int]:
+    return Counter(p.leader for p in metadata.topic(topic).partitions.values())
+
+
+def _ms_after(instant_s: float | None, death: Death) -> int | None:
+    return None if instant_s is None else max(0, round((instant_s - death.at_s) * 1000))
+
+
+def _told_after_ms(
+    broker: DaemonProcess, event: str, directory_id: str | None, death: Death
+) -> int | None:
+    """When the broker told of ``event`` for the first time after the death."""
+    for told in broker.events(event):
+        at_s = datetime.fromisoformat(told["timestamp"]).timestamp()
+        if told.get("directory_id") == directory_id and at_s >= death.wall_s - 0.001:
+            return max(0, round((at_s - death.wall_s) * 1000))
+    return None

@@ -1,0 +1,331 @@
+"""``make run``, ``make up`` and ``make stop``.
+
+The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
+busiest log directory under load, reads everything back, repairs the disk, and leaves the cluster
+up. It exits with 0 only if nothing that was acknowledged is missing, doubled, changed or out of
+order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from kraftjbod.cli.cluster_admin import create_topic
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import KraftJbodError, StartupError
+from kraftjbod.tour import disk_death
+from kraftjbod.tour.check import Findings, read_back
+from kraftjbod.tour.cluster_process import (
+    CONTROLLER_PORT,
+    FIRST_CLIENT_PORT,
+    LocalCluster,
+    directory_id,
+)
+from kraftjbod.tour.disk_death import Death, Victim
+from kraftjbod.tour.privileges import chmod_bites
+from kraftjbod.tour.report import Reporter, tour_document, write_json
+from kraftjbod.tour.source_lines import deal_standard_library
+from kraftjbod.tour.workload import Workload
+
+TOPIC: Final = "python-source"
+PARTITIONS: Final = 12
+REPLICATION_FACTOR: Final = 3
+GOAL_GAP_MS: Final = 1000
+
+_KILL_AT: Final = 0.4
+_LOAD_MAX_S: Final = 90.0
+_LOAD_AFTER_S: Final = 2.0
+_FAILOVER_TIMEOUT_S: Final = 40.0
+_REPAIR_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.05
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="kraftjbod-tour", description=__doc__)
+    parser.add_argument("action", choices=("run", "up", "stop"))
+    parser.add_argument("--run-dir", type=Path, default=Path("run"), help="where state lives")
+    options = parser.parse_args(argv)
+    reporter = Reporter(Console())
+    work = {"run": run, "up": up, "stop": stop}[options.action]
+    try:
+        return asyncio.run(work(options.run_dir, reporter))
+    except KraftJbodError as e:
+        reporter.trouble(str(e))
+    except KeyboardInterrupt:
+        reporter.trouble("interrupted")
+    return 1
+
+
+async def run(run_dir: Path, reporter: Reporter) -> int:
+    """The tour, from empty disks to a repaired cluster."""
+    await _clear(run_dir, reporter)
+    cluster = await _start_new(run_dir, reporter)
+    try:
+        await _require_mortal_disks(cluster)
+        is_good = await _Tour(cluster, reporter).take()
+    except BaseException:
+        # A half-done story is no cluster to leave behind; its files stay for a look.
+        cluster.kill()
+        raise
+    reporter.step("The cluster stays up.")
+    reporter.addresses(cluster)
+    return 0 if is_good else 1
+
+
+async def up(run_dir: Path, reporter: Reporter) -> int:
+    """The same cluster without the tour; one that was stopped starts again with its data."""
+    cluster = LocalCluster.load(run_dir)
+    if cluster is None:
+        cluster = await _start_new(run_dir, reporter)
+    elif cluster.is_running:
+        reporter.step("The cluster is up already.")
+    else:
+        await cluster.stop()
+        reporter.step("Starting the stopped cluster with its data.")
+        await cluster.start()
+    reporter.addresses(cluster)
+    return 0
+
+
+async def stop(run_dir: Path, reporter: Reporter) -> int:
+    """Stop what runs; data stays."""
+    cluster = LocalCluster.load(run_dir)
+    if cluster is None or not any(daemon.is_running for daemon in cluster.daemons):
+        reporter.step("No cluster is running.")
+        return 0
+    killed = await cluster.stop()
+    cluster.write_cluster_json()
+    if killed:
+        reporter.trouble(f"Had to be killed: {', '.join(killed)}.")
+        return 1
+    reporter.step("The cluster is stopped; `make up` starts it again with its data.")
+    return 0
+
+
+async def _clear(run_dir: Path, reporter: Reporter) -> None:
+    """Stop a cluster of an earlier run and remove its data, so that the tour starts alone."""
+    cluster = LocalCluster.load(run_dir)
+    if cluster is None:
+        return
+    if any(daemon.is_running for daemon in cluster.daemons):
+        reporter.step("A cluster is running: it is stopped, and the tour starts from empty disks.")
+        await cluster.stop()
+    for daemon in cluster.daemons:
+        for log_dir in daemon.files.log_dirs:
+            if log_dir.exists():
+                log_dir.chmod(0o755)
+        shutil.rmtree(daemon.files.directory, ignore_errors=True)
+    (cluster.run_dir / "cluster.json").unlink()
+
+
+async def _start_new(run_dir: Path, reporter: Reporter) -> LocalCluster:
+    began_s = time.monotonic()
+    cluster = LocalCluster.create(
+        run_dir,
+        first_client_port=FIRST_CLIENT_PORT,
+        controller_port=CONTROLLER_PORT,
+        config={"min.insync.replicas": "2"},
+    )
+    brokers = len(cluster.brokers)
+    reporter.step(f"Starting 1 controller and {brokers} brokers with 3 log directories each.")
+    reporter.note(f"daemons run {cluster.privileges.description}")
+    await cluster.start()
+    reporter.note(f"healthy after {time.monotonic() - began_s:.1f} s")
+    return cluster
+
+
+async def _require_mortal_disks(cluster: LocalCluster) -> None:
+    if not await asyncio.to_thread(chmod_bites, cluster.privileges, cluster.run_dir):
+        raise StartupError("chmod does not keep daemons out here, so no disk can be killed")
+
+
+class _Tour:
+    """One telling of the story."""
+
+    def __init__(self, cluster: LocalCluster, reporter: Reporter) -> None:
+        self._cluster = cluster
+        self._reporter = reporter
+        #: Of the victim; read before it dies.
+        self._directory_id: str | None = None
+
+    async def take(self) -> bool:
+        """Whether nothing was lost and everything came back."""
+        workload = Workload(deal_standard_library(PARTITIONS), max_s=_LOAD_MAX_S)
+        async with ClusterClient(self._cluster.bootstrap_servers) as client:
+            await self._create_topic(client)
+            self._reporter.step(
+                f"Producing every line of Python's standard library: {workload.lines:,} records, "
+                f"{PARTITIONS} producers, acks=all, as fast as they go."
+            )
+            producing = asyncio.create_task(workload.run(self._cluster.bootstrap_servers, TOPIC))
+            try:
+                victim, death = await self._kill_a_disk(client, workload, producing)
+                try:
+                    return await self._tell_the_rest(client, workload, producing, victim, death)
+                finally:
+                    disk_death.restore_disk(victim.path, death)
+            finally:
+                producing.cancel()
+                await asyncio.gather(producing, return_exceptions=True)
+
+    async def _create_topic(self, client: ClusterClient) -> None:
+        await client.retry(client.refresh_metadata)
+        await create_topic(
+            client,
+            TOPIC,
+            partitions=PARTITIONS,
+            replication_factor=REPLICATION_FACTOR,
+            configs={"min.insync.replicas": "2"},
+        )
+        await disk_death.wait_in_sync(client, TOPIC, timeout_s=_FAILOVER_TIMEOUT_S)
+        self._reporter.step(
+            f"Created topic {TOPIC}: {PARTITIONS} partitions, {REPLICATION_FACTOR} replicas each, "
+            "min.insync.replicas=2."
+        )
+
+    async def _kill_a_disk(
+        self, client: ClusterClient, workload: Workload, producing: asyncio.Task[None]
+    ) -> tuple[Victim, Death]:
+        target = int(workload.lines * _KILL_AT)
+        with self._reporter.bar("records acknowledged", target) as show:
+            while workload.acked < target:
+                if producing.done():
+                    producing.result()
+                    raise StartupError(f"producing ended early: {_errors(workload)}")
+                show(workload.acked)
+                await asyncio.sleep(_POLL_S)
+        victim = await disk_death.choose_victim(client, TOPIC, self._cluster)
+        self._directory_id = directory_id(victim.path)
+        self._reporter.step(
+            f"Killing the busiest disk under load: {victim.path.name} of broker "
+            f"{victim.broker_id}, with {victim.replicas} replicas, {len(victim.led)} of them "
+            "leaders (chmod 000)."
+        )
+        return victim, disk_death.kill_disk(victim.path)
+
+    async def _tell_the_rest(
+        self,
+        client: ClusterClient,
+        workload: Workload,
+        producing: asyncio.Task[None],
+        victim: Victim,
+        death: Death,
+    ) -> bool:
+        led_elsewhere_s = await disk_death.wait_for_new_leaders(
+            client, TOPIC, victim, timeout_s=_FAILOVER_TIMEOUT_S
+        )
+        await disk_death.wait_clients_back(
+            workload.loads, victim, led_elsewhere_s or death.at_s, timeout_s=_FAILOVER_TIMEOUT_S
+        )
+        await asyncio.sleep(_LOAD_AFTER_S)
+        workload.stop()
+        with self._reporter.bar("records acknowledged", workload.lines) as show:
+            while not producing.done():
+                show(min(workload.acked, workload.lines))
+                await asyncio.wait({producing}, timeout=_POLL_S)
+        producing.result()
+        figures = _figures(workload)
+        self._reporter.note(
+            f"{workload.acked:,} records acknowledged in {figures['seconds']:.1f} s, "
+            f"{figures['records_per_s']:,.0f} records/s, {figures['mb_per_s']:.1f} MB/s"
+        )
+        gaps = disk_death.gaps_around(workload.loads, death)
+        milestones = disk_death.tell_timeline(
+            death,
+            self._cluster.brokers[victim.broker_id],
+            self._directory_id,
+            led_elsewhere_s,
+            gaps,
+            victim,
+        )
+        self._reporter.timeline(milestones)
+        findings = await self._check(client, workload)
+        self._reporter.partitions(victim, gaps, findings)
+        is_good = self._judge(workload, findings, max(gap.length_ms for gap in gaps.values()))
+        document = tour_document(
+            topic=TOPIC,
+            victim=victim,
+            milestones=milestones,
+            gaps=gaps,
+            findings=findings,
+            figures=figures,
+            is_good=is_good,
+        )
+        write_json(self._cluster.run_dir / "tour.json", document)
+        await self._repair(client, victim, death)
+        return is_good
+
+    async def _check(self, client: ClusterClient, workload: Workload) -> list[Findings]:
+        self._reporter.step("Reading everything back, with the disk still dead.")
+        done = 0
+        with self._reporter.bar("records read", workload.acked) as show:
+
+            def advance(more: int) -> None:
+                nonlocal done
+                done += more
+                show(done)
+
+            return await read_back(client, TOPIC, workload.loads, advance)
+
+    def _judge(self, workload: Workload, findings: list[Findings], gap_ms: int) -> bool:
+        goal = "within" if gap_ms <= GOAL_GAP_MS else "[yellow]above[/yellow]"
+        self._reporter.step(
+            f"Longest time without an acknowledged write, of any partition: {gap_ms} ms "
+            f"({goal} the goal of {GOAL_GAP_MS} ms)."
+        )
+        errors = _errors(workload)
+        if errors:
+            self._reporter.trouble(f"Producers failed: {errors}")
+        if not all(found.is_good for found in findings):
+            self._reporter.trouble("Records are missing or wrong: see the table.")
+            return False
+        self._reporter.step(
+            f"[green]Nothing was lost[/green]: all {workload.acked:,} acknowledged records are "
+            "there, once, unchanged, in order, at the offsets that were promised."
+        )
+        return not errors
+
+    async def _repair(self, client: ClusterClient, victim: Victim, death: Death) -> None:
+        """A dead directory stays offline until its broker starts again."""
+        began_s = time.monotonic()
+        disk_death.restore_disk(victim.path, death)
+        self._reporter.step(f"The disk is repaired: restarting broker {victim.broker_id}.")
+        broker = self._cluster.brokers[victim.broker_id]
+        if not await broker.stop():
+            self._reporter.trouble(f"{broker.files.name} had to be killed")
+        broker.start()
+        await self._cluster.wait_healthy()
+        self._cluster.write_cluster_json()
+        await disk_death.wait_in_sync(client, TOPIC, timeout_s=_REPAIR_TIMEOUT_S)
+        self._reporter.note(
+            f"all replicas are in sync again, {time.monotonic() - began_s:.1f} s later"
+        )
+
+
+def _figures(workload: Workload) -> dict[str, float]:
+    seconds = max(0.001, workload.last_s - workload.first_s)
+    return {
+        "records": workload.acked,
+        "seconds": round(seconds, 3),
+        "records_per_s": round(workload.acked / seconds),
+        "mb_per_s": round(workload.acked_bytes / seconds / 1e6, 2),
+    }
+
+
+def _errors(workload: Workload) -> str:
+    return "; ".join(
+        f"partition {load.partition}: {load.error}" for load in workload.loads if load.error
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

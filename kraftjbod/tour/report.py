@@ -1,0 +1,154 @@
+"""What the tour prints and writes down: plain words, tables, and ``tour.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from kraftjbod.tour.check import Findings
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.disk_death import Milestone, Victim
+from kraftjbod.tour.workload import Gap
+
+
+class Reporter:
+    """Tells the story on a terminal or into a pipe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def step(self, text: str) -> None:
+        self._console.print(f"[bold]•[/bold] {text}", highlight=False)
+
+    def note(self, text: str) -> None:
+        self._console.print(f"  {text}", highlight=False)
+
+    def trouble(self, text: str) -> None:
+        self._console.print(f"[bold red]{text}[/bold red]", highlight=False)
+
+    @contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar, on terminals only; what it gives takes how much is done by now."""
+        columns = (
+            TextColumn("  " + label),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+        )
+        terminal = self._console.is_terminal
+        with Progress(
+            *columns, console=self._console, transient=True, disable=not terminal
+        ) as progress:
+            task = progress.add_task("", total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    def timeline(self, milestones: Sequence[Milestone]) -> None:
+        table = Table("what happened", title="A disk died", title_justify="left")
+        table.add_column("after", justify="right")
+        for milestone in milestones:
+            after = "not seen" if milestone.after_ms is None else f"{milestone.after_ms} ms"
+            table.add_row(milestone.what, after)
+        self._console.print(table)
+
+    def partitions(
+        self, victim: Victim, gaps: Mapping[int, Gap], findings: Sequence[Findings]
+    ) -> None:
+        table = Table(title="Every partition", title_justify="left")
+        for heading in (
+            "partition",
+            "longest gap",
+            "acknowledged",
+            "read back",
+            "lost",
+            "twice",
+            "out of order",
+            "changed",
+            "misplaced",
+        ):
+            table.add_column(heading, justify="right")
+        for found in findings:
+            led = " *" if found.partition in victim.led else "  "
+            table.add_row(
+                f"{found.partition}{led}",
+                f"{gaps[found.partition].length_ms} ms",
+                f"{found.acknowledged:,}",
+                f"{found.found:,}",
+                *(
+                    f"[red]{count}[/red]" if count else "0"
+                    for count in (
+                        found.lost,
+                        found.twice,
+                        found.out_of_order,
+                        found.changed,
+                        found.misplaced,
+                    )
+                ),
+            )
+        self._console.print(table)
+        self.note("* was led from the dead disk; gap: longest time between two acknowledgements")
+
+    def addresses(self, cluster: LocalCluster) -> None:
+        table = Table("daemon", "address", "pid", "log directories", "telemetry")
+        for daemon in cluster.daemons:
+            files = daemon.files
+            table.add_row(
+                files.name,
+                daemon.address,
+                str(daemon.pid or "not running"),
+                ", ".join(path.name for path in files.log_dirs) or files.metadata_dir.name,
+                _short(files.telemetry_path),
+            )
+        self._console.print(table)
+        self.note(f"bootstrap servers: {cluster.bootstrap_servers}")
+        self.note(f"for programs:      {_short(cluster.run_dir / 'cluster.json')}")
+        self.note("stop it with:      make stop")
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    fresh = path.with_suffix(".json.tmp")
+    fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def tour_document(
+    *,
+    topic: str,
+    victim: Victim,
+    milestones: Sequence[Milestone],
+    gaps: Mapping[int, Gap],
+    findings: Sequence[Findings],
+    figures: Mapping[str, float],
+    is_good: bool,
+) -> dict[str, Any]:
+    return {
+        "nothing_lost": is_good,
+        "topic": topic,
+        "killed": {"broker": victim.broker_id, "log_dir": str(victim.path)},
+        "led_from_it": sorted(victim.led),
+        "timeline": [asdict(milestone) for milestone in milestones],
+        "gap_ms_max": max(gap.length_ms for gap in gaps.values()),
+        "figures": dict(figures),
+        "partitions": [
+            {**asdict(found), "gap_ms": gaps[found.partition].length_ms} for found in findings
+        ],
+    }
+
+
+def _short(path: Path) -> str:
+    """Relative to where the reader stands, if it is below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

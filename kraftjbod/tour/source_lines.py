@@ -1,0 +1,64 @@
+"""Real input: every line of the Python standard library's source, dealt out to partitions.
+
+The stream of a partition is endless and always the same: its lines in order, and round again.
+So what record ``index`` must be is known without keeping what was sent.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from kraftjbod.protocol.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLine:
+    """One line: ``place`` is ``json/decoder.py:12``, ``text`` has no line end."""
+
+    place: str
+    text: bytes
+
+
+class LineStream:
+    """The records of one partition, by index."""
+
+    def __init__(self, lines: list[SourceLine]) -> None:
+        assert lines
+        self._lines = lines
+
+    def __len__(self) -> int:
+        """Lines in one round."""
+        return len(self._lines)
+
+    def key(self, index: int) -> bytes:
+        """``1:json/decoder.py:12``: round and place, so each key of the topic stands once."""
+        turn, line = divmod(index, len(self._lines))
+        return f"{turn + 1}:{self._lines[line].place}".encode()
+
+    def value(self, index: int) -> bytes:
+        return self._lines[index % len(self._lines)].text
+
+    def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
+        """The records ``start`` up to ``start + count``."""
+        return [
+            Record(key=self.key(index), value=self.value(index), timestamp_ms=timestamp_ms)
+            for index in range(start, start + count)
+        ]
+
+
+def deal_standard_library(partitions: int) -> list[LineStream]:
+    """The whole standard library; a file's lines stay together, partitions get equal shares."""
+    root = Path(sysconfig.get_path("stdlib"))
+    shares: list[list[SourceLine]] = [[] for _ in range(partitions)]
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(("site-packages/", "dist-packages/")):
+            continue
+        share = min(shares, key=len)
+        share.extend(
+            SourceLine(place=f"{name}:{number}", text=text)
+            for number, text in enumerate(path.read_bytes().splitlines(), start=1)
+        )
+    return [LineStream(lines) for lines in shares]
