@@ -17,7 +17,8 @@ Fields follow Kafka's records of the same names, with LogDirs and Directories as
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final
@@ -228,14 +229,18 @@ def encode_entry(records: Sequence[Record]) -> bytes:
     return packed
 
 
-def encode_entry_in_slices(records: Sequence[Record], slice_records: int) -> Iterator[bytes]:
-    """The same bytes as :func:`encode_entry` gives, in pieces; for a state of many records."""
-    yield msgpack.Packer().pack_array_header(len(records))
-    for start in range(0, len(records), slice_records):
-        packer = msgpack.Packer()
-        yield b"".join(
-            packer.pack(_pack(record)) for record in records[start : start + slice_records]
-        )
+def encode_entry_in_slices(
+    records: Iterable[Record], count: int, slice_records: int
+) -> Iterator[bytes]:
+    """The bytes that :func:`encode_entry` gives, in pieces; for a state of many records.
+
+    ``records`` is drawn from as the pieces are, and has exactly ``count`` records.
+    """
+    yield msgpack.Packer().pack_array_header(count)
+    packer = msgpack.Packer()
+    left = iter(records)
+    while piece := b"".join(packer.pack(_pack(r)) for r in itertools.islice(left, slice_records)):
+        yield piece
 
 
 def decode_entry(payload: bytes) -> tuple[Record, ...]:

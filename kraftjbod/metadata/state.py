@@ -208,6 +208,17 @@ class MetadataState:
         twin.next_producer_id = self.next_producer_id
         return twin
 
+    def snapshot_record_count(self) -> int:
+        """How many records :meth:`snapshot_records` gives."""
+        return (
+            len(self.features)
+            + len(self.brokers)
+            + len(self.topics)
+            + sum(len(topic.partitions) for topic in self.topics.values())
+            + sum(map(len, self.configs.values()))
+            + (self.next_producer_id > 0)
+        )
+
     def snapshot_records(self) -> Iterator[Record]:
         """Records that rebuild this state when replayed on an empty one."""
         for name, level in self.features.items():

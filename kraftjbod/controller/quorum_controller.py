@@ -1,0 +1,321 @@
+"""``QuorumController``: requests in, committed decisions out.
+
+One decision at a time, in the order of arrival and without a pause in it:
+decide, propose to the log, replay at once. So the next decision sees the last one, committed or
+not, while the reply waits until everything that it was based on is committed. Should the log
+fail, nobody has been told anything that is not in it, and the process ends.
+
+Followers of the metadata are shown committed entries only.
+Decisions are made in ``control_managers.py``; here is only when, in what order, and who is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    Record,
+    RegisterBrokerRecord,
+    decode_entry,
+    encode_entry,
+    encode_entry_in_slices,
+)
+from kraftjbod.protocol.rpc_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    MetadataEntry,
+    RpcRequest,
+    RpcResponse,
+)
+from kraftjbod.raft.core import Entry
+from kraftjbod.raft.driver import Proposal, RaftDriver
+from kraftjbod.raft.log_store import Snapshot
+
+NO_RECORDS: Final = encode_entry(())
+"""Payload of an entry without effect."""
+_SNAPSHOT_SLICE_RECORDS: Final = 500
+_SWEEP_INTERVAL_MS: Final = 200
+
+
+class QuorumController:
+    """The controller of the cluster. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        managers: ControlManagers,
+        driver: RaftDriver,
+        clock: Clock,
+        metrics: Metrics,
+        metadata_version: int,
+        session_timeout_ms: int,
+        preferred_interval_ms: int | None,
+        unclean_interval_ms: int,
+        max_fetch_bytes: int,
+    ) -> None:
+        """
+        :param metadata_version: feature level that an empty log begins with.
+        :param preferred_interval_ms: how often leaderships go back; None for never.
+        """
+        self._managers = managers
+        self._driver = driver
+        self._clock = clock
+        self._metrics = metrics
+        self._metadata_version = metadata_version
+        self._session_timeout_ms = session_timeout_ms
+        self._preferred_interval_ms = preferred_interval_ms
+        self._unclean_interval_ms = unclean_interval_ms
+        self._max_fetch_bytes = max_fetch_bytes
+        self._log = get_logger(room="controller")
+        self._last_proposal: Proposal | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._publish_figures()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the log, lead, and make sure that an empty log gets its first records.
+
+        :raises StartupError: if the log cannot be read.
+        :raises KafkaStorageError: if the metadata dir fails.
+        """
+        await self._driver.start(self)
+        bootstrap = self._managers.bootstrap(self._metadata_version)
+        await self._commit(bootstrap)
+        self._tasks.append(asyncio.create_task(self._sweep_sessions()))
+        self._tasks.append(
+            asyncio.create_task(
+                self._repeat(self._unclean_interval_ms, self._managers.elect_unclean)
+            )
+        )
+        if self._preferred_interval_ms is not None:
+            self._tasks.append(
+                asyncio.create_task(
+                    self._repeat(self._preferred_interval_ms, self._managers.elect_preferred)
+                )
+            )
+
+    async def wait_failed(self) -> None:
+        """Only ever raises.
+
+        :raises KafkaStorageError: the metadata log is lost.
+        """
+        log = asyncio.create_task(self._driver.wait_failed())
+        try:
+            done, _ = await asyncio.wait({log, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            log.cancel()
+            await asyncio.gather(log, return_exceptions=True)
+
+    def release_waits(self) -> None:
+        """Answer the followers that wait for news, so that the door can close."""
+        self._driver.release_waits()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._driver.stop()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    async def handle(self, request: RpcRequest) -> RpcResponse:
+        """Answer one request; the handler of the RPC door.
+
+        :raises OperatingError: if the request is refused.
+        """
+        if isinstance(request, FetchMetadataRequest):
+            return await self._fetch_metadata(request)
+        result = self._managers.decide(request, now_ms=self._clock.now_ms())
+        await self._commit(result)
+        return result.response
+
+    async def _commit(self, result: ControllerResult[object]) -> None:
+        """Make it so, and return when everything that it was based on is committed."""
+        if result.records:
+            self._apply(result.records)
+        proposal = self._last_proposal
+        if proposal is not None and proposal.entry.offset > self._driver.committed_offset:
+            await asyncio.shield(proposal.committed)
+
+    def _apply(self, records: Sequence[Record]) -> None:
+        expected_offset = self._managers.state.offset + 1
+        proposal = self._driver.propose(encode_entry(records))
+        assert proposal.entry.offset == expected_offset, (proposal.entry.offset, expected_offset)
+        self._managers.replay(records, offset=proposal.entry.offset, epoch=proposal.entry.term)
+        self._last_proposal = proposal
+        self._tell(records)
+        if self._driver.wants_snapshot:
+            self._start_snapshot()
+
+    def _start_snapshot(self) -> None:
+        """From a copy, since the state goes on changing while it is encoded."""
+        copy = self._managers.state.copy()
+        slices = encode_entry_in_slices(
+            copy.snapshot_records(), copy.snapshot_record_count(), _SNAPSHOT_SLICE_RECORDS
+        )
+        self._driver.start_snapshot(copy.offset, copy.epoch, slices)
+
+    # --- followers -------------------------------------------------------------------------------
+
+    async def _fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        if request.snapshot_offset >= 0:
+            return await self._snapshot_piece(
+                request.snapshot_offset, request.snapshot_position, max_bytes
+            )
+        await self._driver.wait_for(request.fetch_offset, request.max_wait_ms)
+        committed = self._driver.committed_offset
+        if request.fetch_offset > committed + 1:
+            raise OffsetOutOfRangeError(
+                f"broker {request.broker_id} asks for metadata from {request.fetch_offset}, "
+                f"but the log ends at {committed}"
+            )
+        if request.fetch_offset > committed:
+            return FetchMetadataResponse(high_watermark=committed)
+        entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
+        if not entries:
+            return await self._snapshot_piece(-1, 0, max_bytes)
+        return FetchMetadataResponse(
+            high_watermark=self._driver.committed_offset,
+            entries=tuple(
+                MetadataEntry(offset=entry.offset, epoch=entry.term, payload=entry.payload)
+                for entry in entries
+            ),
+        )
+
+    async def _snapshot_piece(
+        self, last_offset: int, position: int, max_bytes: int
+    ) -> FetchMetadataResponse:
+        """A piece of that snapshot, or the first one of the newest if it is gone."""
+        found = None
+        if last_offset >= 0:
+            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
+        while found is None:
+            newest = await self._driver.newest_snapshot()
+            assert newest is not None, "a log without its beginning has a snapshot"
+            last_offset = newest.last_offset
+            found = await self._driver.read_snapshot(last_offset, 0, max_bytes)
+        chunk, next_position = found
+        return FetchMetadataResponse(
+            high_watermark=self._driver.committed_offset,
+            snapshot_offset=last_offset,
+            snapshot_chunk=chunk,
+            snapshot_next_position=next_position,
+        )
+
+    # --- the log speaks --------------------------------------------------------------------------
+
+    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
+        self._managers.replay(
+            decode_entry(payload), offset=snapshot.last_offset, epoch=snapshot.term
+        )
+
+    def on_commit(self, entry: Entry) -> None:
+        """What this node proposed was replayed then; the rest comes from an earlier life."""
+        if entry.offset > self._managers.state.offset:
+            self._managers.replay(
+                decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
+            )
+
+    def on_leader(self, term: int) -> None:
+        self._managers.take_leadership(self._clock.now_ms())
+        self._metrics.count("NewActiveControllersCount")
+        self._log.info("controller_active", term=term, offset=self._managers.state.offset)
+
+    # --- periodic work ---------------------------------------------------------------------------
+
+    async def _sweep_sessions(self) -> None:
+        last_ms = self._clock.now_ms()
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_MS / 1000)
+            now_ms = self._clock.now_ms()
+            if now_ms - last_ms > self._session_timeout_ms // 2:
+                # This process stood still, and with it the heartbeats that wait in its sockets:
+                # silence that it slept through proves nothing.
+                self._log.warning("controller_was_paused", pause_ms=now_ms - last_ms)
+                self._managers.take_leadership(now_ms)
+            last_ms = now_ms
+            await self._do_pass(self._fence_stale)
+
+    def _fence_stale(self) -> ControllerResult[None]:
+        broker_id = self._managers.find_stale_broker(self._clock.now_ms())
+        if broker_id is None:
+            return ControllerResult(response=None)
+        self._metrics.count("TimedOutBrokerHeartbeatCount")
+        self._log.warning(
+            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
+        )
+        return self._managers.fence_broker(broker_id)
+
+    async def _repeat(self, interval_ms: int, decide: Callable[[], ControllerResult[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self._do_pass(decide)
+
+    async def _do_pass(self, decide: Callable[[], ControllerResult[None]]) -> None:
+        """Decide until there is nothing left to do; what cannot be written waits for the next."""
+        try:
+            while (result := decide()).records:
+                await self._commit(result)
+        except OperatingError as e:
+            self._log.warning("controller_pass_failed", reason=e.message)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        moved = [r for r in records if isinstance(r, PartitionChangeRecord)]
+        leaders_moved = sum(record.leader is not None for record in moved)
+        self._metrics.count("LeaderChangeCount", leaders_moved)
+        self._metrics.count(
+            "UncleanLeaderElectionCount", sum(record.leader_recovering is True for record in moved)
+        )
+        for record in records:
+            if isinstance(record, RegisterBrokerRecord):
+                self._log.info(
+                    "broker_registered",
+                    broker_id=record.broker_id,
+                    epoch=record.broker_epoch,
+                    log_dirs=list(map(str, record.log_dirs)),
+                )
+            elif isinstance(record, BrokerRegistrationChangeRecord):
+                self._tell_change(record, leaders_moved)
+
+    def _tell_change(self, record: BrokerRegistrationChangeRecord, leaders_moved: int) -> None:
+        log = self._log.bind(broker_id=record.broker_id, leaders_moved=leaders_moved)
+        if record.log_dirs is not None:
+            broker = self._managers.state.brokers[record.broker_id]
+            log.warning(
+                "broker_log_dirs_offline",
+                online=list(map(str, broker.log_dirs)),
+                offline=list(map(str, broker.offline_log_dirs)),
+            )
+        if record.fenced:
+            log.warning("broker_fenced")
+        elif record.fenced is False:
+            log.info("broker_unfenced")
+        if record.in_controlled_shutdown:
+            log.info("broker_shutting_down")
+
+    def _publish_figures(self) -> None:
+        managers, driver, gauge = self._managers, self._driver, self._metrics.gauge
+        gauge("ActiveBrokerCount", lambda: managers.broker_counts()[0])
+        gauge("FencedBrokerCount", lambda: managers.broker_counts()[1])
+        gauge("ControlledShutdownBrokerCount", lambda: managers.broker_counts()[2])
+        gauge("OfflinePartitionsCount", lambda: managers.index.leaderless_count)
+        gauge("PreferredReplicaImbalanceCount", lambda: managers.index.imbalanced_count)
+        gauge("GlobalTopicCount", lambda: len(managers.state.topics))
+        gauge("GlobalPartitionCount", lambda: len(managers.index))
+        gauge("LastAppliedRecordOffset", lambda: managers.state.offset)
+        gauge("LastCommittedRecordOffset", lambda: driver.committed_offset)

@@ -1,0 +1,173 @@
+"""The controller daemon: what it is made of, and in which order that starts and stops.
+
+Start: metadata dir (lock, identity) -> metadata log (recovery, leadership) -> the door.
+Stop: the door first, then the log, then the dir.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import NoReturn
+
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
+from kraftjbod.controller.topic_control import TopicDefaults
+from kraftjbod.core.config import ControllerConfig, TopicConfig
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.metadata.records import METADATA_VERSION
+from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.request_session import SessionLimits
+from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log_store import RaftLogStore
+from kraftjbod.storage.bootstrap import read_bootstrap
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
+from kraftjbod.storage.dir_opener import DirOpener
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import RealVfs, Vfs
+
+_SECOND_MS = 1000
+
+
+class ControllerServer:
+    """One controller, built of its configuration."""
+
+    def __init__(
+        self, config: ControllerConfig, surroundings: Surroundings, vfs: Vfs | None = None
+    ) -> None:
+        self._config = config
+        self._surroundings = surroundings
+        self._log = get_logger(daemon="controller", node_id=config.node_id)
+        self._failures = LogDirFailureChannel(max_dirs=1)
+        self._log_dir = LogDir(
+            path=config.metadata_dir,
+            vfs=RealVfs() if vfs is None else vfs,
+            clock=surroundings.clock,
+            failure_channel=self._failures,
+            io_timeout_ms=config.log_dir_io_timeout_ms,
+            check_interval_ms=config.log_dir_check_interval_ms,
+            max_queued_ops=config.log_dir_queue_max_ops,
+            max_queued_bytes=config.log_dir_queue_max_bytes,
+        )
+        self._controller: QuorumController | None = None
+        self._door: RpcServer | None = None
+
+    async def start(self) -> None:
+        config, log_dir = self._config, self._log_dir
+        cluster_id = await DirOpener(
+            log_dirs=[log_dir],
+            metadata_dir=log_dir.path,
+            node_id=config.node_id,
+            random_bytes=self._surroundings.random_bytes,
+            timeout_ms=config.log_dir_io_timeout_ms,
+        ).open()
+        features = await log_dir.run(
+            OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
+        )
+        self._controller = self._build_controller(cluster_id, features[METADATA_VERSION])
+        await self._controller.start()
+        self._door = self._build_door(self._controller)
+        await self._door.start()
+        self._log.info(
+            "controller_started",
+            host=config.endpoint.host,
+            port=self._door.port,
+            cluster_id=cluster_id,
+            metadata_dir=log_dir.path,
+        )
+
+    async def wait_failed(self) -> None:
+        assert self._controller is not None, "start() comes first"
+        log = asyncio.create_task(self._controller.wait_failed())
+        dir_failure = asyncio.create_task(self._failures.take())
+        try:
+            done, _ = await asyncio.wait({log, dir_failure}, return_when=asyncio.FIRST_COMPLETED)
+            if dir_failure in done:
+                raise self._log_dir.offline_error()
+            log.result()
+        finally:
+            log.cancel()
+            dir_failure.cancel()
+            await asyncio.gather(log, dir_failure, return_exceptions=True)
+
+    async def stop(self) -> None:
+        if self._controller is not None:
+            self._controller.release_waits()
+        if self._door is not None:
+            await self._door.close(timeout_ms=self._config.shutdown_timeout_ms // 2)
+        if self._controller is not None:
+            await self._controller.stop()
+        self._log_dir.close()
+
+    def _build_controller(self, cluster_id: str, metadata_version: int) -> QuorumController:
+        config, surroundings = self._config, self._surroundings
+        managers = ControlManagers(
+            cluster_id=cluster_id,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            topic_config_defaults=TopicConfig(
+                min_insync_replicas=config.min_insync_replicas,
+                unclean_leader_election_enable=config.unclean_leader_election_enable,
+            ),
+            topic_defaults=TopicDefaults(
+                num_partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+            ),
+            max_partitions_per_request=config.max_partitions_per_request,
+            random_bytes=surroundings.random_bytes,
+            draw_below=surroundings.rng.randrange,
+        )
+        driver = RaftDriver(
+            log_dir=self._log_dir,
+            store=RaftLogStore(
+                vfs=self._log_dir.vfs,
+                directory=f"{self._log_dir.path}/{CLUSTER_METADATA_DIR}",
+                segment_bytes=config.metadata_log_segment_bytes,
+                retained_entries=config.metadata_log_retained_entries,
+            ),
+            clock=surroundings.clock,
+            node_id=config.node_id,
+            voters=[voter.node_id for voter in config.controller_quorum_voters],
+            first_payload_of_term=NO_RECORDS,
+            bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
+            max_cached_bytes=config.metadata_max_cached_bytes,
+            max_pending_proposals=config.controller_max_queued_events,
+        )
+        rebalances = config.auto_leader_rebalance_enable
+        imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
+        return QuorumController(
+            managers=managers,
+            driver=driver,
+            clock=surroundings.clock,
+            metrics=surroundings.metrics,
+            metadata_version=metadata_version,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            preferred_interval_ms=imbalance_interval_ms if rebalances else None,
+            unclean_interval_ms=config.unclean_leader_election_interval_ms,
+            max_fetch_bytes=config.metadata_max_fetch_bytes,
+        )
+
+    def _build_door(self, controller: QuorumController) -> RpcServer:
+        config = self._config
+        return RpcServer(
+            host=config.endpoint.host,
+            port=config.endpoint.port,
+            handler=controller.handle,
+            connection_limits=ConnectionLimits(max_frame_bytes=config.rpc_max_frame_bytes),
+            session_limits=SessionLimits(
+                max_in_flight_requests=config.rpc_max_in_flight,
+                max_in_flight_bytes=config.rpc_max_frame_bytes,
+            ),
+            listener_limits=ListenerLimits(max_connections=config.max_connections),
+        )
+
+
+def main() -> NoReturn:
+    sys.exit(run_daemon("controller", ControllerConfig, ControllerServer))
+
+
+if __name__ == "__main__":
+    main()

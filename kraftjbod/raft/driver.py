@@ -1,0 +1,362 @@
+"""``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir.
+
+* one task persists: term and vote, then entries; what is proposed while a sync runs shares the
+  next one (group commit);
+* an entry is told to the listener, and its proposer answered, once it is committed, in order;
+* the newest entries stay in memory, within a limit, for those who follow the log;
+* the first failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
+
+Snapshots are made of slices that the caller encodes from an immutable copy, between other work of
+the loop, and are written beside the log's appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    NotControllerError,
+    OperatingError,
+    OverloadedError,
+)
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
+from kraftjbod.raft.log_store import RaftLogStore, Snapshot
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_dir_policy import OpKind
+
+#: What an entry costs in memory beside its payload.
+_ENTRY_OVERHEAD_BYTES: Final = 200
+
+
+class RaftListener(Protocol):
+    """Who applies the log. Called on the loop, in the order of the log."""
+
+    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
+        """The whole state; only before the first entry."""
+        ...
+
+    def on_commit(self, entry: Entry) -> None: ...
+
+    def on_leader(self, term: int) -> None:
+        """This node leads; everything committed before has been told already."""
+        ...
+
+
+class Proposal(NamedTuple):
+    """An entry on its way; ``committed`` is done when it is."""
+
+    entry: Entry
+    committed: asyncio.Future[None]
+
+
+class RaftDriver:
+    """The metadata log of this node. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        log_dir: LogDir,
+        store: RaftLogStore,
+        clock: Clock,
+        node_id: BrokerId,
+        voters: Collection[BrokerId],
+        first_payload_of_term: bytes,
+        bytes_between_snapshots: int,
+        max_cached_bytes: int,
+        max_pending_proposals: int = 10_000,
+    ) -> None:
+        self._log_dir = log_dir
+        self._store = store
+        self._clock = clock
+        self._node_id = node_id
+        self._voters = voters
+        self._first_payload_of_term = first_payload_of_term
+        self._bytes_between_snapshots = bytes_between_snapshots
+        self._max_cached_bytes = max_cached_bytes
+        self._max_pending_proposals = max_pending_proposals
+        self._log = get_logger(room="raft", node_id=node_id)
+        self._core: RaftCore | None = None
+        self._listener: RaftListener | None = None
+        #: Told to the listener; -1 before the first.
+        self.committed_offset = -1
+        #: The newest entries by offset, without gaps; the first are forgotten beyond the limit.
+        self._tail: dict[int, Entry] = {}
+        self._tail_start = 0
+        self._tail_bytes = 0
+        self._is_stopping = False
+        self._waiters: dict[int, asyncio.Future[None]] = {}
+        self._work = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._bytes_since_snapshot = 0
+        self._persisting: asyncio.Task[None] | None = None
+        self._snapshotting: asyncio.Task[None] | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self, listener: RaftListener) -> None:
+        """Load, tell the listener everything, and lead.
+
+        :raises StartupError: if the log cannot be read.
+        :raises KafkaStorageError: if the metadata dir fails.
+        """
+        stored = await self._log_dir.run(OpKind.LOAD, self._store.open)
+        for warning in stored.warnings:
+            self._log.warning("metadata_log_repaired", what=warning)
+        self._listener = listener
+        if stored.snapshot is not None:
+            self.committed_offset = stored.snapshot.last_offset
+            listener.on_snapshot(stored.snapshot, stored.snapshot_payload)
+        self._core = RaftCore(
+            node_id=self._node_id,
+            voters=self._voters,
+            hard_state=stored.hard_state,
+            last_offset=stored.last_offset,
+            committed_offset=self.committed_offset,
+            first_payload_of_term=self._first_payload_of_term,
+        )
+        for entry in stored.entries:
+            self._remember(entry)
+        self._core.campaign()
+        while (ready := self._core.ready()) or self._core.role is not Role.LEADER:
+            await self._carry_out(self._core, ready)
+        listener.on_leader(self._core.term)
+        self._persisting = asyncio.create_task(self._persist(self._core))
+
+    def release_waits(self) -> None:
+        """Those who wait for entries to come are answered now: there will be none."""
+        self._is_stopping = True
+        self._progress.set()
+
+    async def stop(self) -> None:
+        """End what runs; proposals that are not committed yet fail."""
+        self.release_waits()
+        for task in (self._snapshotting, self._persisting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._fail_waiters(NotControllerError("the controller is stopping"))
+        if self._core is not None and self._log_dir.is_online:
+            await self._log_dir.run(OpKind.CHECKPOINT, self._store.close)
+
+    async def wait_failed(self) -> None:
+        """Only ever raises.
+
+        :raises KafkaStorageError: the metadata dir is lost.
+        """
+        assert self._persisting is not None, "start() comes first"
+        await asyncio.shield(self._persisting)
+
+    # --- proposing -------------------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next entry to be proposed."""
+        return self._required_core().last_offset + 1
+
+    def propose(self, payload: bytes) -> Proposal:
+        """Append an entry; several may be in flight.
+
+        :raises NotControllerError: if this node does not lead.
+        :raises OverloadedError: if too many are in flight.
+        """
+        if len(self._waiters) >= self._max_pending_proposals:
+            raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
+        if self._persisting is None or self._persisting.done():
+            raise NotControllerError("the metadata log is closed")
+        entry = self._required_core().propose(payload)
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        committed.add_done_callback(_mark_seen)
+        self._waiters[entry.offset] = committed
+        self._work.set()
+        return Proposal(entry, committed)
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def wait_for(self, offset: int, timeout_ms: int) -> None:
+        """Return when ``offset`` is committed, or after ``timeout_ms`` at the latest."""
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        while self.committed_offset < offset and not self._is_stopping:
+            left_ms = deadline_ms - self._clock.now_ms()
+            if left_ms <= 0:
+                return
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await self._progress.wait()
+            except TimeoutError:
+                return
+
+    async def read(self, from_offset: int, max_bytes: int) -> Sequence[Entry]:
+        """Committed entries from ``from_offset`` on, about ``max_bytes`` and at least one.
+
+        Empty if there is none, or if the log does not reach back so far: see
+        :meth:`newest_snapshot`.
+
+        :raises KafkaStorageError: if the metadata dir fails.
+        """
+        if from_offset > self.committed_offset:
+            return ()
+        if from_offset in self._tail:
+            return self._read_tail(from_offset, max_bytes)
+        try:
+            found = await self._log_dir.run(
+                OpKind.READ, lambda: self._store.read(from_offset, max_bytes)
+            )
+        except CorruptRecordError as e:
+            self._log.error("metadata_log_damaged", offset=from_offset, reason=e.message)
+            raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
+        return [entry for entry in found if entry.offset <= self.committed_offset]
+
+    async def newest_snapshot(self) -> Snapshot | None:
+        return await self._log_dir.run(OpKind.READ, lambda: self._store.newest_snapshot)
+
+    async def read_snapshot(
+        self, last_offset: int, position: int, max_bytes: int
+    ) -> tuple[bytes, int] | None:
+        """A piece of that snapshot and the next position (-1 at the end); None if it is gone."""
+        return await self._log_dir.run(
+            OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
+        )
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Enough was written since the last one, and none is being made."""
+        is_idle = self._snapshotting is None or self._snapshotting.done()
+        return is_idle and self._bytes_since_snapshot >= self._bytes_between_snapshots
+
+    def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
+        """Make a snapshot of the state after ``last_offset``, which may not be committed yet.
+
+        ``slices`` is drawn from piece by piece, between other work of the loop.
+        """
+        self._bytes_since_snapshot = 0
+        self._snapshotting = asyncio.create_task(self._snapshot(last_offset, term, slices))
+        self._snapshotting.add_done_callback(self._note_snapshot_end)
+
+    async def _snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
+        pieces: list[bytes] = []
+        for piece in slices:
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        while self.committed_offset < last_offset:
+            await self._progress.wait()
+        snapshot = Snapshot(
+            last_offset=last_offset, term=term, size_bytes=sum(len(piece) for piece in pieces)
+        )
+        # The flush lane, so that entries are appended meanwhile.
+        await self._log_dir.run(
+            OpKind.FLUSH, lambda: self._store.write_snapshot_part(snapshot, pieces)
+        )
+        await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
+        self._log.info(
+            "metadata_snapshot_written", last_offset=last_offset, size_bytes=snapshot.size_bytes
+        )
+
+    def _note_snapshot_end(self, task: asyncio.Task[None]) -> None:
+        """A snapshot that cannot be written leaves the log as it was: told, and tried later."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, OperatingError):
+            self._log.warning("metadata_snapshot_failed", reason=error.message)
+        elif error is not None:
+            raise error
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _required_core(self) -> RaftCore:
+        assert self._core is not None, "start() comes first"
+        return self._core
+
+    async def _persist(self, core: RaftCore) -> None:
+        try:
+            while True:
+                self._work.clear()
+                while ready := core.ready():
+                    await self._carry_out(core, ready)
+                await self._work.wait()
+        except OperatingError as e:
+            # Whatever kept the entry from the disk, nobody may build on it any more.
+            lost = KafkaStorageError(f"the metadata log cannot be written: {e.message}")
+            self._log.error("metadata_log_failed", reason=e.message)
+            self._fail_waiters(lost)
+            raise lost from e
+
+    async def _carry_out(self, core: RaftCore, ready: Ready) -> None:
+        hard_state, entries = ready.hard_state, ready.entries
+        if hard_state is not None:
+            await self._log_dir.run(
+                OpKind.CHECKPOINT, lambda: self._store.write_hard_state(hard_state)
+            )
+            core.hard_state_persisted(hard_state)
+        if entries:
+            wall_ms = self._clock.wall_ms()
+            await self._log_dir.run(OpKind.APPEND, lambda: self._store.append(entries, wall_ms))
+            for entry in entries:
+                self._remember(entry)
+            core.entries_persisted(entries[-1].offset)
+        self._publish(core.committed_offset)
+
+    def _publish(self, committed_offset: int) -> None:
+        """Tell what is committed now; the waiters hear of it after the listener."""
+        if committed_offset <= self.committed_offset:
+            return
+        assert self._listener is not None
+        for offset in range(self.committed_offset + 1, committed_offset + 1):
+            self.committed_offset = offset
+            self._listener.on_commit(self._tail[offset])
+            waiter = self._waiters.pop(offset, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        self._trim_tail()
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    def _remember(self, entry: Entry) -> None:
+        if not self._tail:
+            self._tail_start = entry.offset
+        self._tail[entry.offset] = entry
+        self._tail_bytes += _size_bytes(entry)
+        self._bytes_since_snapshot += _size_bytes(entry)
+
+    def _trim_tail(self) -> None:
+        while self._tail_bytes > self._max_cached_bytes:
+            if self._tail_start >= self.committed_offset:
+                return
+            self._tail_bytes -= _size_bytes(self._tail.pop(self._tail_start))
+            self._tail_start += 1
+
+    def _read_tail(self, from_offset: int, max_bytes: int) -> list[Entry]:
+        found: list[Entry] = []
+        size_bytes = 0
+        for offset in range(from_offset, self.committed_offset + 1):
+            entry = self._tail[offset]
+            size_bytes += len(entry.payload)
+            if found and size_bytes > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+    def _fail_waiters(self, error: OperatingError) -> None:
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiters.clear()
+
+
+def _size_bytes(entry: Entry) -> int:
+    return len(entry.payload) + _ENTRY_OVERHEAD_BYTES
+
+
+def _mark_seen(committed: asyncio.Future[None]) -> None:
+    """A proposer that went away need not look at its outcome."""
+    if not committed.cancelled():
+        committed.exception()

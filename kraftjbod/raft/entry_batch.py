@@ -1,0 +1,52 @@
+"""One entry of the metadata log as one v2 record batch of one record.
+
+The record's value is the payload. Its key is the offset of the first entry that was written by
+the same append: entries before that one were durable when this one was written, so a batch that
+is bad *and* older than this key is a damaged disk, not a write that a crash cut short.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.record_batch import check_crc, read_header
+from kraftjbod.protocol.records import Record, build_batch, read_records
+from kraftjbod.raft.core import Entry
+
+_KEY: Final = struct.Struct(">q")
+
+
+class StoredEntry(NamedTuple):
+    """An entry as it was found, with what its batch tells beside it."""
+
+    entry: Entry
+    append_start: int
+    size_bytes: int
+
+
+def encode_entry_batch(entry: Entry, *, append_start: int, wall_ms: int) -> bytes:
+    """The batch of ``entry``, which is appended together with those from ``append_start`` on."""
+    record = Record(key=_KEY.pack(append_start), value=entry.payload, timestamp_ms=wall_ms)
+    return build_batch([record], base_offset=entry.offset, leader_epoch=entry.term)
+
+
+def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> StoredEntry:
+    """The entry ``offset`` at ``position``.
+
+    :raises CorruptRecordError: if that is not there, whole and with a right CRC.
+    """
+    header = read_header(data, position)
+    if header.size_bytes > len(data) - position:
+        raise CorruptRecordError(f"the batch at {position} is cut off")
+    check_crc(data, position, header)
+    if header.base_offset != offset:
+        # The CRC does not cover the offset.
+        raise CorruptRecordError(f"entry {header.base_offset} stands where {offset} should")
+    record = next(read_records(data, position))
+    if record.key is None or len(record.key) != _KEY.size or record.value is None:
+        raise CorruptRecordError(f"the batch at {position} is no entry of a metadata log")
+    (append_start,) = _KEY.unpack(record.key)
+    entry = Entry(offset, header.partition_leader_epoch, bytes(record.value))
+    return StoredEntry(entry, append_start, header.size_bytes)

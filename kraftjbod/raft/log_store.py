@@ -1,0 +1,396 @@
+"""``RaftLogStore``: entries, term and vote, and snapshots on the metadata log dir.
+
+In ``__cluster_metadata-0/``:
+
+* ``<20-digit offset>.log``: entries in Kafka's log format, one batch each (entry_batch.py);
+* ``quorum-state``: term and vote as JSON, replaced atomically;
+* ``<20-digit end offset>-<10-digit term>.checkpoint``: the whole state before the end offset.
+
+Rules of this file:
+
+* nothing counts as written before it is synced, and nothing is believed without its CRC;
+* a torn end of the log is cut off; a bad entry that was durable once is an error, never a cut;
+* a bad snapshot is passed over if an older one, or the whole log, does without it;
+* a log prefix goes only after the snapshot that replaces it is durable.
+
+Runs in the metadata dir's thread; ``write_snapshot_part`` alone may run beside it, because it
+touches a file that nobody else knows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kraftjbod.core.errors import CorruptRecordError, StartupError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.raft.core import Entry, HardState
+from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
+from kraftjbod.storage.vfs import OpenMode, Vfs, VfsFile, write_atomically
+
+QUORUM_STATE: Final = "quorum-state"
+_LOG_FILE: Final = re.compile(r"(\d{20})\.log")
+_SNAPSHOT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_PART_SUFFIX: Final = ".part"
+_OFFSET: Final = struct.Struct(">q")
+#: Length and CRC-32 of a snapshot's payload, which follows.
+_SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
+_SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
+_SNAPSHOTS_KEPT: Final = 2
+#: How far behind a bad entry a good one is looked for.
+_RESYNC_ENTRIES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The whole state up to and with ``last_offset``."""
+
+    last_offset: int
+    term: int
+    size_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.last_offset + 1:020d}-{self.term:010d}.checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLog:
+    """What was found at start."""
+
+    hard_state: HardState
+    snapshot: Snapshot | None
+    snapshot_payload: bytes
+    entries: tuple[Entry, ...]
+    """The entries behind the snapshot."""
+    last_offset: int
+    warnings: tuple[str, ...]
+    """Sentences about what was passed over or cut off."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    base_offset: int
+    file: VfsFile
+    size_bytes: int = 0
+    #: Where each entry begins.
+    positions: list[int] = field(default_factory=list)
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + len(self.positions)
+
+
+class RaftLogStore:
+    """The metadata log's files."""
+
+    def __init__(
+        self, *, vfs: Vfs, directory: str, segment_bytes: int, retained_entries: int
+    ) -> None:
+        """
+        :param segment_bytes: a segment that has grown beyond this is followed by a new one.
+        :param retained_entries: how many entries before the newest snapshot stay readable.
+        """
+        self._vfs = vfs
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._retained_entries = retained_entries
+        #: Without gaps between them; never empty once the store is open.
+        self._segments: list[_Segment] = []
+        #: Oldest first.
+        self._snapshots: list[Snapshot] = []
+
+    @property
+    def start_offset(self) -> int:
+        """First entry that can be read."""
+        return self._segments[0].base_offset
+
+    @property
+    def newest_snapshot(self) -> Snapshot | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    # --- start -----------------------------------------------------------------------------------
+
+    def open(self) -> StoredLog:
+        """Read and check everything.
+
+        :raises StartupError: if what was durable once cannot be read; names the file.
+        """
+        if not self._vfs.exists(self._directory):
+            self._vfs.make_dirs(self._directory)
+            self._vfs.sync_dir(self._directory.rpartition("/")[0])
+        names = [item.name for item in self._vfs.list_dir(self._directory)]
+        warnings: list[str] = []
+        hard_state = self._read_hard_state()
+        snapshot_payload = self._load_snapshots(names, warnings)
+        entries = self._load_segments(names, warnings)
+        snapshot = self.newest_snapshot
+        covered = -1 if snapshot is None else snapshot.last_offset
+        if self._segments and self.start_offset > covered + 1:
+            told = "; ".join(warnings) or "there is no snapshot"
+            raise StartupError(
+                f"{self._path(_log_name(self.start_offset))} begins behind the newest snapshot "
+                f"that can be read ({told}); restore the metadata directory from a backup"
+            )
+        if not self._segments or self._segments[-1].next_offset <= covered:
+            # The snapshot is ahead of the log: go on behind it.
+            self._drop_segments(len(self._segments))
+            self._roll(covered + 1)
+        last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
+        if hard_state.term < last_term:
+            raise StartupError(
+                f"{self._path(QUORUM_STATE)} says term {hard_state.term}, but the log has "
+                f"entries of term {last_term}; the file is missing or from another time"
+            )
+        return StoredLog(
+            hard_state=hard_state,
+            snapshot=snapshot,
+            snapshot_payload=snapshot_payload,
+            entries=tuple(entry for entry in entries if entry.offset > covered),
+            last_offset=self._segments[-1].next_offset - 1,
+            warnings=tuple(warnings),
+        )
+
+    def _read_hard_state(self) -> HardState:
+        path = self._path(QUORUM_STATE)
+        text = self._vfs.read_if_exists(path)
+        if text is None:
+            return HardState()
+        try:
+            found = json.loads(bytes(text))
+            voted_for = found["votedFor"]
+            return HardState(
+                term=int(found["leaderEpoch"]),
+                voted_for=None if voted_for is None else BrokerId(int(voted_for)),
+            )
+        except (ValueError, KeyError, TypeError) as e:
+            raise StartupError(f"{path} is damaged ({e}); restore it from a backup") from e
+
+    def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> bytes:
+        """Payload of the newest good snapshot; leftovers of unfinished ones are removed."""
+        found = []
+        for name in names:
+            if name.endswith(_PART_SUFFIX):
+                self._vfs.unlink_if_exists(self._path(name))
+            elif matched := _SNAPSHOT_FILE.fullmatch(name):
+                found.append((int(matched[1]) - 1, int(matched[2]), name))
+        payload = b""
+        for last_offset, term, name in sorted(found, reverse=True):
+            data = self._vfs.read_if_exists(self._path(name)) or b""
+            checked = _checked_payload(data)
+            if checked is None:
+                warnings.append(f"snapshot {self._path(name)} is damaged and was passed over")
+                continue
+            if not self._snapshots:
+                payload = checked
+            snapshot = Snapshot(last_offset=last_offset, term=term, size_bytes=len(checked))
+            self._snapshots.insert(0, snapshot)
+        return payload
+
+    def _load_segments(self, names: Iterable[str], warnings: list[str]) -> list[Entry]:
+        bases = sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
+        entries: list[Entry] = []
+        for base in bases:
+            if self._segments and self._segments[-1].next_offset != base:
+                raise StartupError(
+                    f"{self._path(_log_name(base))} does not continue the log, which ends at "
+                    f"{self._segments[-1].next_offset}; restore the directory from a backup"
+                )
+            is_last = base == bases[-1]
+            entries += self._load_segment(base, is_last=is_last, warnings=warnings)
+        return entries
+
+    def _load_segment(self, base: int, *, is_last: bool, warnings: list[str]) -> list[Entry]:
+        path = self._path(_log_name(base))
+        file = self._vfs.open(path, OpenMode.READ_WRITE)
+        data = file.read_at(0, file.size())
+        segment = _Segment(base, file)
+        entries: list[Entry] = []
+        while segment.size_bytes < len(data):
+            try:
+                stored = decode_entry_batch(data, segment.size_bytes, segment.next_offset)
+            except CorruptRecordError as e:
+                self._require_torn(path, data, segment, e, is_last=is_last)
+                warnings.append(
+                    f"{path}: {len(data) - segment.size_bytes} bytes of an unfinished write "
+                    f"were cut off at {segment.size_bytes}"
+                )
+                file.truncate(segment.size_bytes)
+                file.sync()
+                break
+            segment.positions.append(segment.size_bytes)
+            segment.size_bytes += stored.size_bytes
+            entries.append(stored.entry)
+        self._segments.append(segment)
+        return entries
+
+    @staticmethod
+    def _require_torn(
+        path: str,
+        data: bytes | bytearray,
+        segment: _Segment,
+        error: CorruptRecordError,
+        *,
+        is_last: bool,
+    ) -> None:
+        """The bad entry may only be one that a crash kept from being finished."""
+        bad = segment.next_offset
+        was_durable = not is_last
+        for offset in range(bad + 1, bad + 1 + _RESYNC_ENTRIES):
+            at = data.find(_OFFSET.pack(offset), segment.size_bytes + 1)
+            was_durable |= at >= 0 and _append_start(data, at, offset) > bad
+        if was_durable:
+            raise StartupError(
+                f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
+                "entries behind it are good, so this is no unfinished write: "
+                "restore the metadata directory from a backup"
+            )
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Entry], wall_ms: int) -> None:
+        """Write and sync ``entries`` as one; they continue the log."""
+        if self._segments[-1].size_bytes > self._segment_bytes:
+            self._roll(entries[0].offset)
+        segment = self._segments[-1]
+        assert entries[0].offset == segment.next_offset, (entries[0], segment.next_offset)
+        start = entries[0].offset
+        batches = [encode_entry_batch(e, append_start=start, wall_ms=wall_ms) for e in entries]
+        segment.file.write_at(segment.size_bytes, batches)
+        segment.file.sync()
+        for batch in batches:
+            segment.positions.append(segment.size_bytes)
+            segment.size_bytes += len(batch)
+
+    def write_hard_state(self, hard_state: HardState) -> None:
+        text = json.dumps(
+            {"version": 1, "leaderEpoch": hard_state.term, "votedFor": hard_state.voted_for}
+        )
+        write_atomically(self._vfs, self._path(QUORUM_STATE), text.encode())
+
+    def read(self, from_offset: int, max_bytes: int) -> list[Entry]:
+        """Entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
+
+        Empty if the log does not hold ``from_offset`` any more, or not yet.
+
+        :raises CorruptRecordError: if an entry no longer matches its CRC.
+        """
+        at = bisect_right(self._segments, from_offset, key=lambda s: s.base_offset) - 1
+        if at < 0 or from_offset >= self._segments[at].next_offset:
+            return []
+        segment = self._segments[at]
+        first = from_offset - segment.base_offset
+        begin = segment.positions[first]
+        stop = bisect_right(segment.positions, begin + max_bytes, lo=first + 1)
+        end = segment.positions[stop] if stop < len(segment.positions) else segment.size_bytes
+        data = segment.file.read_at(begin, end - begin)
+        entries: list[Entry] = []
+        position = 0
+        while position < len(data):
+            stored = decode_entry_batch(data, position, from_offset + len(entries))
+            entries.append(stored.entry)
+            position += stored.size_bytes
+        return entries
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.file.close()
+        self._segments.clear()
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def write_snapshot_part(self, snapshot: Snapshot, slices: Sequence[bytes]) -> None:
+        """Make the payload durable under a name that loading does not look at."""
+        crc = 0
+        for piece in slices:
+            crc = zlib.crc32(piece, crc)
+        header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, snapshot.size_bytes, crc)
+        file = self._vfs.open(self._path(snapshot.file_name) + _PART_SUFFIX, OpenMode.CREATE)
+        file.truncate(0)
+        file.write_at(0, [header, *slices])
+        file.sync()
+        file.close()
+
+    def install_snapshot(self, snapshot: Snapshot) -> None:
+        """Give the written part its name; then old snapshots and the log before it may go."""
+        path = self._path(snapshot.file_name)
+        self._vfs.rename(path + _PART_SUFFIX, path)
+        self._vfs.sync_dir(self._directory)
+        self._snapshots.append(snapshot)
+        for old in self._snapshots[:-_SNAPSHOTS_KEPT]:
+            self._vfs.unlink_if_exists(self._path(old.file_name))
+        del self._snapshots[:-_SNAPSHOTS_KEPT]
+        if self._segments[-1].positions:
+            self._roll(self._segments[-1].next_offset)
+        # Should the newest snapshot be found damaged, the one before it, or else the whole log,
+        # must do; so only what lies before the older one may go.
+        older = self._snapshots[-2].last_offset if len(self._snapshots) > 1 else -1
+        wanted = min(older, snapshot.last_offset - self._retained_entries) + 1
+        self._drop_segments(sum(s.next_offset <= wanted for s in self._segments[:-1]))
+
+    def read_snapshot(
+        self, last_offset: int, position: int, max_bytes: int
+    ) -> tuple[bytes, int] | None:
+        """A piece of a snapshot's payload, and the next position; -1 after the last piece.
+
+        None if there is no such snapshot, or not any more.
+        """
+        found = [s for s in self._snapshots if s.last_offset == last_offset]
+        if not found:
+            return None
+        snapshot = found[0]
+        file = self._vfs.open(self._path(snapshot.file_name), OpenMode.READ)
+        size = max(0, min(max_bytes, snapshot.size_bytes - position))
+        chunk = bytes(file.read_at(_SNAPSHOT_HEADER.size + position, size))
+        file.close()
+        after = position + size
+        return chunk, -1 if after >= snapshot.size_bytes else after
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _roll(self, base_offset: int) -> None:
+        path = self._path(_log_name(base_offset))
+        file = self._vfs.open(path, OpenMode.CREATE)
+        file.truncate(0)
+        file.sync()
+        self._vfs.sync_dir(self._directory)
+        self._segments.append(_Segment(base_offset, file))
+
+    def _drop_segments(self, count: int) -> None:
+        """Oldest first, so that a crash leaves no gap."""
+        for segment in self._segments[:count]:
+            segment.file.close()
+            self._vfs.unlink_if_exists(self._path(_log_name(segment.base_offset)))
+        del self._segments[:count]
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+
+def _log_name(base_offset: int) -> str:
+    return f"{base_offset:020d}.log"
+
+
+def _checked_payload(data: bytes) -> bytes | None:
+    """What a snapshot file holds; None if it is not whole and right."""
+    if len(data) < _SNAPSHOT_HEADER.size:
+        return None
+    magic, size_bytes, crc = _SNAPSHOT_HEADER.unpack_from(data)
+    payload = data[_SNAPSHOT_HEADER.size :]
+    if magic != _SNAPSHOT_MAGIC or len(payload) != size_bytes or zlib.crc32(payload) != crc:
+        return None
+    return payload
+
+
+def _append_start(data: bytes | bytearray, position: int, offset: int) -> int:
+    """Start of the append that wrote the good entry ``offset`` at ``position``; -1 if none is."""
+    try:
+        return decode_entry_batch(data, position, offset).append_start
+    except CorruptRecordError:
+        return -1
