@@ -145,10 +145,11 @@ class LogDir:
         source = await self.run(kind, lambda: self.vfs.open_stream(path))
         stream = aiofiles.threadpool.wrap(source, executor=self._lane)
         try:
-            async with stream:
-                return bytes(await stream.read()).decode("utf-8", errors="replace")
+            data = bytes(await stream.read())
+            await stream.close()
         except OSError as e:
             raise self._judge(kind, e) from e
+        return data.decode("utf-8", errors="replace")
 
     def read_cached(self, file: VfsFile, position: int, size: int) -> memoryview | None:
         """Bytes that are in memory already, maybe fewer than ``size``; None: ask the thread.

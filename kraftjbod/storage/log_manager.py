@@ -126,6 +126,7 @@ class LogManager:
         report = on_progress or (lambda progress: None)
         await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
         for tp, copies in self._held_aside.items():
+            copies.sort(key=lambda copy: copy.log_dir.path)
             self._log.warning(
                 "replica_found_twice",
                 partition=str(tp),

@@ -57,16 +57,14 @@ class MemFile:
 
     def after_crash(self, rng: random.Random) -> MemFile:
         left = MemFile()
-        kept = rng.randint(0, len(self.data)) if rng.random() < 0.7 else len(self.data)
         common = _common_prefix(self.data, self.synced)
-        if kept < common:
-            kept = common
-        left.data = bytearray(self.data[:kept])
-        if kept < len(self.synced) and common == kept:
-            # Nothing written since overlaps with what is certain.
+        if common < len(self.synced) and rng.random() < 0.5:
+            # Cut or overwritten since: the old bytes may be what is on the disk.
             left.data = bytearray(self.synced)
-        elif rng.random() < 0.3:
-            left.data += rng.randbytes(rng.randint(1, 200))
+        else:
+            left.data = self.data[: rng.randint(common, len(self.data))]
+            if len(left.data) < len(self.data) and rng.random() < 0.3:
+                left.data += rng.randbytes(rng.randint(1, 200))
         left.synced = bytes(left.data)
         return left
 

@@ -1,0 +1,104 @@
+"""What storage tests build their stories from: a clock, batches, and log dirs on any ``Vfs``."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+import crc32c
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
+from kraftjbod.protocol.record_batch import BatchHeader, batches
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.storage.vfs import Vfs
+
+CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
+NODE_ID = BrokerId(1)
+TP = TopicPartition("t", 0)
+TOPIC_ID = TopicId(bytes(range(16)))
+
+
+class ManualClock:
+    """Stands still until told otherwise."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return self.ms
+
+
+def directory_id(number: int) -> DirectoryId:
+    return DirectoryId(bytes([7] * 15 + [number]))
+
+
+def random_bytes_of(seed: int = 1):  # type: ignore[no-untyped-def]  # a bound method
+    return random.Random(seed).randbytes
+
+
+def batch(
+    records: int = 1,
+    *,
+    base_offset: int = 0,
+    epoch: int = 0,
+    timestamp: int = 1_000_000,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    body: bytes = b"records nobody opens",
+) -> bytes:
+    """A sound v2 batch; ``producer`` is (id, epoch, base sequence)."""
+    covered = struct.pack(">hiqqqhii", 0, records - 1, timestamp, timestamp, *producer, records)
+    covered += body
+    head = struct.pack(">qiibI", base_offset, 9 + len(covered), epoch, 2, crc32c.crc32c(covered))
+    return head + covered
+
+
+def headers_of(data: bytes | memoryview) -> list[BatchHeader]:
+    return [header for _, header in batches(data)]
+
+
+def format_dir(vfs: Vfs, path: str, number: int) -> None:
+    """What the storage tool does to a new dir."""
+    vfs.make_dirs(path)
+    properties = MetaProperties(
+        cluster_id=CLUSTER_ID, node_id=NODE_ID, directory_id=directory_id(number)
+    )
+    write_meta_properties(vfs, path, properties)
+
+
+def open_dir(
+    vfs: Vfs,
+    path: str = "/d1",
+    number: int = 1,
+    *,
+    clock: ManualClock | None = None,
+    channel: LogDirFailureChannel | None = None,
+    io_timeout_ms: int = 30_000,
+) -> LogDir:
+    """An identified log dir without watches; ``path`` is formatted if it is not."""
+    log_dir = LogDir(
+        path=path,
+        vfs=vfs,
+        clock=clock or ManualClock(),
+        failure_channel=channel or LogDirFailureChannel(max_dirs=8),
+        io_timeout_ms=io_timeout_ms,
+    )
+    log_dir.identify(directory_id(number), 1)
+    return log_dir
+
+
+def manager_of(
+    dirs: Sequence[LogDir], config: TopicConfig | None = None, clock: ManualClock | None = None
+) -> LogManager:
+    return LogManager(
+        dirs=dirs,
+        clock=clock or ManualClock(),
+        default_config=config or TopicConfig(),
+        random_bytes=random_bytes_of(),
+    )
