@@ -1,0 +1,59 @@
+"""Schemas as they are read from Kafka's JSON."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kraftjbod.protocol.kafka_schema import NO_VERSIONS, Versions, load_message
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [("3-12", [3, 12], [2, 13]), ("9+", [9, 99], [8]), ("4", [4], [3, 5]), ("none", [], [0, 1])],
+)
+def test_version_ranges(text: str, inside: list[int], outside: list[int]) -> None:
+    versions = Versions.parse(text)
+    assert [v for v in inside if v not in versions] == []
+    assert [v for v in outside if v in versions] == []
+
+
+def test_a_message_with_everything() -> None:
+    schema = load_message("FetchRequest")
+    assert (schema.api_key, schema.flexible.first) == (1, 12)
+    fields = {f.name: f for f in schema.struct.fields}
+    assert fields["replica_id"].default == -1
+    assert fields["max_bytes"].default == 0x7FFFFFFF
+    assert fields["cluster_id"].default is None
+    assert fields["topics"].default == ()
+    state = fields["replica_state"]
+    assert (state.type, state.tag, state.default, state.is_array) == ("struct", 1, None, False)
+    assert 15 in state.tagged
+    assert fields["session_id"].tagged is NO_VERSIONS
+    topic = fields["topics"].struct
+    assert topic is not None
+    assert [f.name for f in topic.fields] == ["topic", "topic_id", "partitions"]
+
+
+def test_defaults_of_each_type() -> None:
+    fields = {f.name: f for f in load_message("MetadataRequest").struct.fields}
+    assert fields["allow_auto_topic_creation"].default is True
+    assert fields["include_topic_authorized_operations"].default is False
+    topic = fields["topics"].struct
+    assert topic is not None
+    assert [f.default for f in topic.fields] == [bytes(16), ""]
+
+
+def test_unknown_messages() -> None:
+    with pytest.raises(KeyError, match="NoSuchRequest"):
+        load_message("NoSuchRequest")
+
+
+def test_reading_schemas_starts_no_foreign_client() -> None:
+    code = (
+        "import sys; from kraftjbod.protocol.kafka_schema import load_message;"
+        " load_message('FetchRequest'); sys.exit('kafka' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
