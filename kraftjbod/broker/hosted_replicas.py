@@ -1,0 +1,198 @@
+"""The replicas that this broker hosts, and who is told when one of them moves.
+
+* :class:`HostedReplica` joins a :class:`Partition` (the role) to a :class:`LogHandle` (the files).
+* :class:`HostedReplicas` finds them for requests, and is the one place where a moved log end, a
+  moved high watermark or a lost replica wakes the requests that wait for it.
+
+Who changes roles is replica_manager.py; who appends and reads are replica_appends.py and
+replica_reads.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.partition import Partition
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    OperatingError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.storage.log_handle import LogHandle
+
+
+class HostedReplica:
+    """One replica on this broker. ``partition`` and ``handle`` are None while there is no log.
+
+    Written by the replica manager only.
+    """
+
+    __slots__ = (
+        "handle",
+        "is_new",
+        "is_offline",
+        "partition",
+        "registration",
+        "topic_id",
+        "topic_partition",
+        "unread_bytes",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        registration: PartitionRegistration,
+        *,
+        is_new: bool,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.registration = registration
+        #: The partition came into being while this broker followed the metadata.
+        self.is_new = is_new
+        self.handle: LogHandle | None = None
+        self.partition: Partition | None = None
+        #: Its directory is, or may be, among those that are offline.
+        self.is_offline = False
+        #: Appended since consumers were last told that there is more to read.
+        self.unread_bytes = 0
+
+    def __repr__(self) -> str:
+        state = "offline" if self.is_offline else "open" if self.partition else "opening"
+        return f"<HostedReplica {self.topic_partition} {state} {self.partition!r}>"
+
+    @property
+    def key(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.topic_partition.partition)
+
+    def require_open(self) -> tuple[Partition, LogHandle]:
+        """Role and files.
+
+        :raises KafkaStorageError: if its directory is offline.
+        :raises NotLeaderOrFollowerError: if its log is still being created.
+        """
+        if self.partition is not None and self.handle is not None:
+            return self.partition, self.handle
+        if self.is_offline:
+            raise KafkaStorageError(f"the log directory of {self.topic_partition} is offline")
+        raise NotLeaderOrFollowerError(f"{self.topic_partition} is being created on this broker")
+
+
+class HostedReplicas:
+    """All of this broker's replicas by topic name and partition."""
+
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        produces: ProducePurgatory,
+        follower_fetches: FetchPurgatory,
+        consumer_fetches: FetchPurgatory,
+        metrics: Metrics,
+    ) -> None:
+        self.produces = produces
+        self.follower_fetches = follower_fetches
+        self.consumer_fetches = consumer_fetches
+        self._cache = cache
+        self._by_name: dict[TopicPartition, HostedReplica] = {}
+        metrics.gauge("PartitionCount", lambda: len(self._by_name))
+        metrics.gauge("LeaderCount", lambda: self._count(lambda p: p.is_leader))
+        metrics.gauge(
+            "UnderReplicatedPartitions", lambda: self._count(lambda p: p.is_under_replicated)
+        )
+        metrics.gauge(
+            "UnderMinIsrPartitionCount", lambda: self._count(lambda p: p.is_under_min_isr)
+        )
+        metrics.gauge("OfflineReplicaCount", lambda: sum(r.is_offline for r in self))
+
+    def __iter__(self) -> Iterator[HostedReplica]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, topic_partition: TopicPartition) -> HostedReplica | None:
+        return self._by_name.get(topic_partition)
+
+    def add(self, replica: HostedReplica) -> None:
+        self._by_name[replica.topic_partition] = replica
+
+    def remove(self, replica: HostedReplica) -> None:
+        del self._by_name[replica.topic_partition]
+
+    def is_current(self, replica: HostedReplica) -> bool:
+        """Whether it is still hosted; asked again after every await."""
+        return self._by_name.get(replica.topic_partition) is replica
+
+    def require(self, topic_partition: TopicPartition) -> HostedReplica:
+        """The replica of a request.
+
+        :raises UnknownTopicOrPartitionError: if there is no such partition in the cluster.
+        :raises NotLeaderOrFollowerError: if it has no replica here.
+        """
+        replica = self._by_name.get(topic_partition)
+        if replica is not None:
+            return replica
+        if self._cache.state.partition_named(topic_partition) is None:
+            raise UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+        raise NotLeaderOrFollowerError(f"{topic_partition} has no replica on this broker")
+
+    def topic_name(self, topic_id: TopicId) -> str:
+        """:raises OperatingError: UNKNOWN_TOPIC_ID."""
+        topic = self._cache.state.topics.get(topic_id)
+        if topic is None:
+            raise OperatingError(f"no topic has the id {topic_id}", code=ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic.name
+
+    # --- wake-ups --------------------------------------------------------------------------------
+
+    def log_end_moved(
+        self, replica: HostedReplica, size_bytes: int, *, has_committed: bool
+    ) -> None:
+        """The leader appended ``size_bytes``, which may have committed them already."""
+        replica.unread_bytes += size_bytes
+        self.follower_fetches.arrived(replica.topic_partition, size_bytes)
+        if has_committed:
+            self.high_watermark_moved(replica)
+
+    def high_watermark_moved(self, replica: HostedReplica) -> None:
+        partition, handle = replica.partition, replica.handle
+        if partition is None or handle is None:
+            return
+        handle.high_watermark = partition.high_watermark
+        self.produces.high_watermark_advanced(replica.topic_partition, partition.high_watermark)
+        unread, replica.unread_bytes = replica.unread_bytes, 0
+        self.consumer_fetches.arrived(replica.topic_partition, unread)
+
+    def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:
+        """The ISR is another now, which may commit records or make waiting for it pointless."""
+        partition = replica.partition
+        if partition is None:
+            return
+        if partition.high_watermark != high_watermark_before:
+            self.high_watermark_moved(replica)
+        if partition.is_under_min_isr:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            self.produces.fail(replica.topic_partition, code)
+
+    def end_waits(self, topic_partition: TopicPartition, code: ErrorCode) -> None:
+        """Nothing that waits on the partition here can be served any more."""
+        self.produces.fail(topic_partition, code)
+        self.follower_fetches.wake(topic_partition)
+        self.consumer_fetches.wake(topic_partition)
+
+    def close(self) -> None:
+        self.produces.close()
+        self.follower_fetches.close()
+        self.consumer_fetches.close()
+
+    def _count(self, holds: Callable[[Partition], bool]) -> int:
+        return sum(replica.partition is not None and holds(replica.partition) for replica in self)

@@ -1,0 +1,58 @@
+"""``KafkaApis``: one handler per API, found by its key.
+
+Handlers answer every expected error themselves, in the response's own fields.
+What flies on from here is a bug: the door tells, and closes that connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from kraftjbod.broker.config_apis import ConfigApis
+from kraftjbod.broker.log_dir_apis import LogDirApis
+from kraftjbod.broker.metadata_apis import MetadataApis
+from kraftjbod.broker.offset_apis import OffsetApis
+from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.topic_apis import TopicApis
+from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
+
+_ApiHandler = Callable[[Message, RequestContext], Awaitable[Message | None]]
+
+
+class KafkaApis:
+    def __init__(
+        self,
+        *,
+        produce_fetch: ProduceFetchApis,
+        offsets: OffsetApis,
+        metadata: MetadataApis,
+        topics: TopicApis,
+        configs: ConfigApis,
+        log_dirs: LogDirApis,
+    ) -> None:
+        self._handlers: Mapping[int, _ApiHandler] = {
+            ApiKey.PRODUCE: produce_fetch.produce,
+            ApiKey.FETCH: produce_fetch.fetch,
+            ApiKey.LIST_OFFSETS: offsets.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+            ApiKey.METADATA: metadata.metadata,
+            ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            ApiKey.CREATE_TOPICS: topics.create_topics,
+            ApiKey.DELETE_TOPICS: topics.delete_topics,
+            ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+            ApiKey.INIT_PRODUCER_ID: topics.init_producer_id,
+            ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+            ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+        }
+
+    async def handle(
+        self, listener_name: str, header: RequestHeader, body: Message
+    ) -> Message | None:
+        """Answer one request; None if no response is due."""
+        context = RequestContext(
+            listener_name=listener_name,
+            api_version=header.api_version,
+            client_id=header.client_id,
+        )
+        return await self._handlers[header.api_key](body, context)

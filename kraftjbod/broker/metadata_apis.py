@@ -1,0 +1,187 @@
+"""What clients ask about the cluster: Metadata and DescribeCluster.
+
+* Answers come from the metadata cache alone; they may lag behind the controller, never lead.
+* A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
+  so that a crowd of clients that refresh after a failure costs one encoding.
+* A topic that is not there is created through the controller where the configuration allows it;
+  the client is told to ask again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kraftjbod.broker.metadata_cache import MetadataCache, listener_of
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.topic_apis import TopicApis
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, TopicId
+from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
+from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+
+MetadataResponse = message("MetadataResponse")
+DescribeClusterResponse = message("DescribeClusterResponse")
+
+#: Before version 4 a client could not say whether it wants topics created, so it did.
+_AUTO_CREATION_FLAG_SINCE: Final = 4
+_NULL_MEANS_ALL_SINCE: Final = 1
+_FENCED_BROKERS_SINCE: Final = 2
+#: Endpoint type of DescribeCluster: brokers, not controllers.
+_BROKERS: Final = 1
+
+
+class MetadataApis:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        topic_apis: TopicApis,
+        auto_create_topics: bool,
+    ) -> None:
+        self._broker_id = broker_id
+        self._cache = cache
+        self._topic_apis = topic_apis
+        self._auto_create_topics = auto_create_topics
+        #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, topic id).
+        self._encoded: dict[tuple[int, str, TopicId], bytes] = {}
+        self._encoded_at = -1
+
+    # --- Metadata --------------------------------------------------------------------------------
+
+    async def metadata(self, request: Message, context: RequestContext) -> Message:
+        wanted = request.topics
+        if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+            topics = [self._topic(t, context) for t in self._cache.state.topics.values()]
+        else:
+            may_create = self._auto_create_topics and (
+                context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
+            )
+            if may_create:
+                await self._create_missing([topic.name for topic in wanted])
+            topics = [self._wanted_topic(topic, may_create, context) for topic in wanted]
+        response: Message = MetadataResponse(
+            brokers=self._brokers(context.listener_name),
+            cluster_id=self._cache.cluster_id,
+            controller_id=self._controller_id(),
+            topics=topics,
+        )
+        return response
+
+    async def _create_missing(self, names: list[str | None]) -> None:
+        missing = [name for name in names if name and name not in self._cache.state.topic_ids]
+        if missing:
+            await self._topic_apis.auto_create(missing)
+
+    def _wanted_topic(self, wanted: Message, may_create: bool, context: RequestContext) -> Any:
+        topic_id = TopicId(wanted.topic_id)
+        by_id = wanted.name is None or (not wanted.name and topic_id != ZERO_UUID)
+        topic = (
+            self._cache.state.topics.get(topic_id)
+            if by_id
+            else self._cache.state.topic(wanted.name)
+        )
+        if topic is not None:
+            return self._topic(topic, context)
+        if by_id:
+            return self._absent(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+        return self._absent(
+            self._topic_apis.creation_outcome(wanted.name)
+            if may_create
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            wanted.name,
+            ZERO_UUID,
+        )
+
+    def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Message:
+        absent: Message = MetadataResponse.MetadataResponseTopic(
+            error_code=code, name=name, topic_id=topic_id
+        )
+        return absent
+
+    def _topic(self, topic: TopicRegistration, context: RequestContext) -> bytes:
+        """The topic, encoded."""
+        if self._encoded_at != self._cache.version:
+            self._encoded.clear()
+            self._encoded_at = self._cache.version
+        key = (context.api_version, context.listener_name, topic.topic_id)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            encoded = encode_part(
+                context.api_version, self._describe_topic(topic, context.listener_name)
+            )
+            self._encoded[key] = encoded
+        return encoded
+
+    def _describe_topic(self, topic: TopicRegistration, listener_name: str) -> Message:
+        described: Message = MetadataResponse.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                self._describe_partition(index, partition, listener_name)
+                for index, partition in sorted(topic.partitions.items())
+            ],
+        )
+        return described
+
+    def _describe_partition(
+        self, index: int, partition: PartitionRegistration, listener_name: str
+    ) -> Message:
+        leader = self._cache.leader_for(partition, listener_name)
+        described: Message = MetadataResponse.MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=self._cache.offline_replicas(partition, listener_name),
+        )
+        return described
+
+    def _brokers(self, listener_name: str) -> list[Message]:
+        return [
+            MetadataResponse.MetadataResponseBroker(
+                node_id=broker.broker_id, host=listener.host, port=listener.port, rack=broker.rack
+            )
+            for broker in self._cache.alive_brokers()
+            if (listener := listener_of(broker, listener_name)) is not None
+        ]
+
+    def _controller_id(self) -> BrokerId:
+        """The broker to send admin requests to: any will do, so this one if it may be named."""
+        alive = [broker.broker_id for broker in self._cache.alive_brokers()]
+        if self._broker_id in alive:
+            return self._broker_id
+        return alive[0] if alive else NO_LEADER
+
+    # --- DescribeCluster -------------------------------------------------------------------------
+
+    async def describe_cluster(self, request: Message, context: RequestContext) -> Message:
+        response: Message
+        if request.endpoint_type != _BROKERS:
+            response = DescribeClusterResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message="controllers are not reached over this protocol",
+            )
+            return response
+        fenced_too = context.api_version >= _FENCED_BROKERS_SINCE and request.include_fenced_brokers
+        brokers = sorted(self._cache.state.brokers.items())
+        response = DescribeClusterResponse(
+            endpoint_type=_BROKERS,
+            cluster_id=self._cache.cluster_id,
+            controller_id=self._controller_id(),
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=broker_id,
+                    host=listener.host,
+                    port=listener.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                )
+                for broker_id, broker in brokers
+                if (fenced_too or not broker.fenced)
+                and (listener := listener_of(broker, context.listener_name)) is not None
+            ],
+        )
+        return response

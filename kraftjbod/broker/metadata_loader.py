@@ -1,0 +1,152 @@
+"""``MetadataLoader``: follows the committed metadata log and publishes what changes.
+
+* Long-polls the active controller; one failed poll is told and tried again, for ever.
+* Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
+  the controller does. A snapshot builds a new state, and its difference to the old is published.
+* Everything that arrived in one answer is published as one delta.
+
+What a change means for this broker's replicas is the publisher's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.core.errors import OperatingError, RemoteProtocolError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataResponse
+
+
+class MetadataLoader:
+    """One coroutine, :meth:`run`, for the life of the broker."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        channel: ControllerChannel,
+        cache: MetadataCache,
+        publisher: BrokerMetadataPublisher,
+        backoff: ExponentialBackoff,
+        max_wait_ms: int = 5_000,
+        max_bytes: int = 8 * 1024 * 1024,
+    ) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._cache = cache
+        self._publisher = publisher
+        self._backoff = backoff
+        self._max_wait_ms = max_wait_ms
+        self._max_bytes = max_bytes
+        #: Last committed offset that the controller told; -1 before its first answer.
+        self._high_watermark = -1
+        self._progress = asyncio.Event()
+        self._log = get_logger(component="metadata_loader")
+
+    async def run(self) -> None:
+        """Follow the log until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._poll()
+                failures = 0
+            except (OperatingError, RemoteProtocolError) as e:
+                failures += 1
+                self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+
+    async def caught_up(self, at_least: int) -> None:
+        """Wait until the state holds entry ``at_least`` and all that was committed when asked."""
+        while True:
+            offset = self._cache.state.offset
+            if offset >= max(at_least, self._high_watermark):
+                return
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def _poll(self) -> None:
+        state = self._cache.state
+        response = await self._fetch(state.offset + 1, self._max_wait_ms)
+        if response.snapshot_offset >= 0:
+            await self._load_snapshot(response)
+        elif response.entries:
+            self._replay(response)
+        self._high_watermark = response.high_watermark
+        self._progress.set()
+
+    def _replay(self, response: FetchMetadataResponse) -> None:
+        state, delta = self._cache.state, MetadataDelta()
+        for entry in response.entries:
+            if entry.offset > state.offset:
+                records = decode_entry(entry.payload)
+                state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
+        self._publisher.publish(delta)
+
+    async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
+        chunks, response = bytearray(first.snapshot_chunk), first
+        while response.snapshot_next_position >= 0:
+            response = await self._fetch(
+                self._cache.state.offset + 1,
+                0,
+                snapshot_offset=first.snapshot_offset,
+                snapshot_position=response.snapshot_next_position,
+            )
+            if response.snapshot_offset != first.snapshot_offset:
+                # The controller replaced the snapshot meanwhile; the next poll begins anew.
+                return
+            chunks += response.snapshot_chunk
+        before, after = self._cache.state, MetadataState()
+        after.replay(
+            decode_entry(bytes(chunks)),
+            offset=first.snapshot_offset,
+            epoch=before.epoch,
+            delta=MetadataDelta(),
+        )
+        self._cache.replace(after)
+        self._publisher.publish(difference(before, after))
+
+    async def _fetch(
+        self,
+        fetch_offset: int,
+        max_wait_ms: int,
+        *,
+        snapshot_offset: int = -1,
+        snapshot_position: int = 0,
+    ) -> FetchMetadataResponse:
+        return await self._channel.fetch_metadata(
+            FetchMetadataRequest(
+                broker_id=self._broker_id,
+                fetch_offset=fetch_offset,
+                max_wait_ms=max_wait_ms,
+                max_bytes=self._max_bytes,
+                snapshot_offset=snapshot_offset,
+                snapshot_position=snapshot_position,
+            )
+        )
+
+
+def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
+    """The delta that leads from ``before`` to ``after``, as replay would have noted it."""
+    delta = MetadataDelta(features=before.features != after.features)
+    for broker_id in before.brokers.keys() | after.brokers.keys():
+        if before.brokers.get(broker_id) != after.brokers.get(broker_id):
+            delta.brokers.add(broker_id)
+    for topic_id, topic in before.topics.items():
+        if topic_id not in after.topics:
+            delta.deleted_topics[topic_id] = topic
+    delta.created_topics = after.topics.keys() - before.topics.keys()
+    for key, partition in after.partitions():
+        earlier = before.partition(key)
+        if earlier != partition:
+            delta.partitions[key] = earlier
+    for resource in before.configs.keys() | after.configs.keys():
+        if before.configs.get(resource) != after.configs.get(resource):
+            delta.configs.add(resource)
+    return delta

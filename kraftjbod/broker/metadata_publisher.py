@@ -1,0 +1,78 @@
+"""``BrokerMetadataPublisher``: what a change of the metadata means for this broker, in one order.
+
+1. configurations, so that everything after sees the new values;
+2. roles: leaders and followers begin and end, at once and without waiting;
+3. fetchers follow and stop;
+4. logs are removed and made, each in its own task, so that no directory waits for another;
+5. the controller hears how far this broker is.
+
+Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata and step 5.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.hosted_replicas import HostedReplica
+from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
+from kraftjbod.broker.replica_manager import ReplicaChanges, ReplicaManager
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.metadata.state import MetadataDelta
+
+
+class BrokerMetadataPublisher:
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        replicas: ReplicaManager,
+        fetchers: ReplicaFetcherManager,
+        lifecycle: BrokerLifecycleManager,
+    ) -> None:
+        self._cache = cache
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._lifecycle = lifecycle
+        self._disk_work = BackgroundTasks()
+        self._is_open = False
+
+    def publish(self, delta: MetadataDelta) -> None:
+        """Act on a change that the cache already shows."""
+        if self._is_open:
+            for resource_type, name in delta.configs:
+                if resource_type is ResourceType.TOPIC:
+                    self._replicas.config_changed(name)
+            self._carry_out(self._replicas.apply_delta(delta))
+        self._lifecycle.note_metadata_offset(self._cache.state.offset)
+
+    def open(self) -> None:
+        """The logs are loaded: act on everything that the metadata says now, and on all changes."""
+        self._is_open = True
+        self._carry_out(self._replicas.apply_all())
+
+    async def disk_work_done(self) -> None:
+        """Wait until no log is being made or removed."""
+        while self._disk_work:
+            await self._disk_work.idle()
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self._disk_work.close()
+
+    def _carry_out(self, changes: ReplicaChanges) -> None:
+        self._fetchers.unfollow(changes.unfollow)
+        self._fetchers.follow(changes.follow)
+        for topic_partition in changes.set_aside:
+            self._disk_work.start(
+                self._replicas.set_aside_log(topic_partition), f"set-aside-{topic_partition}"
+            )
+        for topic_partition in changes.delete:
+            self._disk_work.start(
+                self._replicas.delete_log(topic_partition), f"delete-{topic_partition}"
+            )
+        for replica in changes.create:
+            self._disk_work.start(self._create(replica), f"create-{replica.topic_partition}")
+
+    async def _create(self, replica: HostedReplica) -> None:
+        self._carry_out(await self._replicas.create_log(replica))

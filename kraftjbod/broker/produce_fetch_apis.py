@@ -1,0 +1,284 @@
+"""Produce and Fetch: the hot path's door, between wire messages and replicas.
+
+* One partition's trouble is that partition's error; the rest of the request goes through.
+* A fetch waits until ``min_bytes`` are there, or its deadline; an error or a diverging log is told
+  at once.
+* Nothing is done per record, and records pass through as the buffers they came as.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from kraftjbod.broker.delayed_operations import FetchPurgatory
+from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
+from kraftjbod.broker.replica_reads import FetchedData, FetchFrom, ReplicaReads
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.timing import Clock
+from kraftjbod.protocol.kafka_codec import Message, message
+
+ProduceResponse = message("ProduceResponse")
+TopicProduceResponse = ProduceResponse.TopicProduceResponse
+PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
+FetchResponse = message("FetchResponse")
+FetchableTopicResponse = FetchResponse.FetchableTopicResponse
+PartitionData = FetchResponse.PartitionData
+EpochEndOffset = FetchResponse.EpochEndOffset
+
+_PRODUCE_BY_ID_SINCE: Final = 13
+_FETCH_BY_ID_SINCE: Final = 13
+_REPLICA_STATE_SINCE: Final = 15
+_VALID_ACKS: Final = frozenset({-1, 0, 1})
+_MAX_WAIT_MS: Final = 600_000
+_FULL_FETCH: Final = (0, -1)
+"""Session epochs of a fetch that names all its partitions itself (KIP-227)."""
+
+
+class _Fetching:
+    """One partition of a fetch request: what is wanted and what was found."""
+
+    __slots__ = ("data", "wanted")
+
+    def __init__(self, wanted: FetchFrom, data: FetchedData | None = None) -> None:
+        self.wanted = wanted
+        #: Given at the start if the partition cannot even be named.
+        self.data = data
+
+
+class ProduceFetchApis:
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        appends: ReplicaAppends,
+        reads: ReplicaReads,
+        clock: Clock,
+        metrics: Metrics,
+        max_fetch_bytes: int,
+        suspect_after_ms: int,
+    ) -> None:
+        self._replicas = replicas
+        self._appends = appends
+        self._reads = reads
+        self._clock = clock
+        self._metrics = metrics
+        self._max_fetch_bytes = max_fetch_bytes
+        self._suspect_after_ms = suspect_after_ms
+
+    # --- Produce ---------------------------------------------------------------------------------
+
+    async def produce(self, request: Message, context: RequestContext) -> Message | None:
+        """None for ``acks=0``: nobody expects an answer."""
+        acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
+        refusal = _refuse_produce(request)
+        pending: list[PendingAppend] = []
+        # Everything up to the first await keeps the order of pipelined requests.
+        for topic in request.topic_data:
+            name = self._name_of(topic, context.api_version >= _PRODUCE_BY_ID_SINCE)
+            for part in topic.partition_data:
+                partition = TopicPartition(name or "", part.index)
+                if refusal is None and name is not None:
+                    pending.append(
+                        self._appends.append(
+                            partition, part.records, acks=acks, timeout_ms=timeout_ms
+                        )
+                    )
+                else:
+                    refused = PendingAppend(partition)
+                    refused.end(refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID))
+                    pending.append(refused)
+        outcomes = await self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
+        return None if acks == 0 else _produce_response(request, outcomes)
+
+    def _name_of(self, topic: Message, is_by_id: bool) -> str | None:
+        if not is_by_id:
+            name: str = topic.name
+            return name
+        try:
+            return self._replicas.topic_name(TopicId(topic.topic_id))
+        except OperatingError:
+            return None
+
+    # --- Fetch -----------------------------------------------------------------------------------
+
+    async def fetch(self, request: Message, context: RequestContext) -> Message:
+        response: Message
+        if request.session_epoch not in _FULL_FETCH:
+            # We open no sessions, so a client that names one has it from somebody else.
+            response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return response
+        fetching = self._parse_fetch(request, context.api_version)
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        await self._fill(fetching, request, max_bytes)
+        response = self._fetch_response(request, fetching)
+        return response
+
+    def _parse_fetch(self, request: Message, version: int) -> list[_Fetching]:
+        replica_id, replica_epoch = BrokerId(request.replica_id), BrokerEpoch(-1)
+        if version >= _REPLICA_STATE_SINCE:
+            state = request.replica_state
+            replica_id = BrokerId(-1 if state is None else state.replica_id)
+            replica_epoch = BrokerEpoch(-1 if state is None else state.replica_epoch)
+        fetching: list[_Fetching] = []
+        for topic in request.topics:
+            name: str | None = topic.topic
+            unnamed: FetchedData | None = None
+            if version >= _FETCH_BY_ID_SINCE:
+                try:
+                    name = self._replicas.topic_name(TopicId(topic.topic_id))
+                except OperatingError as e:
+                    unnamed = FetchedData(e.code)
+            for part in topic.partitions:
+                wanted = FetchFrom(
+                    TopicPartition(name or "", part.partition),
+                    part.fetch_offset,
+                    part.partition_max_bytes,
+                    part.current_leader_epoch,
+                    part.last_fetched_epoch,
+                    replica_id,
+                    replica_epoch,
+                )
+                fetching.append(_Fetching(wanted, unnamed))
+        return fetching
+
+    async def _fill(self, fetching: Sequence[_Fetching], request: Message, max_bytes: int) -> None:
+        """Read, and wait for more as long as there is too little and nothing else to tell."""
+        deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
+        named = [one for one in fetching if one.data is None]
+        is_first_look = True
+        while True:
+            found_bytes, is_urgent, on_disk = self._look(named, max_bytes, is_first_look)
+            if on_disk:
+                await self._read_from_disk(on_disk, found_bytes)
+                return
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
+                return
+            if len(named) < len(fetching):
+                return
+            purgatory = self._purgatory_of(named)
+            partitions = [one.wanted.topic_partition for one in named]
+            try:
+                waiting = purgatory.wait(partitions, request.min_bytes - found_bytes, remaining_ms)
+            except OverloadedError:
+                return
+            await waiting
+            is_first_look = False
+
+    def _look(
+        self, named: Sequence[_Fetching], max_bytes: int, is_first_look: bool
+    ) -> tuple[int, bool, list[_Fetching]]:
+        """Bytes found, whether there is something to tell at once, and what is on disk only."""
+        found_bytes, is_urgent = 0, False
+        on_disk: list[_Fetching] = []
+        for one in named:
+            room = max_bytes - found_bytes
+            wanted = one.wanted
+            if wanted.max_bytes > room:
+                wanted = wanted._replace(max_bytes=max(0, room))
+            # The first batch is given even if it is larger than every limit (KIP-74).
+            data = self._reads.read(
+                wanted, min_one_batch=found_bytes == 0, is_first_look=is_first_look
+            )
+            one.data = data
+            found_bytes += len(data.records)
+            if data.code != ErrorCode.NONE or data.diverging is not None:
+                is_urgent = True
+            elif not data.is_in_memory:
+                on_disk.append(one)
+        return found_bytes, is_urgent, on_disk
+
+    async def _read_from_disk(self, on_disk: Sequence[_Fetching], found_bytes: int) -> None:
+        """Each in its directory's thread; one that does not answer in time stays empty."""
+        reading = [
+            asyncio.ensure_future(
+                self._reads.read_from_disk(one.wanted, min_one_batch=found_bytes == 0 and i == 0)
+            )
+            for i, one in enumerate(on_disk)
+        ]
+        await asyncio.wait(reading, timeout=self._suspect_after_ms / 1000)
+        for one, read in zip(on_disk, reading, strict=True):
+            if read.done():
+                one.data = read.result()
+            else:
+                read.cancel()
+
+    def _purgatory_of(self, named: Sequence[_Fetching]) -> FetchPurgatory:
+        is_follower = bool(named) and named[0].wanted.replica_id >= 0
+        return self._replicas.follower_fetches if is_follower else self._replicas.consumer_fetches
+
+    def _fetch_response(self, request: Message, fetching: Sequence[_Fetching]) -> Message:
+        found = iter(fetching)
+        topics, sent_bytes = [], 0
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                data = next(found).data or FetchedData()
+                parts.append(_partition_data(part.partition, data))
+                sent_bytes += len(data.records)
+            topics.append(
+                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+            )
+        self._metrics.count("BytesOutPerSec", sent_bytes)
+        response: Message = FetchResponse(responses=topics)
+        return response
+
+
+def _refuse_produce(request: Message) -> AppendOutcome | None:
+    if request.acks not in _VALID_ACKS:
+        return AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} means nothing")
+    if request.transactional_id is not None:
+        return AppendOutcome(ErrorCode.INVALID_REQUEST, "transactions are not served here")
+    return None
+
+
+def _produce_response(request: Message, outcomes: Sequence[AppendOutcome]) -> Message:
+    ended = iter(outcomes)
+    response: Message = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _partition_outcome(part.index, next(ended)) for part in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    return response
+
+
+def _partition_outcome(index: int, outcome: AppendOutcome) -> Message:
+    response: Message = PartitionProduceResponse(
+        index=index,
+        error_code=outcome.code,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=outcome.log_start_offset,
+        error_message=outcome.message,
+    )
+    return response
+
+
+def _partition_data(index: int, data: FetchedData) -> Message:
+    response: Message = PartitionData(
+        partition_index=index,
+        error_code=data.code,
+        high_watermark=data.high_watermark,
+        # There are no transactions, so everything committed is stable.
+        last_stable_offset=data.high_watermark,
+        log_start_offset=data.log_start_offset,
+        aborted_transactions=None,
+        records=data.records,
+    )
+    if data.diverging is not None:
+        epoch, end_offset = data.diverging
+        response.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return response

@@ -1,0 +1,262 @@
+"""Reading as the leader: fetches of consumers and followers, offsets by time, ends of epochs.
+
+* What is in the page cache is read on the loop; only what is not goes to the directory's thread.
+* Consumers see what is committed, followers see everything.
+* A follower's fetch also says how far the follower is, which may commit records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.partition import ANY_EPOCH, Partition
+from kraftjbod.core.errors import (
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicPartition
+from kraftjbod.core.timing import Clock
+from kraftjbod.protocol.record_batch import Buffer
+from kraftjbod.storage.log_handle import LogHandle
+
+#: ``replica_id`` of a consumer.
+CONSUMER: Final = BrokerId(-1)
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+
+class FetchFrom(NamedTuple):
+    """What one fetch wants of one partition."""
+
+    topic_partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = ANY_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    replica_id: BrokerId = CONSUMER
+    replica_epoch: BrokerEpoch = BrokerEpoch(-1)
+
+
+class FetchedData(NamedTuple):
+    """What is answered for one partition: records, or an error, or where logs diverge."""
+
+    code: ErrorCode = ErrorCode.NONE
+    records: Buffer = b""
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    diverging: tuple[int, int] | None = None
+    """Epoch and end offset: the last point up to which the follower may agree with us."""
+    is_in_memory: bool = True
+    """False: there are records, but they have to be read from the disk."""
+
+
+class FoundOffset(NamedTuple):
+    """An offset and its record's timestamp and leader epoch, as far as known."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class ReplicaReads:
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        clock: Clock,
+        follower_caught_up: Callable[[HostedReplica, BrokerId], None],
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        #: Told of fetches of followers that are not in the ISR.
+        self._follower_caught_up = follower_caught_up
+
+    # --- fetch -----------------------------------------------------------------------------------
+
+    def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+        """What can be answered without waiting; never raises an :class:`OperatingError`.
+
+        ``is_first_look`` is False when a fetch that waited looks again: a follower's progress is
+        told once per request.
+        """
+        try:
+            return self._read(wanted, min_one_batch, is_first_look)
+        except OffsetOutOfRangeError as e:
+            return self._out_of_range(wanted, e)
+        except OperatingError as e:
+            return FetchedData(e.code)
+
+    async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
+        """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
+        try:
+            partition, handle = self._leader(wanted.topic_partition, wanted.current_leader_epoch)
+            result = await handle.read(
+                wanted.fetch_offset,
+                wanted.max_bytes,
+                self._end_for(wanted, partition),
+                min_one_batch,
+            )
+        except OffsetOutOfRangeError as e:
+            return self._out_of_range(wanted, e)
+        except OperatingError as e:
+            return FetchedData(e.code)
+        return FetchedData(
+            records=result.records,
+            high_watermark=partition.high_watermark,
+            log_start_offset=handle.log_start_offset,
+        )
+
+    def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+        replica = self._replicas.require(wanted.topic_partition)
+        partition, handle = replica.require_open()
+        partition.require_leader(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverging = _divergence(wanted, partition, handle)
+            if diverging is not None:
+                return FetchedData(
+                    high_watermark=partition.high_watermark,
+                    log_start_offset=handle.log_start_offset,
+                    diverging=diverging,
+                )
+        _require_in_range(wanted.fetch_offset, handle)
+        if is_first_look and wanted.replica_id >= 0:
+            self._note_follower(wanted, replica, partition)
+        end = self._end_for(wanted, partition)
+        if wanted.fetch_offset >= end or (wanted.max_bytes <= 0 and not min_one_batch):
+            return FetchedData(
+                high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
+            )
+        result = handle.read_cached(wanted.fetch_offset, wanted.max_bytes, end, min_one_batch)
+        return FetchedData(
+            records=b"" if result is None else result.records,
+            high_watermark=partition.high_watermark,
+            log_start_offset=handle.log_start_offset,
+            is_in_memory=result is not None,
+        )
+
+    def _note_follower(
+        self, wanted: FetchFrom, replica: HostedReplica, partition: Partition
+    ) -> None:
+        has_committed = partition.follower_fetched(
+            wanted.replica_id,
+            fetch_offset=wanted.fetch_offset,
+            now_ms=self._clock.now_ms(),
+            broker_epoch=wanted.replica_epoch,
+        )
+        if has_committed:
+            self._replicas.high_watermark_moved(replica)
+        if wanted.replica_id not in partition.isr:
+            self._follower_caught_up(replica, wanted.replica_id)
+
+    def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
+        return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
+
+    def _out_of_range(self, wanted: FetchFrom, error: OffsetOutOfRangeError) -> FetchedData:
+        """A follower needs to know the leader's range to start anew."""
+        replica = self._replicas.get(wanted.topic_partition)
+        if replica is None or replica.partition is None or replica.handle is None:
+            return FetchedData(error.code)
+        return FetchedData(
+            error.code,
+            high_watermark=replica.partition.high_watermark,
+            log_start_offset=replica.handle.log_start_offset,
+        )
+
+    def _leader(self, topic_partition: TopicPartition, epoch: int) -> tuple[Partition, LogHandle]:
+        partition, handle = self._replicas.require(topic_partition).require_open()
+        partition.require_leader(epoch)
+        return partition, handle
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def find_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp_ms: int,
+        *,
+        current_leader_epoch: int,
+        replica_id: BrokerId,
+    ) -> FoundOffset:
+        """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
+
+        :raises OperatingError: if this broker does not lead, or does not know yet what is
+            committed (KIP-207).
+        """
+        partition, handle = self._leader(topic_partition, current_leader_epoch)
+        is_client = replica_id < 0
+        if is_client and partition.high_watermark < partition.leader_epoch_start_offset:
+            raise OperatingError(
+                f"{topic_partition} has a new leader that is still learning what is committed",
+                code=ErrorCode.OFFSET_NOT_AVAILABLE,
+            )
+        end = partition.high_watermark if is_client else handle.log_end_offset
+        match timestamp_ms:
+            case _ if timestamp_ms == LATEST_TIMESTAMP:
+                return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
+            case _ if timestamp_ms == EARLIEST_TIMESTAMP:
+                return FoundOffset(NO_TIMESTAMP, handle.log_start_offset, NO_EPOCH)
+            case _ if timestamp_ms == MAX_TIMESTAMP:
+                found = await handle.offset_of_max_timestamp()
+            case _ if timestamp_ms >= 0:
+                found = await handle.offset_for_timestamp(timestamp_ms)
+            case _:
+                raise OperatingError(
+                    f"timestamp {timestamp_ms} has no meaning here",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                )
+        if found is None or found[1] >= end:
+            return FoundOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+        return FoundOffset(*found)
+
+    def end_of_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int
+    ) -> tuple[int, int]:
+        """The largest epoch up to ``leader_epoch`` and where it ends; (-1, -1) if unknown.
+
+        :raises OperatingError: if this broker does not lead, or in another epoch.
+        """
+        partition, handle = self._leader(topic_partition, current_leader_epoch)
+        return _end_of_epoch(leader_epoch, partition, handle)
+
+
+def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[int, int]:
+    """The largest epoch up to ``epoch`` and where it ends.
+
+    The log learns of an epoch with its first record; the one that this broker leads in counts
+    from its start.
+    """
+    if handle.latest_epoch < epoch <= partition.leader_epoch:
+        if epoch == partition.leader_epoch:
+            return epoch, handle.log_end_offset
+        return handle.latest_epoch, partition.leader_epoch_start_offset
+    found, end_offset = handle.end_offset_for_epoch(epoch)
+    return found, end_offset
+
+
+def _divergence(
+    wanted: FetchFrom, partition: Partition, handle: LogHandle
+) -> tuple[int, int] | None:
+    """Where the follower's log leaves ours, if it does (KIP-595)."""
+    epoch, end_offset = _end_of_epoch(wanted.last_fetched_epoch, partition, handle)
+    if epoch == NO_EPOCH or wanted.fetch_offset < handle.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"the log knows nothing of epoch {wanted.last_fetched_epoch} at {wanted.fetch_offset}"
+        )
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def _require_in_range(offset: int, handle: LogHandle) -> None:
+    if not handle.log_start_offset <= offset <= handle.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} is outside {handle.log_start_offset}..{handle.log_end_offset}"
+        )

@@ -1,0 +1,223 @@
+"""The broker daemon: brings a broker up and takes it down.
+
+The start order; each step needs the ones before it:
+
+1. open the log directories: locked, identified, watched. A sick one is OFFLINE, not a failed start;
+2. register, fenced, with the directories that are online;
+3. follow the metadata to its end;
+4. load the logs, all directories at once; unclean ones recover;
+5. compare them with the metadata: make what is missing, set strays aside, tell the controller
+   which replica is in which directory;
+6. once the controller knows where every replica is, ask to be unfenced;
+7. open the Kafka doors. One whose port the system chooses is opened before step 2, because the
+   registration names it, but what comes through it waits.
+
+The stop is the reverse, after the leaders have moved away in an orderly one:
+doors, fetchers, background work, checkpoints, logs, directories.
+What ends a broker by itself (its last or its metadata directory is lost, a dead directory cannot
+be reported, the cluster refuses it) ends it with the doors first and without moving leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.lifecycle_state import BrokerState
+from kraftjbod.core.config import BrokerConfig, Endpoint
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, build_parts, open_disks
+from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
+from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.request_session import SessionLimits
+from kraftjbod.protocol.kafka_codec import Message, RequestHeader
+from kraftjbod.storage.log_manager import LoadProgress
+
+_DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
+_PROGRESS_EVERY_LOGS: Final = 500
+
+
+class BrokerServer:
+    """One broker, as the runner sees it."""
+
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+        self._config = config
+        self._around = surroundings
+        self._tasks = BackgroundTasks()
+        self._disks: BrokerDisks | None = None
+        self._parts: BrokerParts | None = None
+        #: By listener name.
+        self._doors: dict[str, KafkaServer] = {}
+        self._is_open = asyncio.Event()
+        self._is_lost = False
+        self._log = get_logger(component="broker_server", broker_id=config.node_id)
+
+    # --- up --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._disks = await open_disks(self._config, self._around)
+        for endpoint in self._config.listeners:
+            if endpoint.port == 0:
+                await self._open_door(endpoint)
+        parts = self._parts = build_parts(
+            self._config, self._around, self._disks, self._advertised(), self._tasks
+        )
+        parts.lifecycle.start()
+        self._tasks.start(parts.failure_handler.run(), "log_dir_failure_handler")
+        self._tasks.start(parts.loader.run(), "metadata_loader")
+        await self._unless_lost(parts, self._come_up(parts, self._disks))
+
+    async def _come_up(self, parts: BrokerParts, disks: BrokerDisks) -> None:
+        await parts.loader.caught_up(await parts.lifecycle.registered())
+        parts.replicas.apply_configs()
+        await disks.logs.load(self._tell_progress)
+        await parts.replicas.resolve_duplicates()
+        parts.publisher.open()
+        self._tasks.start(disks.logs.run_background(), "log_manager")
+        self._tasks.start(parts.isr.run(), "isr_manager")
+        self._tasks.start(parts.isr.watch_lag(), "isr_lag_watch")
+        self._tasks.start(self._checkpoint_high_watermarks(parts), "high_watermark_checkpoints")
+        await parts.publisher.disk_work_done()
+        await parts.assignments.idle()
+        parts.lifecycle.set_ready_to_unfence()
+        await parts.lifecycle.unfenced()
+        for endpoint in self._config.listeners:
+            if endpoint.name not in self._doors:
+                await self._open_door(endpoint)
+        self._is_open.set()
+        self._log.info(
+            "broker_started",
+            ports={name: door.port for name, door in self._doors.items()},
+            replicas=len(parts.hosted),
+        )
+
+    async def _open_door(self, endpoint: Endpoint) -> None:
+        config = self._config
+
+        async def handle(
+            header: RequestHeader, body: Message, peer: ConnectionInfo
+        ) -> Message | None:
+            if not self._is_open.is_set():
+                await self._is_open.wait()
+            assert self._parts is not None
+            return await self._parts.apis.handle(endpoint.name, header, body)
+
+        door = KafkaServer(
+            host=endpoint.host,
+            port=endpoint.port,
+            handler=handle,
+            connection_limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
+            session_limits=SessionLimits(
+                max_in_flight_requests=config.max_in_flight_requests_per_connection,
+                max_in_flight_bytes=config.max_in_flight_bytes_per_connection,
+            ),
+            listener_limits=ListenerLimits(
+                max_connections=config.max_connections, max_idle_ms=config.connections_max_idle_ms
+            ),
+        )
+        await door.start()
+        self._doors[endpoint.name] = door
+
+    def _advertised(self) -> list[Endpoint]:
+        """What clients are told, with the ports that the system chose."""
+        return [
+            endpoint._replace(port=self._doors[endpoint.name].port)
+            if endpoint.port == 0 and endpoint.name in self._doors
+            else endpoint
+            for endpoint in self._config.advertised
+        ]
+
+    async def _checkpoint_high_watermarks(self, parts: BrokerParts) -> None:
+        while True:
+            interval_ms = self._config.replica_high_watermark_checkpoint_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            await parts.replicas.checkpoint_high_watermarks()
+
+    def _tell_progress(self, progress: LoadProgress) -> None:
+        is_end = progress.logs_done == progress.logs_total
+        if is_end or progress.logs_done % _PROGRESS_EVERY_LOGS == 0:
+            self._log.info(
+                "logs_loading",
+                log_dir=progress.log_dir.path,
+                done=progress.logs_done,
+                total=progress.logs_total,
+                scanned_bytes=progress.scanned_bytes,
+            )
+
+    # --- until the end ---------------------------------------------------------------------------
+
+    async def wait_failed(self) -> None:
+        assert self._parts is not None
+        await self._unless_lost(self._parts, asyncio.Event().wait())
+
+    async def _unless_lost(self, parts: BrokerParts, work: Coroutine[Any, Any, Any]) -> None:
+        """Do ``work``, or raise what ends this broker, whichever comes first."""
+        endings = [parts.lifecycle.wait_failed(), parts.failure_handler.lost()]
+        tasks = [asyncio.create_task(coroutine) for coroutine in (work, *endings)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except KraftJbodError:
+            self._is_lost = True
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- down ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        parts, disks = self._parts, self._disks
+        if parts is not None and self._may_move_leaders(parts):
+            await parts.lifecycle.begin_controlled_shutdown(
+                self._config.controlled_shutdown_timeout_ms
+            )
+        await self._close_doors(parts)
+        broker_epoch = -1
+        if parts is not None:
+            broker_epoch = parts.lifecycle.broker_epoch
+            parts.fetchers.close()
+            await parts.publisher.close()
+            await parts.assignments.close()
+            await parts.lifecycle.close()
+        await self._tasks.close()
+        if parts is not None:
+            parts.channel.close()
+            await parts.replicas.checkpoint_high_watermarks()
+        if disks is not None:
+            await disks.logs.close(broker_epoch)
+            disks.metadata_dir.close()
+
+    def _may_move_leaders(self, parts: BrokerParts) -> bool:
+        return (
+            self._config.controlled_shutdown_enable
+            and not self._is_lost
+            and parts.lifecycle.state is BrokerState.RUNNING
+        )
+
+    async def _close_doors(self, parts: BrokerParts | None) -> None:
+        """Let nobody in any more, and end what waits for more data."""
+        closing = [
+            asyncio.create_task(door.close(timeout_ms=_DOOR_CLOSE_TIMEOUT_MS))
+            for door in self._doors.values()
+        ]
+        await asyncio.sleep(0)
+        if parts is not None:
+            parts.hosted.close()
+        await asyncio.gather(*closing)
+
+
+def main() -> None:
+    sys.exit(run_daemon("broker", BrokerConfig, BrokerServer))
+
+
+if __name__ == "__main__":
+    main()
