@@ -82,7 +82,7 @@ class LogHandle:
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         self.last_flush_ms = clock.now_ms()
-        #: While a truncation is on its way: where it leads. Nothing behind it is certain.
+        #: While a truncation is on its way: no less will be left. Nothing behind is certain.
         self._truncating_to: int | None = None
         self._is_closed = False
         #: Held while other lanes use files, and while files are closed.
@@ -242,7 +242,9 @@ class LogHandle:
         # The claim that all below the recovery point is sound must be withdrawn first:
         # what will be appended behind the cut is not on the disk yet.
         self._require_open()
-        self._truncating_to = offset
+        # The cut is made at a batch's beginning, which the segment's beginning is not behind.
+        segment = self._view.segments[self._view.segment_index(offset)]
+        self._truncating_to = min(offset, segment.base_offset)
         done: asyncio.Future[None] | None = None
         try:
             await self._host.lower_recovery_point(self)

@@ -169,8 +169,13 @@ class LogSegment:
             file.close()
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to ``size_bytes``, the beginning of a batch, and forget the rest."""
-        self.open().truncate(size_bytes)
+        """Cut the file to ``size_bytes``, the beginning of a batch; certain once this returns.
+
+        What was cut may not come back after a crash, behind or below what is appended next.
+        """
+        file = self.open()
+        file.truncate(size_bytes)
+        file.sync()
         self.size_bytes = size_bytes
         self._tail_is_torn = False
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):

@@ -357,6 +357,8 @@ class UnifiedLog:
         self._producers = ProducerState()
 
     def _cut_to(self, end: int) -> None:
+        # Names that were taken away may not come back beside what is appended next.
+        self._vfs.sync_dir(self.directory)
         self._truncations += 1
         self._end = end
         self._start = min(self._start, end)

@@ -130,9 +130,7 @@ class FaultVfs:
     # -- the Vfs ----------------------------------------------------------------------------
 
     def open(self, path: str, mode: OpenMode) -> VfsFile:
-        return FaultFile(
-            self, path, self.do("open", path, lambda: self.inner.open(path, mode))
-        )
+        return FaultFile(self, path, self.do("open", path, lambda: self.inner.open(path, mode)))
 
     def open_stream(self, path: str) -> io.BufferedReader:
         return self.do("open_stream", path, lambda: self.inner.open_stream(path))

@@ -1,0 +1,125 @@
+"""Power cuts at every operation: what was certain is there, and what is there was written."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.protocol.record_batch import stamp
+from kraftjbod.storage.log_manager import LogManager
+from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.vfs_fault import WRITING_KINDS, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+
+
+@dataclass
+class Written:
+    """What a story wrote, as batches by base offset, and what of it is certain."""
+
+    #: Every batch ever acknowledged at an offset; truncation lets an offset have several.
+    batches: dict[int, list[bytes]] = field(default_factory=dict)
+    certain_end: int = 0
+
+
+async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
+    """Append, roll, flush, truncate and stop; note what must survive."""
+    handle = await manager.create(TP, TOPIC_ID)
+    epoch = 0
+    for step in range(24):
+        data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
+        result = handle.append_as_leader(data, headers_of(data), epoch)
+        # Known before it is done: the write itself may be what survives.
+        stored = bytearray(data)
+        base_offset = handle.log_end_offset
+        stamp(stored, 0, base_offset=base_offset, leader_epoch=epoch)
+        written.batches.setdefault(base_offset, []).append(bytes(stored))
+        await result
+        if step % 5 == 4:
+            await handle.flush()
+            written.certain_end = handle.recovery_point
+            await manager.checkpoint_recovery_points()
+        if step in (9, 17):
+            offset = handle.log_end_offset - 2
+            # The batch that holds this offset goes as a whole, and batches have up to 3 records.
+            certain_end = written.certain_end
+            written.certain_end = max(0, min(certain_end, offset - 2))
+            await handle.truncate_to(offset)
+            written.certain_end = min(certain_end, handle.log_end_offset)
+            epoch += 1
+    await manager.close(1)
+    written.certain_end = handle.log_end_offset
+
+
+async def check(vfs: MemVfs, written: Written) -> None:
+    """Load what a crash left, twice, and compare it with what was written."""
+    for _ in range(2):
+        manager = manager_of([open_dir(vfs)], CONFIG)
+        await manager.load()
+        handle = manager.get(TP)
+        if handle is None:
+            assert written.certain_end == 0
+            return
+        assert handle.log_end_offset >= written.certain_end
+        offset = handle.log_start_offset
+        while offset < handle.log_end_offset:
+            records = (await handle.read(offset, 1 << 20, NO_LIMIT, True)).records
+            assert records, offset
+            position = 0
+            for header in headers_of(records):
+                assert header.base_offset == offset
+                stored = bytes(records[position : position + header.size_bytes])
+                assert stored in written.batches[offset]
+                position += header.size_bytes
+                offset = header.next_offset
+        epochs = [entry.epoch for entry in handle._view.epochs]
+        assert epochs == sorted(epochs)
+        data = batch()
+        await handle.append_as_leader(data, headers_of(data), handle.latest_epoch + 1)
+        await handle.truncate_to(handle.log_end_offset - 1)
+        manager.dirs()[0].close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_crash_at_every_operation(seed: int):
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    mem.sync_dir("/d1")
+    vfs = FaultVfs(mem)
+    written = Written()
+    clones: list[tuple[MemVfs, Written]] = []
+
+    def snapshot(kind: str, path: str) -> None:
+        if kind in WRITING_KINDS:
+            known = Written({k: list(v) for k, v in written.batches.items()}, written.certain_end)
+            clones.append((mem.crash_clone(len(clones) * 7 + seed), known))
+
+    manager = manager_of([open_dir(vfs)], CONFIG)
+    await manager.load()
+    vfs.on_operation = snapshot
+    await story(manager, written, random.Random(seed))
+    vfs.on_operation = None
+    assert len(clones) > 100
+    for clone, known in clones:
+        await check(clone, known)
+
+
+async def test_clean_stop_needs_no_scan():
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    manager = manager_of([open_dir(mem)], CONFIG)
+    await manager.load()
+    written = Written()
+    await story(manager, written, random.Random(1))
+    scanned: list[int] = []
+    manager = manager_of([open_dir(mem.crash_clone(5))], CONFIG)
+    await manager.load(lambda progress: scanned.append(progress.scanned_bytes))
+    assert set(scanned) == {0}
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.log_end_offset == written.certain_end

@@ -1,0 +1,161 @@
+"""One story, told again and again: the N-th operation fails, for every N until none is left.
+
+Afterwards: the dir went OFFLINE once, every error had its type, and what had been acknowledged
+before is there when the dir is loaded again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from errno import EACCES, EIO, ENOSPC, EROFS
+
+import pytest
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import KafkaStorageError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir_policy import LogDirState
+from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+OTHER = TopicPartition("t", 1)
+
+
+@dataclass
+class Acknowledged:
+    """What the story was told is there; ``floor`` once it is free to go."""
+
+    end: int = 0
+    certain_end: int = 0
+    deleted: bool = False
+    created: bool = False
+    errors: list[OperatingError] = field(default_factory=list)
+
+
+async def tell(log_dir: LogDir, told: Acknowledged) -> None:
+    """Load, create, append over several segments, flush, checkpoint, delete, stop."""
+    manager = manager_of([log_dir], CONFIG)
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    told.created = True
+    for step in range(8):
+        data = batch(2, body=bytes(250))
+        await handle.append_as_leader(data, headers_of(data), step // 3)
+        told.end = handle.log_end_offset
+        if step % 3 == 2:
+            await handle.flush()
+            told.certain_end = handle.recovery_point
+        await handle.read(max(0, told.end - 3), 1 << 20, NO_LIMIT, True)
+    await manager.checkpoint_high_watermarks({TP: 4})
+    await manager.checkpoint_recovery_points()
+    await manager.create(OTHER, TOPIC_ID)
+    await manager.delete(OTHER)
+    told.deleted = True
+    await manager._housekeeping.purge_due()
+    await manager.close(1)
+
+
+async def tell_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirFailureChannel]:
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    vfs = FaultVfs(mem)
+    channel = LogDirFailureChannel(max_dirs=1)
+    log_dir = open_dir(vfs, channel=channel)
+    told = Acknowledged()
+    vfs.inject(fault)
+    try:
+        await tell(log_dir, told)
+    except OperatingError as e:
+        told.errors.append(e)
+    vfs.clear()
+    return mem, log_dir, told, channel
+
+
+async def check(mem: MemVfs, told: Acknowledged) -> None:
+    """The disk works again: load it, and find what was acknowledged, and nothing unsound."""
+    log_dir = open_dir(mem)
+    manager = manager_of([log_dir], CONFIG)
+    await manager.load()
+    assert log_dir.is_online
+    handle = manager.get(TP)
+    if told.created:
+        assert handle is not None
+        # The machine did not stop, so even what was not synced is there.
+        assert handle.log_end_offset >= told.end
+        offset = 0
+        while offset < handle.log_end_offset:
+            headers = headers_of((await handle.read(offset, 1 << 20, NO_LIMIT, True)).records)
+            assert [h.base_offset for h in headers][0] == offset
+            offset = headers[-1].next_offset
+    if told.deleted:
+        assert manager.get(OTHER) is None
+    # And it goes on.
+    handle = await manager.create(TP, TOPIC_ID)
+    data = batch()
+    result = await handle.append_as_leader(data, headers_of(data), 9)
+    assert result.base_offset == max(told.end, result.base_offset)
+    await manager.close(2)
+
+
+@pytest.mark.parametrize("errno", [EIO, ENOSPC, EROFS, EACCES])
+@pytest.mark.parametrize("sticky", [True, False])
+async def test_every_operation_fails_once(errno: int, sticky: bool):
+    for n in range(1, 1000):
+        fault = Fault(errno=errno, nth=n, sticky=sticky)
+        mem, log_dir, told, channel = await tell_with(fault)
+        if fault.hits == 0:
+            assert log_dir.state is LogDirState.ONLINE
+            assert n > 60
+            return
+        assert log_dir.state is LogDirState.OFFLINE, n
+        assert await channel.take() is log_dir
+        assert channel._failed.empty()
+        for error in told.errors:
+            assert isinstance(error, KafkaStorageError), n
+            assert error.directory_id in (log_dir.directory_id, None)
+        await check(mem, told)
+    pytest.fail("the story never ended")
+
+
+async def test_every_write_falls_short():
+    for n in range(1, 200):
+        fault = Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"}), nth=n)
+        mem, log_dir, told, _ = await tell_with(fault)
+        if fault.hits == 0:
+            return
+        assert not log_dir.is_online
+        await check(mem, told)
+    pytest.fail("the story never ended")
+
+
+async def test_rubbish_read_while_recovering_is_never_accepted():
+    """A bit flips in some read of a log that is being recovered: fewer records, no wrong ones."""
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    manager = manager_of([open_dir(mem)], CONFIG)
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    for _ in range(8):
+        data = batch(2, body=bytes(250))
+        await handle.append_as_leader(data, headers_of(data), 0)
+    for n in range(1, 100):
+        vfs = FaultVfs(mem.crash_clone(n))
+        fault = vfs.inject(
+            Fault(effect=Effect.FLIPPED_BIT, kinds=frozenset({"read_at"}), nth=n, sticky=False)
+        )
+        loaded = manager_of([open_dir(vfs)], CONFIG)
+        await loaded.load()
+        handle = loaded.get(TP)
+        assert handle is not None
+        offset = 0
+        while offset < handle.log_end_offset:
+            (first, *_) = headers_of((await handle.read(offset, 1, NO_LIMIT, True)).records)
+            assert first.base_offset == offset
+            offset = first.next_offset
+        if fault.hits == 0:
+            return
+    pytest.fail("there was always one more read")
