@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, UnknownTopicOrPartitionError
@@ -44,6 +45,9 @@ from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_loader import LogLoader, create_log, list_log_dir
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.vfs import write_atomically
+
+#: How long the count of what each dir has promised is good for.
+_CANDIDATES_FOR_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,11 @@ class LogManager:
         #: Partitions with several current copies, until they are resolved.
         self._held_aside: dict[TopicPartition, list[LogHandle]] = {}
         self._creating: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
+        #: Where they are being made; they count there from the moment that it is decided.
+        self._creating_in: dict[TopicPartition, LogDir] = {}
+        #: What each dir has promised its replicas; counted anew from time to time.
+        self._candidates: dict[LogDir, DirCandidate] = {}
+        self._candidates_until_ms = 0
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
         self._housekeeping = Housekeeping(
@@ -288,11 +297,16 @@ class LogManager:
             return await asyncio.shield(running)
         if config is not None:
             self._configs[topic_partition.topic] = config
-        log_dir = self._dir_for(directory_id)
+        log_dir = self._dir_for(directory_id, self._config_of(topic_partition.topic))
         task = asyncio.ensure_future(self._create_in(log_dir, topic_partition, topic_id))
         self._creating[topic_partition] = task
-        task.add_done_callback(lambda done: self._creating.pop(topic_partition, None))
+        self._creating_in[topic_partition] = log_dir
+        task.add_done_callback(lambda done: self._created(topic_partition))
         return await asyncio.shield(task)
+
+    def _created(self, topic_partition: TopicPartition) -> None:
+        self._creating.pop(topic_partition, None)
+        self._creating_in.pop(topic_partition, None)
 
     async def _create_in(self, log_dir: LogDir, tp: TopicPartition, topic_id: TopicId) -> LogHandle:
         vfs, root, config = log_dir.vfs, log_dir.path, self._config_of(tp.topic)
@@ -309,11 +323,9 @@ class LogManager:
         self._handles[tp] = handle
         return handle
 
-    def _dir_for(self, directory_id: DirectoryId | None) -> LogDir:
+    def _dir_for(self, directory_id: DirectoryId | None, config: TopicConfig) -> LogDir:
         if directory_id is None:
-            directory_id = choose_dir([self._candidate(d) for d in self.online_dirs()])
-            if directory_id is None:
-                raise KafkaStorageError("every log dir is offline")
+            directory_id = self._choose_dir(config)
         log_dir = self.dir_by_id(directory_id)
         if log_dir is None:
             raise KafkaStorageError(
@@ -323,13 +335,34 @@ class LogManager:
             raise log_dir.offline_error()
         return log_dir
 
+    def _choose_dir(self, config: TopicConfig) -> DirectoryId:
+        """The dir for one more replica, which is promised its place there at once."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._candidates_until_ms:
+            # Not for each replica: a topic may bring thousands.
+            self._candidates = {log_dir: self._candidate(log_dir) for log_dir in self._dirs}
+            self._candidates_until_ms = now_ms + _CANDIDATES_FOR_MS
+        chosen = choose_dir([self._candidates[log_dir] for log_dir in self.online_dirs()])
+        if chosen is None:
+            raise KafkaStorageError("every log dir is offline")
+        for log_dir, candidate in self._candidates.items():
+            if candidate.directory_id == chosen:
+                self._candidates[log_dir] = replace(
+                    candidate,
+                    promised_bytes=candidate.promised_bytes + config.segment_bytes,
+                    replicas=candidate.replicas + 1,
+                )
+        return chosen
+
     def _candidate(self, log_dir: LogDir) -> DirCandidate:
         here = self.handles_in(log_dir)
+        coming = [tp for tp, where in self._creating_in.items() if where is log_dir]
         return DirCandidate(
             directory_id=log_dir.directory_id,
             usable_bytes=log_dir.space.usable_bytes,
-            promised_bytes=sum(max(0, h.config.segment_bytes - h.size_bytes) for h in here),
-            replicas=len(here),
+            promised_bytes=sum(max(0, h.config.segment_bytes - h.size_bytes) for h in here)
+            + sum(self._config_of(tp.topic).segment_bytes for tp in coming),
+            replicas=len(here) + len(coming),
         )
 
     async def delete(self, topic_partition: TopicPartition) -> None:
