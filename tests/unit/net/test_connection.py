@@ -1,0 +1,205 @@
+"""One connection: frames in and out, and the gate for what goes wrong with sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ConnectionLostError, RemoteProtocolError, StartupError
+from kraftjbod.net.connection import Connection, ConnectionLimits, connect, listen, stop_listening
+from kraftjbod.protocol.framing import Frame
+
+LIMITS = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
+
+
+class Recorder:
+    """Notes what it is told."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.resumed = asyncio.Event()
+
+    def frame_received(self, frame: Frame) -> None:
+        if frame == b"bad":
+            raise RemoteProtocolError("that was bad")
+        self.frames.put_nowait(bytes(frame))
+
+    def writing_resumed(self) -> None:
+        self.resumed.set()
+
+    def connection_closed(self, reason: str) -> None:
+        self.closed.set_result(reason)
+
+
+class Pair:
+    """A server and the recorders of both ends of one connection to it."""
+
+    async def __aenter__(self) -> Pair:
+        accepted: asyncio.Future[Recorder] = asyncio.get_running_loop().create_future()
+
+        def accept(connection: Connection) -> Recorder:
+            accepted.set_result(Recorder(connection))
+            return accepted.result()
+
+        self.server = await listen(
+            "127.0.0.1",
+            0,
+            make_connection=lambda: Connection(make_receiver=accept, limits=LIMITS),
+            backlog=5,
+        )
+        self.port = self.server.sockets[0].getsockname()[1]
+        self.near = await connect(
+            "127.0.0.1", self.port, make_receiver=Recorder, limits=LIMITS, timeout_ms=5000
+        )
+        self.far = await accepted
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.near.connection.abort("done")
+        self.far.connection.abort("done")
+        await asyncio.gather(self.near.closed, self.far.closed)
+        self.server.close()
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+async def test_frames_of_all_sizes_arrive_in_order() -> None:
+    async with Pair() as pair:
+        frames = [b"", b"a" * 10, b"b" * 900_000, b"c" * 70_000, b"last"]
+        for frame in frames:
+            pair.near.connection.write([struct.pack(">i", len(frame)), memoryview(frame)])
+        assert [await pair.far.frames.get() for _ in frames] == frames
+        assert pair.far.connection.peer.startswith("127.0.0.1:")
+        assert pair.near.connection.peer == f"127.0.0.1:{pair.port}"
+
+
+async def test_small_writes_are_not_held_back() -> None:
+    async with Pair() as pair:
+        for end in (pair.near, pair.far):
+            transport = end.connection._transport
+            assert transport is not None
+            sock = transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (struct.pack(">i", -1), "a frame of -1 bytes"),
+        (struct.pack(">i", (1 << 20) + 1), "a frame of 1048577 bytes, the limit is 1048576"),
+        (framed(b"bad") + framed(b"never seen"), "that was bad"),
+    ],
+)
+async def test_what_breaks_the_protocol_costs_one_warning_and_the_connection(
+    sent: bytes, reason: str
+) -> None:
+    async with Pair() as pair:
+        pair.near.connection.write([framed(b"good")])
+        assert await pair.far.frames.get() == b"good"
+        with capture_logs() as logs:
+            pair.near.connection.write([sent])
+            assert reason in await pair.far.closed
+        assert [(e["event"], e["log_level"]) for e in logs] == [
+            ("connection_broke_protocol", "warning")
+        ]
+        assert reason in logs[0]["reason"]
+        assert logs[0]["peer"] == pair.far.connection.peer
+        assert pair.far.frames.empty()
+
+
+async def test_close_sends_first_and_the_first_reason_stays() -> None:
+    async with Pair() as pair:
+        pair.near.connection.write([framed(b"x" * 500_000)])
+        pair.near.connection.close("enough")
+        pair.near.connection.close("no, this")
+        assert not pair.near.connection.is_open
+        pair.near.connection.write([framed(b"forgotten")])
+        assert await pair.near.closed == "enough"
+        assert await pair.far.closed == "closed by the peer"
+        assert len(await pair.far.frames.get()) == 500_000
+        assert pair.far.frames.empty()
+        assert "enough" in repr(pair.near.connection)
+
+
+async def test_writing_pauses_while_the_peer_does_not_read() -> None:
+    async with Pair() as pair:
+        pair.far.connection.pause_reading()
+        pair.far.connection.pause_reading()
+        written = 0
+        while not pair.near.connection.is_write_paused:
+            pair.near.connection.write([framed(b"x" * 500_000)])
+            written += 1
+            await asyncio.sleep(0)
+        assert not pair.near.resumed.is_set()
+        pair.far.connection.resume_reading()
+        pair.far.connection.resume_reading()
+        await pair.near.resumed.wait()
+        assert not pair.near.connection.is_write_paused
+        for _ in range(written):
+            await pair.far.frames.get()
+
+
+async def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}"):
+        await connect("127.0.0.1", port, make_receiver=Recorder, limits=LIMITS, timeout_ms=5000)
+
+
+async def test_no_connection_in_time() -> None:
+    """A listener with a full backlog leaves the handshake unanswered."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        fillers = []
+        for _ in range(3):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+            fillers.append(filler)
+        with pytest.raises(ConnectionLostError, match="did not answer within 50 ms"):
+            await connect("127.0.0.1", port, make_receiver=Recorder, limits=LIMITS, timeout_ms=50)
+        for filler in fillers:
+            filler.close()
+
+
+async def test_an_address_that_is_taken() -> None:
+    async with Pair() as pair:
+        with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{pair.port}"):
+            await listen(
+                "127.0.0.1",
+                pair.port,
+                make_connection=lambda: Connection(make_receiver=Recorder, limits=LIMITS),
+                backlog=1,
+            )
+
+
+async def test_a_stopped_listener_accepts_nothing_though_a_duplicate_lives() -> None:
+    """As after kill -9 with a thread stuck in the kernel: the socket itself stays alive."""
+    async with Pair() as pair:
+        with pair.server.sockets[0].dup():
+            with capture_logs() as logs:
+                stop_listening(pair.server)
+            with pytest.raises(ConnectionLostError):
+                await connect(
+                    "127.0.0.1", pair.port, make_receiver=Recorder, limits=LIMITS, timeout_ms=5000
+                )
+        assert logs == []
+
+
+async def test_a_listener_that_was_shut_down_before_is_reported() -> None:
+    async with Pair() as pair:
+        with pair.server.sockets[0].dup() as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+        with capture_logs() as logs:
+            stop_listening(pair.server)
+        assert [e["event"] for e in logs] == ["listener_shutdown_failed"]
