@@ -215,4 +215,4 @@ class _Reading:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="kraftjbod-console-consumer")

@@ -216,4 +216,4 @@ def _progress() -> AbstractContextManager[Any]:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="kraftjbod-console-producer")

@@ -155,4 +155,4 @@ def _ids(broker_ids: list[int]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="kraftjbod-log-dirs")

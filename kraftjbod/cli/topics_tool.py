@@ -273,4 +273,4 @@ def _as_json(
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="kraftjbod-topics")

@@ -1,0 +1,54 @@
+"""Requests about topics, log directories and offsets, and the errors they come back with."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli import cluster_admin as admin
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
+
+
+async def test_topics_come_grow_and_go() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await client.refresh_metadata()
+        await admin.create_topic(client, "t", partitions=2, configs={"retention.ms": "5"})
+        assert await admin.topic_configs(client, ["t"]) == {"t": {"retention.ms": "5"}}
+        await admin.create_partitions(client, "t", 3)
+        assert len((await client.refresh_metadata()).topic("t").partitions) == 3
+        await admin.delete_topic(client, "t")
+        assert broker.topics == {}
+
+
+async def test_an_assignment_replaces_the_numbers() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await admin.create_topic(client, "t", assignment={0: [1, 2], 1: [2, 3]})
+        assert len(broker.topics["t"].logs) == 2
+
+
+async def test_what_the_cluster_says_is_in_the_error() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        with pytest.raises(OperatingError, match="Topic 't' already exists") as e:
+            await admin.create_topic(client, "t")
+        assert e.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_log_dirs_are_described_dead_ones_too() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 2)
+        await client.refresh_metadata()
+        good, dead = await admin.describe_log_dirs(client, BROKER_ID)
+        assert (good.path, good.total_bytes, len(good.replicas)) == ("/d1", 4096, 2)
+        assert (dead.path, dead.error_code) == ("/d2", ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+async def test_offsets_are_asked_from_leaders() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 2)
+        await client.refresh_metadata()
+        assert await admin.list_offsets(client, "t", [0, 1], admin.EARLIEST) == {0: 0, 1: 0}
+        broker.fail_next["ListOffsets"] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        with pytest.raises(OperatingError, match="t-0"):
+            await admin.list_offsets(client, "t", [0], admin.LATEST)

@@ -1,0 +1,163 @@
+"""The storage tool's flags, lines and exit codes, on real directories."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kraftjbod.cli.storage_tool import main
+from kraftjbod.core.ids import Uuid
+from kraftjbod.storage.bootstrap import read_bootstrap
+from kraftjbod.storage.vfs import RealVfs
+from tests.faults.rig import batch
+
+CLUSTER = "XcZZOzUqS4yHOjhMQB6JLQ"
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, args)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "broker.properties"
+    path.write_text(
+        f"process.roles=broker\nnode.id=1\nlog.dirs={tmp_path}/a,{tmp_path}/b\n"
+        f"metadata.log.dir={tmp_path}/m\n"
+    )
+    return str(path)
+
+
+def format_it(config: str, *more: str) -> Result:
+    return run("format", "-c", config, "-t", CLUSTER, *more)
+
+
+def test_random_uuid():
+    result = run("random-uuid")
+    assert result.exit_code == 0
+    assert Uuid.parse(result.output.strip())
+
+
+def test_format_then_info(config: str, tmp_path: Path):
+    result = format_it(config)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "Bootstrap metadata: metadata.version=17",
+        f"Formatting metadata directory {tmp_path}/m with metadata.version 17.",
+        f"Formatting data directory {tmp_path}/a with metadata.version 17.",
+        f"Formatting data directory {tmp_path}/b with metadata.version 17.",
+    ]
+    texts = {d: (tmp_path / d / "meta.properties").read_text() for d in "abm"}
+    assert len({line for t in texts.values() for line in t.split() if "directory.id" in line}) == 3
+    assert all(f"cluster.id={CLUSTER}\n" in text for text in texts.values())
+    info = run("info", "-c", config)
+    assert info.exit_code == 0
+    assert f"Found log directories:\n  {tmp_path}/a\n  {tmp_path}/b\n" in info.output
+    assert "Found metadata: {cluster.id=XcZZOzUqS4yHOjhMQB6JLQ, directory.id=" in info.output
+    assert "node.id=1, version=1}" in info.output
+
+
+def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path):
+    format_it(config)
+    again = format_it(config)
+    assert again.exit_code == 1
+    assert "is already formatted. Use --ignore-formatted" in again.output
+    ignored = format_it(config, "--ignore-formatted")
+    assert ignored.exit_code == 0
+    assert ignored.output == "All of the log directories are already formatted.\n"
+
+
+def test_vanished_disk_is_not_formatted_again(config: str, tmp_path: Path):
+    format_it(config)
+    shutil.rmtree(tmp_path / "b")
+    (tmp_path / "b").mkdir()
+    result = format_it(config, "-g")
+    assert result.exit_code == 1
+    assert f"{tmp_path}/b held directory" in result.output
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_new_disk_is_formatted(config: str, tmp_path: Path):
+    format_it(config)
+    path = Path(config)
+    path.write_text(path.read_text().replace("/b\n", f"/b,{tmp_path}/c\n"))
+    assert format_it(config, "-g").exit_code == 0
+    assert (tmp_path / "c" / "meta.properties").exists()
+
+
+def test_foreign_cluster_other_node_and_doubled_id_are_refused(config: str, tmp_path: Path):
+    format_it(config)
+    other = run("format", "-c", config, "-t", "another", "-g")
+    assert other.exit_code == 1
+    assert f"Invalid cluster.id in: {tmp_path}/m/meta.properties" in other.output
+    shutil.copy(tmp_path / "a" / "meta.properties", tmp_path / "b" / "meta.properties")
+    doubled = format_it(config, "-g")
+    assert doubled.exit_code == 1
+    assert f"It was the ID of {tmp_path}/a, but also of {tmp_path}/b" in doubled.output
+    assert "Duplicate directory ID" in run("info", "-c", config).output
+    Path(config).write_text(Path(config).read_text().replace("node.id=1", "node.id=2"))
+    assert "Stored node id 1 doesn't match" in format_it(config, "-g").output
+
+
+def test_info_names_every_problem(config: str, tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").write_text("a file")
+    result = run("info", "-c", config)
+    assert result.exit_code == 1
+    for problem in ("a is not formatted.", "b is not a directory", "m does not exist"):
+        assert f"  {tmp_path}/{problem}" in result.output
+
+
+def test_controller_gets_its_bootstrap_features(tmp_path: Path):
+    config = tmp_path / "c.properties"
+    base = f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
+    config.write_text(base)
+    refused = format_it(str(config))
+    assert "controller.quorum.voters is not set" in refused.output
+    config.write_text(base + "controller.quorum.voters=9@127.0.0.1:9999\n")
+    assert "You cannot use --standalone" in format_it(str(config), "-s").output
+    assert format_it(str(config), "-r", "3.7-IV2").exit_code == 0
+    assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("-r", "9.9"), "Unknown release version '9.9'"),
+        (("-f", "x=1"), "Unsupported feature: x."),
+        (("-f", "metadata.version=1"), "Unsupported level 1"),
+        (("-s",), "You can only use --standalone on a controller."),
+    ],
+)
+def test_refused_flags(config: str, flags: tuple[str, ...], said: str):
+    result = format_it(config, *flags)
+    assert result.exit_code == 1
+    assert said in result.output
+
+
+def test_missing_config_is_one_line():
+    result = run("info", "-c", "/nowhere/x.properties")
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+
+
+def test_dump_log(tmp_path: Path):
+    spoiled = bytearray(batch(1, base_offset=3))
+    spoiled[-1] ^= 1
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch(3) + bytes(spoiled))
+    result = run("dump-log", str(path))
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.output.splitlines()]
+    assert [(x["base_offset"], x["last_offset"], x["is_valid"]) for x in lines] == [
+        (0, 2, True),
+        (3, 3, False),
+    ]
+    path.write_bytes(batch(3) + b"torn")
+    torn = run("dump-log", str(path))
+    assert torn.exit_code == 1
+    assert "4 bytes at" in torn.output

@@ -1,0 +1,102 @@
+"""kraftjbod-topics, against a broker behind the real door."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kraftjbod.cli.topics_tool import TopicCommandError, main, parse_assignment
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.cli.mini_broker import invoke, mini_broker
+
+
+async def test_create_says_so_in_kafkas_words() -> None:
+    async with mini_broker() as broker:
+        words = ("--bootstrap-server", broker.address, "--create", "--topic", "foo")
+        result = await invoke_ok(*words, "--partitions", "3", "--config", "retention.ms=5")
+        assert result == "Created topic foo.\n"
+        assert len(broker.topics["foo"].logs) == 3
+        assert broker.topics["foo"].configs == {"retention.ms": "5"}
+        assert await invoke_ok(*words, "--if-not-exists") == ""
+        again = await invoke(main, *words)
+        assert again.exit_code == 1
+        assert again.stderr == (
+            "Error while executing topic command : topic foo: Topic 'foo' already exists.\n"
+        )
+
+
+async def test_names_that_collide_as_metrics_are_warned_of() -> None:
+    async with mini_broker() as broker:
+        told = await invoke_ok("--bootstrap-server", broker.address, "--create", "--topic", "a.b")
+        assert told.startswith("WARNING: Due to limitations in metric names")
+
+
+async def test_list_and_describe() -> None:
+    async with mini_broker() as broker:
+        broker.create("foo", 2, **{"retention.ms": "5"})
+        broker.create("__hidden")
+        at = ("--bootstrap-server", broker.address)
+        assert await invoke_ok(*at, "--list") == "__hidden\nfoo\n"
+        assert await invoke_ok(*at, "--list", "--exclude-internal") == "foo\n"
+        assert await invoke_ok(*at, "--list", "--topic", "f.*,bar") == "foo\n"
+        assert await invoke_ok(*at, "--describe", "--topic", "foo") == (
+            "Topic: foo\tTopicId: AAAAAAAAAAAAAAAAAAAAyA\tPartitionCount: 2\t"
+            "ReplicationFactor: 2\tConfigs: retention.ms=5\n"
+            "\tTopic: foo\tPartition: 0\tLeader: 7\tReplicas: 7,8\tIsr: 7\tOffline: 8\n"
+            "\tTopic: foo\tPartition: 1\tLeader: 7\tReplicas: 7,8\tIsr: 7\tOffline: 8\n"
+        )
+        document = json.loads(await invoke_ok(*at, "--describe", "--topic", "foo", "--json"))
+        assert document["topics"][0]["partitions"][1]["offline_replicas"] == [8]
+
+
+async def test_only_partitions_in_need_are_shown_when_asked() -> None:
+    async with mini_broker() as broker:
+        broker.create("foo")
+        at = ("--bootstrap-server", broker.address, "--describe")
+        shown = await invoke_ok(*at, "--under-replicated-partitions")
+        assert shown.startswith("\tTopic: foo\tPartition: 0")
+        assert await invoke_ok(*at, "--unavailable-partitions") == ""
+        broker.fail_next["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
+        assert "Leader: none" in await invoke_ok(*at, "--unavailable-partitions")
+
+
+async def test_alter_and_delete() -> None:
+    async with mini_broker() as broker:
+        broker.create("foo")
+        at = ("--bootstrap-server", broker.address)
+        assert await invoke_ok(*at, "--alter", "--topic", "foo", "--partitions", "4") == ""
+        assert len(broker.topics["foo"].logs) == 4
+        assert await invoke_ok(*at, "--delete", "--topic", "foo") == ""
+        assert broker.topics == {}
+        missing = await invoke(main, *at, "--delete", "--topic", "foo")
+        assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+        assert "Topic 'foo' does not exist as expected" in missing.stderr
+        assert await invoke_ok(*at, "--delete", "--topic", "foo", "--if-exists") == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--topic", "foo"),
+        ("--create",),
+        ("--alter", "--topic", "foo"),
+        ("--create", "--topic", "foo", "--config", "nonsense"),
+        ("--create", "--topic", "foo", "--partitions", "1", "--replica-assignment", "1"),
+    ],
+)
+async def test_wrong_usage_is_exit_code_2(words: tuple[str, ...]) -> None:
+    assert (await invoke(main, "--bootstrap-server", "127.0.0.1:1", *words)).exit_code == 2
+
+
+def test_an_assignment_lists_brokers_per_partition() -> None:
+    assert parse_assignment("1:2,2:3") == {0: (1, 2), 1: (2, 3)}
+    for text in ("1:x", "1:1", "1:2,3"):
+        with pytest.raises(TopicCommandError):
+            parse_assignment(text)
+
+
+async def invoke_ok(*words: str) -> str:
+    result = await invoke(main, *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
