@@ -16,8 +16,8 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 #: Kafka's level for each release whose rules this code follows; the last is the default.
-METADATA_VERSIONS: Final[Mapping[str, int]] = {"4.2-IV1": 29, "4.3-IV0": 30}
-DEFAULT_RELEASE: Final = "4.3-IV0"
+METADATA_VERSIONS: Final[Mapping[str, int]] = {"3.7-IV2": 17}
+DEFAULT_RELEASE: Final = "3.7-IV2"
 
 
 def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) -> None:

@@ -79,9 +79,9 @@ class LogDirExecutor(Executor):
         return f"<LogDirExecutor {self._name} {state}>"
 
     @property
-    def waiting(self) -> int:
-        """Operations taken in and not yet answered."""
-        return len(self._waiting)
+    def is_full(self) -> bool:
+        """As many operations wait as may wait."""
+        return len(self._waiting) >= self._max_ops
 
     def submit_op(
         self,
@@ -100,10 +100,13 @@ class LogDirExecutor(Executor):
         """
         if self._refusal is not None:
             raise self._refusal()
-        if len(self._waiting) >= self._max_ops or (
-            self._waiting and self._queued_bytes + size_bytes > self._max_bytes
+        if self.is_full or (
+            size_bytes and self._waiting and self._queued_bytes + size_bytes > self._max_bytes
         ):
-            raise OverloadedError(f"{self._name} has {len(self._waiting)} operations waiting")
+            raise OverloadedError(
+                f"{self._name} has {len(self._waiting)} operations waiting, "
+                f"{self._queued_bytes} bytes in all"
+            )
         if self._loop is None:
             self._start()
         assert self._loop is not None

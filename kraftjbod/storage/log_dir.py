@@ -271,6 +271,8 @@ class LogDir:
         """Queue one check unless the last is still queued; it judges itself."""
         if self._device is None or (self._check is not None and not self._check.done()):
             return
+        if self._lane.is_full:
+            return  # Busy is not broken; the stall watch looks after a queue that stands still.
         # The watch waits for nothing: a verdict takes effect in _judge, a success in _note_space.
         self._check = self._lane.submit_op(
             self._check_disk,

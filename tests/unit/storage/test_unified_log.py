@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OffsetOutOfRangeError
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
 from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.unified_log import UnifiedLog
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of

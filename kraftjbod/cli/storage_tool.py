@@ -1,0 +1,355 @@
+"""``kraftjbod-storage``: format log dirs, tell about them, dump segments.
+
+Flags, output lines and exit codes are Kafka's ``kafka-storage.sh`` (KIP-858, "Storage format
+command"). One thing differs: with ``--ignore-formatted``, a path that this node had a directory
+on and that is empty now is not formatted, because its disk is most likely just not mounted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from kraftjbod.cli.command import fail, parse_pairs
+from kraftjbod.core.config import StorageSettings
+from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
+from kraftjbod.core.ids import DirectoryId, Uuid
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
+from kraftjbod.storage.bootstrap import (
+    DEFAULT_RELEASE,
+    METADATA_VERSION_FEATURE,
+    METADATA_VERSIONS,
+    write_bootstrap,
+)
+from kraftjbod.storage.dir_names import META_PROPERTIES
+from kraftjbod.storage.meta_properties import (
+    MetaProperties,
+    MetaPropertiesEnsemble,
+    read_known_dirs,
+    read_meta_properties,
+    write_known_dirs,
+    write_meta_properties,
+)
+from kraftjbod.storage.vfs import OpenMode, RealVfs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONFIG_OPTION: Final = click.option(
+    "--config", "-c", required=True, type=click.Path(dir_okay=False), help="Daemon configuration."
+)
+
+
+def _told_in_one_line(command: F) -> F:
+    """What is expected to go wrong becomes one line on standard error and exit code 1."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (KraftJbodError, OSError) as e:
+            fail(str(e))
+
+    return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature.
+
+
+@click.group()
+def main() -> None:
+    """Format log directories and look into them."""
+
+
+@main.command("random-uuid")
+def random_uuid() -> None:
+    """Print a fresh uuid, for a cluster id."""
+    click.echo(str(Uuid.random(os.urandom)))
+
+
+@main.command("format")
+@_CONFIG_OPTION
+@click.option("--cluster-id", "-t", required=True, help="Id of the cluster, see random-uuid.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Pass over formatted directories.")
+@click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
+@click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
+@click.option("--standalone", "-s", is_flag=True, help="Not with controller.quorum.voters.")
+@click.option("--no-initial-controllers", "-N", is_flag=True, help="As --standalone.")
+@click.option("--initial-controllers", "-I", default=None, help="As --standalone.")
+@_told_in_one_line
+def format_command(
+    config: str,
+    cluster_id: str,
+    ignore_formatted: bool,
+    release_version: str | None,
+    feature: tuple[str, ...],
+    standalone: bool,
+    no_initial_controllers: bool,
+    initial_controllers: str | None,
+) -> None:
+    """Give every log directory of a node its identity."""
+    settings = load_settings(config)
+    dynamic = standalone or no_initial_controllers or initial_controllers is not None
+    _check_quorum(settings, is_dynamic=dynamic)
+    features = _features(release_version, feature)
+    Formatter(settings, cluster_id.strip(), features, ignore_formatted=ignore_formatted).format()
+
+
+@main.command("info")
+@_CONFIG_OPTION
+@_told_in_one_line
+def info_command(config: str) -> None:
+    """Say what the log directories of a node are, and what is wrong with them."""
+    settings = load_settings(config)
+    paths = sorted({*settings.data_dirs, settings.metadata_dir})
+    found, problems = _inspect(paths)
+    directories = [path for path in paths if Path(path).is_dir()]
+    if directories:
+        click.echo("Found log directory:" if len(directories) == 1 else "Found log directories:")
+        _echo_indented(directories)
+        click.echo()
+    if found:
+        values = next(iter(found.values())).as_properties()
+        listed = ", ".join(f"{key}={value}" for key, value in values.items())
+        click.echo(f"Found metadata: {{{listed}}}\n")
+    if problems:
+        click.echo("Found problem:" if len(problems) == 1 else "Found problems:")
+        _echo_indented(problems)
+        click.echo()
+        raise SystemExit(1)
+
+
+@main.command("dump-log")
+@click.argument("segment", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@_told_in_one_line
+def dump_log(segment: tuple[str, ...]) -> None:
+    """Print the batch headers of ``.log`` files, one JSON object a line."""
+    for path in segment:
+        for line in _dump(path):
+            click.echo(json.dumps(line))
+
+
+class Formatter:
+    """Formats the dirs of one node; either all checks pass, or nothing is written."""
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        cluster_id: str,
+        features: dict[str, int],
+        *,
+        ignore_formatted: bool,
+    ) -> None:
+        if not cluster_id:
+            raise StartupError("You must specify a cluster ID.")
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._features = features
+        self._ignore_formatted = ignore_formatted
+        self._vfs = RealVfs()
+
+    def format(self) -> None:
+        """:raises StartupError: with Kafka's words for what stands in the way."""
+        metadata_dir = self._settings.metadata_dir
+        ensemble = self._load(list(dict.fromkeys([metadata_dir, *self._settings.data_dirs])))
+        ensemble.verify(
+            node_id=self._settings.node_id, cluster_id=self._cluster_id, need_metadata_dir=True
+        )
+        if ensemble.loaded and not self._ignore_formatted:
+            raise StartupError(
+                f"Log directory {next(iter(ensemble.loaded))} is already formatted. "
+                f"Use --ignore-formatted to ignore this directory and format the others."
+            )
+        if not ensemble.empty and not ensemble.loaded:
+            raise StartupError("No available log directories to format.")
+        known = self._known(ensemble)
+        self._refuse_missing_disks(ensemble, known)
+        if not ensemble.empty:
+            self._remember(ensemble, known)
+            click.echo("All of the log directories are already formatted.")
+            return
+        click.echo(
+            "Bootstrap metadata: "
+            + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items()))
+        )
+        for path in ensemble.empty:
+            known[path] = self._format_dir(path)
+        if "controller" in self._settings.process_roles and metadata_dir in ensemble.empty:
+            write_bootstrap(self._vfs, metadata_dir, self._features)
+        self._remember(ensemble, known)
+
+    def _remember(self, ensemble: MetaPropertiesEnsemble, known: dict[str, DirectoryId]) -> None:
+        present = {p: m.directory_id for p, m in ensemble.loaded.items() if m.directory_id}
+        write_known_dirs(self._vfs, ensemble.metadata_dir, {**known, **present})
+
+    def _load(self, paths: list[str]) -> MetaPropertiesEnsemble:
+        loaded, empty, errors = {}, [], {}
+        for path in paths:
+            try:
+                found = read_meta_properties(self._vfs, f"{path}/{META_PROPERTIES}")
+            except OSError as e:
+                click.echo(f"I/O error trying to read log directory {path}. Ignoring...")
+                errors[path] = str(e)
+                continue
+            if found is None:
+                empty.append(path)
+            else:
+                loaded[path] = found
+        return MetaPropertiesEnsemble(
+            metadata_dir=self._settings.metadata_dir, loaded=loaded, empty=empty, errors=errors
+        )
+
+    def _known(self, ensemble: MetaPropertiesEnsemble) -> dict[str, DirectoryId]:
+        if ensemble.metadata_dir not in ensemble.loaded:
+            return {}
+        return read_known_dirs(self._vfs, ensemble.metadata_dir)
+
+    def _refuse_missing_disks(
+        self, ensemble: MetaPropertiesEnsemble, known: dict[str, DirectoryId]
+    ) -> None:
+        present = {found.directory_id for found in ensemble.loaded.values()}
+        for path in ensemble.empty:
+            if path in known and known[path] not in present:
+                raise StartupError(
+                    f"Log directory {path} held directory {known[path]} and is empty now: its "
+                    f"disk is not mounted or was wiped. Mount it; or, to give the path a new "
+                    f"identity, remove it from known-log-dirs.json in {ensemble.metadata_dir}."
+                )
+
+    def _format_dir(self, path: str) -> DirectoryId:
+        kind = "metadata" if path == self._settings.metadata_dir else "data"
+        click.echo(
+            f"Formatting {kind} directory {path} with "
+            f"metadata.version {self._features[METADATA_VERSION_FEATURE]}."
+        )
+        directory_id = DirectoryId.random(os.urandom)
+        properties = MetaProperties(
+            cluster_id=self._cluster_id,
+            node_id=self._settings.node_id,
+            directory_id=directory_id,
+        )
+        try:
+            self._vfs.make_dirs(path)
+            write_meta_properties(self._vfs, path, properties)
+        except OSError as e:
+            raise StartupError(
+                f"Error while writing meta.properties file {path}/{META_PROPERTIES}: {e}"
+            ) from e
+        return directory_id
+
+
+def load_settings(path: str) -> StorageSettings:
+    """:raises ConfigError: if the file cannot be read or says something wrong."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"cannot read {path}: {e}") from e
+    return StorageSettings.from_properties(
+        parse_properties(text, path), source=path, base_dir=os.getcwd()
+    )
+
+
+def _check_quorum(settings: StorageSettings, *, is_dynamic: bool) -> None:
+    is_controller = "controller" in settings.process_roles
+    if is_dynamic and not is_controller:
+        raise StartupError("You can only use --standalone on a controller.")
+    if is_dynamic:
+        raise StartupError(
+            "You cannot use --standalone, --initial-controllers or --no-initial-controllers: "
+            "the voters are those of controller.quorum.voters."
+        )
+    if is_controller and not settings.controller_quorum_voters:
+        raise StartupError("controller.quorum.voters is not set on this controller.")
+
+
+def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
+    if release is not None and release not in METADATA_VERSIONS:
+        raise StartupError(
+            f"Unknown release version '{release}'. Supported: {', '.join(METADATA_VERSIONS)}"
+        )
+    features = {METADATA_VERSION_FEATURE: METADATA_VERSIONS[release or DEFAULT_RELEASE]}
+    for name, level in parse_pairs(pairs, "--feature").items():
+        if name != METADATA_VERSION_FEATURE:
+            raise StartupError(f"Unsupported feature: {name}.")
+        if not level.isdecimal() or int(level) not in METADATA_VERSIONS.values():
+            raise StartupError(f"Unsupported level {level} of feature {name}.")
+        features[name] = int(level)
+    return features
+
+
+def _inspect(paths: list[str]) -> tuple[dict[str, MetaProperties], list[str]]:
+    """What the dirs say, in the order of ``paths``, and the problems in Kafka's words."""
+    vfs, found, problems = RealVfs(), dict[str, MetaProperties](), list[str]()
+    for path in paths:
+        if not Path(path).exists():
+            problems.append(f"{path} does not exist")
+        elif not Path(path).is_dir():
+            problems.append(f"{path} is not a directory")
+        else:
+            try:
+                properties = read_meta_properties(vfs, f"{path}/{META_PROPERTIES}")
+            except (StartupError, OSError) as e:
+                problems.append(f"Error loading {path}/{META_PROPERTIES}: {e}")
+                continue
+            if properties is None:
+                problems.append(f"{path} is not formatted.")
+            else:
+                found[path] = properties
+    if len({properties.cluster_id for properties in found.values()}) > 1:
+        problems.append("Mismatched cluster IDs between storage directories.")
+    if len({properties.node_id for properties in found.values()}) > 1:
+        problems.append("Mismatched node IDs between storage directories.")
+    problems += _doubled_ids(found)
+    return found, problems
+
+
+def _doubled_ids(found: dict[str, MetaProperties]) -> list[str]:
+    owner_of: dict[DirectoryId, str] = {}
+    doubled = []
+    for path, properties in found.items():
+        if (uid := properties.directory_id) is None:
+            continue
+        if uid in owner_of:
+            doubled.append(f"Duplicate directory ID {uid} in {owner_of[uid]} and {path}.")
+        owner_of.setdefault(uid, path)
+    return doubled
+
+
+def _dump(path: str) -> Iterator[dict[str, object]]:
+    file = RealVfs().open(path, OpenMode.READ)
+    position, size = 0, file.size()
+    try:
+        while size - position >= HEADER_BYTES:
+            header = read_header(file.read_at(position, HEADER_BYTES))
+            data = file.read_at(position, header.size_bytes)
+            line: dict[str, object] = {
+                "position": position,
+                "size_bytes": header.size_bytes,
+                "last_offset": header.last_offset,
+                **header._asdict(),
+            }
+            if len(data) < header.size_bytes:
+                break
+            try:
+                check_crc(data, 0, header)
+                line["is_valid"] = True
+            except KraftJbodError:
+                line["is_valid"] = False
+            yield line
+            position += header.size_bytes
+    finally:
+        file.close()
+    if position < size:
+        raise StartupError(f"{path}: {size - position} bytes at {position} are no whole batch")
+
+
+def _echo_indented(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(f"  {line}")
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-storage")

@@ -1,0 +1,181 @@
+"""Opening dirs at start: new, moved, missing, hung, locked and contradicting disks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.storage.dir_opener import DirOpener
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.meta_properties import read_known_dirs, read_meta_properties
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from tests.faults.rig import (
+    CLUSTER_ID,
+    NODE_ID,
+    ManualClock,
+    directory_id,
+    format_dir,
+    random_bytes_of,
+)
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+async def open_all(
+    vfss: Mapping[str, Vfs], *, close: bool = True, timeout_ms: int = 5000
+) -> tuple[dict[str, LogDir], str]:
+    dirs = [
+        LogDir(
+            path=path,
+            vfs=vfs,
+            clock=ManualClock(),
+            failure_channel=LogDirFailureChannel(max_dirs=9),
+        )
+        for path, vfs in vfss.items()
+    ]
+    opener = DirOpener(
+        log_dirs=dirs,
+        metadata_dir=dirs[0].path,
+        node_id=NODE_ID,
+        random_bytes=random_bytes_of(),
+        timeout_ms=timeout_ms,
+    )
+    cluster_id = await opener.open()
+    if close:
+        for log_dir in dirs:
+            log_dir.close()
+    return {log_dir.path: log_dir for log_dir in dirs}, cluster_id
+
+
+def disks(*formatted: int) -> dict[str, MemVfs]:
+    """Two disks at /d1 and /d2; those named are formatted."""
+    found = {f"/d{i}": MemVfs() for i in (1, 2)}
+    for i, (path, vfs) in enumerate(found.items(), 1):
+        vfs.make_dirs(path)
+        if i in formatted:
+            format_dir(vfs, path, i)
+    return found
+
+
+async def wait_unlocked(vfs: MemVfs) -> None:
+    while vfs._locks:
+        await asyncio.sleep(0.002)
+
+
+async def test_formatted_dirs_open_and_are_remembered():
+    vfss = disks(1, 2)
+    dirs, cluster_id = await open_all(vfss)
+    assert cluster_id == CLUSTER_ID
+    assert [d.directory_id for d in dirs.values()] == [directory_id(1), directory_id(2)]
+    assert read_known_dirs(vfss["/d1"], "/d1") == {"/d1": directory_id(1), "/d2": directory_id(2)}
+
+
+async def test_new_disk_gets_an_id():
+    vfss = disks(1)
+    dirs, _ = await open_all(vfss)
+    written = read_meta_properties(vfss["/d2"], "/d2/meta.properties")
+    assert written is not None
+    assert dirs["/d2"].is_online
+    assert written.directory_id == dirs["/d2"].directory_id
+    assert (written.cluster_id, written.node_id) == (CLUSTER_ID, NODE_ID)
+
+
+async def test_missing_disk_is_offline_under_its_own_id_and_nothing_is_written():
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    await wait_unlocked(vfss["/d1"])
+    vfss["/d2"] = MemVfs()
+    vfss["/d2"].make_dirs("/d2")
+    with capture_logs() as logs:
+        dirs, _ = await open_all(vfss)
+    assert [entry["event"] for entry in logs] == ["log_dir_offline"]
+    assert "not mounted or was wiped" in dirs["/d2"].offline_reason
+    assert dirs["/d2"].directory_id == directory_id(2)
+    assert vfss["/d2"].list_dir("/d2") == []
+    assert read_known_dirs(vfss["/d1"], "/d1")["/d2"] == directory_id(2)
+
+
+async def test_absent_directory_is_offline_with_no_name_known():
+    vfss = disks(1)
+    vfss["/d2"].remove_tree("/d2")
+    dirs, _ = await open_all(vfss)
+    assert not dirs["/d2"].is_online
+    assert dirs["/d2"].directory_id == LOST_DIR
+
+
+async def test_ids_travel_with_the_disks():
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    await wait_unlocked(vfss["/d1"])
+    moved = MemVfs()
+    format_dir(moved, "/new", 2)
+    dirs, _ = await open_all({"/d1": vfss["/d1"], "/new": moved})
+    assert dirs["/new"].directory_id == directory_id(2)
+    assert read_known_dirs(vfss["/d1"], "/d1") == {"/d1": directory_id(1), "/new": directory_id(2)}
+
+
+async def test_hung_disk_does_not_hang_the_start():
+    vfss = disks(1, 2)
+    stuck = FaultVfs(vfss["/d2"])
+    stuck.inject(Fault(effect=Effect.NEVER))
+    dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": stuck}, timeout_ms=30)
+    assert not dirs["/d2"].is_online
+    assert "did not answer" in dirs["/d2"].offline_reason
+    stuck.clear()
+
+
+async def test_unreadable_disk_is_offline_and_not_reported_as_news():
+    vfss = disks(1, 2)
+    bad = FaultVfs(vfss["/d2"])
+    bad.inject(Fault(kinds=frozenset({"read_if_exists"})))
+    dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": bad})
+    assert not dirs["/d2"].is_online
+    assert dirs["/d2"]._failure_channel._failed.empty()
+
+
+async def test_dir_in_use_is_refused():
+    vfss = disks(1, 2)
+    await open_all(vfss, close=False)
+    with pytest.raises(StartupError, match=r"Failed to acquire lock on file \.lock in /d1"):
+        await open_all(vfss)
+
+
+async def test_same_id_twice_names_both_paths():
+    vfss = disks(1)
+    format_dir(vfss["/d2"], "/d2", 1)
+    with pytest.raises(StartupError, match="It was the ID of /d1, but also of /d2"):
+        await open_all(vfss)
+
+
+async def test_unreadable_metadata_dir_is_fatal():
+    vfss = disks(1, 2)
+    bad = FaultVfs(vfss["/d1"])
+    bad.inject(Fault(kinds=frozenset({"device"})))
+    with pytest.raises(StartupError, match="Encountered I/O error in metadata log directory /d1"):
+        await open_all({"/d1": bad, "/d2": vfss["/d2"]})
+
+
+async def test_metadata_log_elsewhere_is_refused():
+    vfss = disks(1, 2)
+    vfss["/d2"].make_dirs("/d2/__cluster_metadata-0")
+    with pytest.raises(StartupError, match="unexpected metadata location in data directory /d2"):
+        await open_all(vfss)
+
+
+async def test_nothing_formatted_names_the_tool():
+    with pytest.raises(StartupError, match="kraftjbod-storage format"):
+        await open_all(disks())
+
+
+async def test_damaged_memory_of_dirs_is_refused():
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    await wait_unlocked(vfss["/d1"])
+    vfss["/d1"].open("/d1/known-log-dirs.json", OpenMode.READ_WRITE).truncate(3)
+    with pytest.raises(StartupError, match=r"known-log-dirs\.json is damaged"):
+        await open_all(vfss)

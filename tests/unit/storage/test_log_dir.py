@@ -1,0 +1,207 @@
+"""LogDir: verdicts, OFFLINE once, watches, and effects that belong to the operation."""
+
+from __future__ import annotations
+
+import asyncio
+from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    LogDirFullError,
+    OverloadedError,
+)
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import ManualClock, directory_id, format_dir, open_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+def fail_with(number: int) -> None:
+    raise OSError(number, "told to")
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def make(**more) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    vfs, channel = FaultVfs(mem), LogDirFailureChannel(max_dirs=1)
+    return open_dir(vfs, channel=channel, **more), channel, vfs
+
+
+async def test_result_of_an_operation():
+    log_dir, _, _ = make()
+    assert await log_dir.run(OpKind.READ, lambda: 42) == 42
+
+
+async def test_io_error_takes_the_dir_offline_once():
+    log_dir, channel, _ = make()
+    with capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises(KafkaStorageError, match="offline: append") as caught:
+                await log_dir.run(OpKind.APPEND, lambda: fail_with(EIO))
+            assert caught.value.directory_id == directory_id(1)
+    assert [entry["event"] for entry in logs] == ["log_dir_offline"]
+    assert await channel.take() is log_dir
+    assert not log_dir.is_online
+
+
+async def test_full_disk_is_offline_and_says_full():
+    log_dir, _, _ = make()
+    with pytest.raises(LogDirFullError):
+        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+    assert not log_dir.is_online
+
+
+async def test_lack_of_file_descriptors_is_not_the_disks_fault():
+    log_dir, _, _ = make()
+    with capture_logs() as logs, pytest.raises(OverloadedError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
+    assert [entry["event"] for entry in logs] == ["log_dir_operation_lacked_resources"]
+    assert log_dir.is_online
+
+
+async def test_absent_file_blames_the_dir_only_after_a_check():
+    log_dir, _, vfs = make()
+    with capture_logs() as logs, pytest.raises(KafkaStorageError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+    assert "log_dir_operation_made_no_sense" in [entry["event"] for entry in logs]
+    await log_dir.run(OpKind.READ, lambda: None)
+    assert log_dir.is_online
+    vfs.inner.unlink_if_exists("/d1/meta.properties")
+    with capture_logs() as logs, pytest.raises(KafkaStorageError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+    await until(lambda: not log_dir.is_online)
+
+
+async def test_expected_errors_pass_as_they_are():
+    log_dir, _, _ = make()
+
+    def corrupt() -> None:
+        raise CorruptRecordError("no")
+
+    with pytest.raises(CorruptRecordError):
+        await log_dir.run(OpKind.READ, corrupt)
+    assert log_dir.is_online
+
+
+async def test_effect_is_published_though_nobody_waits():
+    log_dir, _, _ = make()
+    seen: list[int] = []
+    future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
+    future.cancel()
+    await log_dir.run(OpKind.READ, lambda: None)
+    assert seen == [5]
+
+
+async def test_disk_error_is_judged_though_nobody_waits():
+    log_dir, channel, _ = make()
+    log_dir.submit(OpKind.APPEND, lambda: fail_with(EIO)).cancel()
+    assert await channel.take() is log_dir
+
+
+async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered():
+    clock = ManualClock()
+    log_dir, channel, vfs = make(clock=clock, io_timeout_ms=1000)
+    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"list_dir"})))
+    log_dir.start_watches()
+    hung = log_dir.submit(OpKind.READ, lambda: vfs.list_dir("/d1"))
+    queued = log_dir.submit(OpKind.READ, lambda: 1)
+    await until(lambda: log_dir._lane.running_for_ms() == 0 and vfs.faults[0].hits == 1)
+    clock.ms += 1001
+    assert await channel.take() is log_dir
+    for future in (hung, queued):
+        with pytest.raises(KafkaStorageError, match="running for 1001 ms"):
+            await future
+    vfs.clear()
+
+
+async def test_slow_operation_that_makes_progress_is_not_hung():
+    clock = ManualClock()
+    log_dir, _, _ = make(clock=clock, io_timeout_ms=1000)
+
+    def slow() -> int:
+        for _ in range(5):
+            clock.ms += 900
+            log_dir.beat()
+        return log_dir._lane.running_for_ms()
+
+    assert await log_dir.run(OpKind.LOAD, slow) == 0
+
+
+@pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
+async def test_watch_finds_out_that_this_is_not_the_disk(how: str):
+    log_dir, channel, vfs = make()
+    log_dir._check_interval_ms = 5
+    log_dir.start_watches()
+    await until(lambda: log_dir.space.usable_bytes > 0)
+    match how:
+        case "unmounted":
+            vfs.inner.unlink_if_exists("/d1/meta.properties")
+        case "other disk":
+            vfs.inner.device_number = 2
+        case "no writing":
+            vfs.inject(Fault(kinds=frozenset({"open"}), path="*.probe"))
+        case _:
+            format_dir(vfs.inner, "/d1", 2)
+    assert await channel.take() is log_dir
+    assert log_dir.offline_reason.startswith("probe: ")
+
+
+async def test_full_queue_refuses_at_once():
+    mem = MemVfs()
+    log_dir = LogDir(
+        path="/d1",
+        vfs=mem,
+        clock=ManualClock(),
+        failure_channel=LogDirFailureChannel(max_dirs=1),
+        max_queued_ops=2,
+        max_queued_bytes=100,
+    )
+    first = log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1000)
+    with pytest.raises(OverloadedError):
+        log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1)
+    log_dir.submit(OpKind.APPEND, lambda: 2)
+    with pytest.raises(OverloadedError):
+        log_dir.submit(OpKind.APPEND, lambda: 3)
+    assert await first == 1
+
+
+async def test_cached_reads_are_given_up_where_the_file_system_knows_none():
+    log_dir, _, vfs = make()
+    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    await log_dir.run(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
+    assert log_dir.read_cached(file, 1, 2) == b"bc"
+    vfs.inject(Fault(errno=EOPNOTSUPP, kinds=frozenset({"read_cached_at"}), sticky=False))
+    assert log_dir.read_cached(file, 1, 2) is None
+    assert log_dir.read_cached(file, 1, 2) is None
+    assert log_dir.is_online
+
+
+async def test_failed_cached_read_is_judged():
+    log_dir, channel, vfs = make()
+    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    vfs.inject(Fault(kinds=frozenset({"read_cached_at"})))
+    with pytest.raises(KafkaStorageError):
+        log_dir.read_cached(file, 0, 1)
+    assert await channel.take() is log_dir
+    with pytest.raises(KafkaStorageError):
+        log_dir.read_cached(file, 0, 1)
+
+
+async def test_text_streams_through_the_dirs_thread():
+    log_dir, _, vfs = make()
+    assert "node.id=1" in (await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties") or "")
+    assert await log_dir.read_text(OpKind.LOAD, "/d1/nothing") is None
+    vfs.inject(Fault(kinds=frozenset({"open_stream"})))
+    with pytest.raises(KafkaStorageError):
+        await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties")
