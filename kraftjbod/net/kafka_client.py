@@ -184,18 +184,15 @@ class KafkaConnection:
         """:raises RemoteProtocolError: a malformed answer, or one to another question."""
         if not self._waiting:
             raise RemoteProtocolError("a response came that answers no request")
-        waiting = self._waiting.popleft()
-        if correlation_id_of(frame) != waiting.correlation_id:
-            self._waiting.appendleft(waiting)
+        waiting = self._waiting[0]
+        correlation_id = correlation_id_of(frame)
+        if correlation_id != waiting.correlation_id:
             raise RemoteProtocolError(
-                f"a response is to request {correlation_id_of(frame)},"
-                f" expected {waiting.correlation_id}"
+                f"a response is to request {correlation_id}, expected {waiting.correlation_id}"
             )
-        try:
-            response = decode_response(frame, api_key=waiting.api_key, version=waiting.version)
-        except RemoteProtocolError:
-            self._waiting.appendleft(waiting)
-            raise
+        response = decode_response(frame, api_key=waiting.api_key, version=waiting.version)
+        # Only now: if the frame is refused, its request is among those that fail.
+        self._waiting.popleft()
         if not waiting.response.done():
             waiting.response.set_result(response)
 

@@ -97,7 +97,7 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
     match _envelope(frame, _RESPONSE):
         case [int() as correlation_id, ErrorCode.NONE, str(), dict() as body]:
             return IncomingResponse(correlation_id=correlation_id, error=None, body=body)
-        case [int() as correlation_id, int() as code, str() as message, None]:
+        case [int() as correlation_id, int() as code, str() as message, None] if code:
             known = code if code in _KNOWN_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
             error = OperatingError(message, code=ErrorCode(known))
             return IncomingResponse(correlation_id=correlation_id, error=error, body=None)
@@ -112,11 +112,12 @@ def _frame(envelope: list[Any]) -> bytes:
 
 def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
     """The envelope's fields behind its kind."""
+    max_elements = min(MAX_ELEMENTS, len(frame))
     try:
         envelope = msgpack.unpackb(
             frame,
-            max_array_len=MAX_ELEMENTS,
-            max_map_len=MAX_ELEMENTS,
+            max_array_len=max_elements,
+            max_map_len=max_elements,
             strict_map_key=False,  # partitions are ints; pydantic judges the rest
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
@@ -132,4 +133,7 @@ def _validate(kind: type[B], body: object) -> B:
     try:
         return kind.model_validate(body)
     except ValidationError as e:
-        raise RemoteProtocolError(f"a body is no {kind.__name__}: {e}") from e
+        first = e.errors(include_input=False, include_url=False)[0]
+        raise RemoteProtocolError(
+            f"a body is no {kind.__name__}: {first['msg']} at {first['loc']}"
+        ) from e

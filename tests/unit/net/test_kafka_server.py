@@ -1,0 +1,286 @@
+"""The Kafka door with real sockets: order, limits, bad guests, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ConnectionLostError, StartupError
+from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
+from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.request_session import SessionLimits
+from kraftjbod.protocol.kafka_codec import Message, RequestHeader, encode_request, message
+
+MetadataRequest = message("MetadataRequest")
+MetadataResponse = message("MetadataResponse")
+ProduceRequest = message("ProduceRequest")
+
+
+async def name_it(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:
+    """Answers a Metadata request for ``t`` with cluster id ``t``, and a Produce not at all."""
+    if header.api_key == 0:
+        return None
+    return MetadataResponse(cluster_id=body.topics[0].name)  # type: ignore[no-any-return]  # generated
+
+
+def ask(name: str) -> Any:
+    return MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
+
+
+def framed_ask(name: str, correlation_id: int) -> bytes:
+    return b"".join(
+        encode_request(ask(name), version=9, correlation_id=correlation_id, client_id="test")
+    )
+
+
+@asynccontextmanager
+async def serving(
+    handler: Callable[..., Awaitable[Message | None]] = name_it, **limits: Any
+) -> AsyncIterator[KafkaServer]:
+    server = KafkaServer(host="127.0.0.1", port=0, handler=handler, **limits)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close(timeout_ms=0)
+
+
+async def connected(server: KafkaServer) -> KafkaConnection:
+    return await KafkaConnection.connect(
+        "127.0.0.1", server.port, client_id="test", timeout_ms=5000
+    )
+
+
+async def answer_of(reader: asyncio.StreamReader) -> int:
+    """The correlation id of the next response."""
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return int(struct.unpack(">i", (await reader.readexactly(length))[:4])[0])
+
+
+class Gates:
+    """A handler whose answers wait until the test lets them go, by topic name."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.cancelled: list[str] = []
+        self.changed = asyncio.Event()
+
+    def gate(self, name: str) -> asyncio.Event:
+        return self.gates.setdefault(name, asyncio.Event())
+
+    async def until_started(self, count: int) -> None:
+        while len(self.started) < count:
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def __call__(
+        self, header: RequestHeader, body: Message, info: ConnectionInfo
+    ) -> Message | None:
+        name = body.topics[0].name
+        self.started.append(name)
+        self.changed.set()
+        try:
+            await self.gate(name).wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            self.changed.set()
+            raise
+        return await name_it(header, body, info)
+
+
+async def test_answers_leave_in_the_order_of_requests() -> None:
+    gates = Gates()
+    async with serving(gates) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framed_ask("a", 1) + framed_ask("b", 2) + framed_ask("c", 3))
+        await gates.until_started(3)
+        assert gates.started == ["a", "b", "c"]
+        for name in "cba":
+            gates.gate(name).set()
+        assert [await answer_of(reader) for _ in range(3)] == [1, 2, 3]
+        writer.close()
+
+
+async def test_no_answer_for_none() -> None:
+    async with serving() as server:
+        client = await connected(server)
+        assert await client.request(ProduceRequest(acks=0), timeout_ms=5000) is None
+        answer = await client.request(ask("t"), timeout_ms=5000)
+        assert answer.cluster_id == "t"
+        client.close()
+
+
+async def test_api_versions_are_answered_by_the_door() -> None:
+    async def never(*_: object) -> Message | None:
+        raise AssertionError("not asked")
+
+    async with serving(never) as server:
+        client = await connected(server)
+        assert (client.version_of(3), client.version_of(0)) == (13, 13)
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        SessionLimits(max_in_flight_requests=2, max_in_flight_bytes=1 << 20),
+        SessionLimits(max_in_flight_requests=9, max_in_flight_bytes=len(framed_ask("a", 1)) + 1),
+    ],
+)
+async def test_no_more_in_flight_than_allowed(limits: SessionLimits) -> None:
+    gates = Gates()
+    async with serving(gates, session_limits=limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(framed_ask(f"{i}", i) for i in range(6)))
+        for i in range(6):
+            await gates.until_started(min(6, i + 2))
+            assert len(gates.started) == min(6, i + 2)
+            gates.gate(f"{i}").set()
+            assert await answer_of(reader) == i
+        writer.close()
+
+
+async def test_a_guest_who_does_not_read_gets_no_more_done() -> None:
+    """Answers of 1 MiB against a write buffer of 64 KiB: few of 500 requests are started."""
+    started = 0
+
+    async def large(header: RequestHeader, *_: object) -> Message | None:
+        nonlocal started
+        started += 1
+        return MetadataResponse(cluster_id="x" * 30_000, topics=[])  # type: ignore[no-any-return]  # generated
+
+    limits = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
+    async with serving(large, connection_limits=limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+        count = 2000
+        writer.write(b"".join(framed_ask("t", i) for i in range(count)))
+        before = -1
+        while started != before:
+            before = started
+            await asyncio.sleep(0.05)
+        assert started < count
+        assert [await answer_of(reader) for _ in range(count)] == list(range(count))
+        writer.close()
+
+
+async def test_a_failing_handler_costs_its_connection_only() -> None:
+    async def fails(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:
+        if body.topics[0].name == "bug":
+            raise KeyError("bug")
+        return await name_it(header, body, info)
+
+    async with serving(fails) as server:
+        client, other = await connected(server), await connected(server)
+        with capture_logs() as logs, pytest.raises(ConnectionLostError):
+            await client.request(ask("bug"), timeout_ms=5000)
+        events = [(e["event"], e.get("api")) for e in logs]
+        assert events == [("request_handler_failed", "Metadata")]
+        assert not client.is_open
+        assert (await other.request(ask("t"), timeout_ms=5000)).cluster_id == "t"
+        other.close()
+
+
+async def test_bad_guests_cost_one_warning_each_and_others_live_on() -> None:
+    chance = random.Random(20)
+    bad = [
+        struct.pack(">i", 1 << 30),
+        struct.pack(">i", -5),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">i", 10) + b"\x00\x0a\x00\x00\x00\x00\x00\x01\xff\xff",
+        framed_ask("t", 1)[:-4] + b"\xff\xff\xff\xff",
+        *(struct.pack(">i", 40) + chance.randbytes(40) for _ in range(30)),
+    ]
+    async with serving() as server:
+        good = await connected(server)
+        for stream in bad:
+            with capture_logs() as logs:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(stream)
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                    await answer_of(reader)
+                writer.close()
+            assert [e["event"] for e in logs] == ["connection_broke_protocol"]
+            assert (await good.request(ask("t"), timeout_ms=5000)).cluster_id == "t"
+        good.close()
+
+
+async def test_a_cut_frame_costs_nothing() -> None:
+    async with serving() as server:
+        with capture_logs() as logs:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(framed_ask("t", 1) + framed_ask("t", 2)[:-3])
+            assert await answer_of(reader) == 1
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()
+        assert logs == []
+
+
+async def test_requests_of_a_lost_connection_are_cancelled() -> None:
+    gates = Gates()
+    async with serving(gates) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framed_ask("a", 1))
+        await gates.until_started(1)
+        writer.close()
+        while not gates.cancelled:
+            gates.changed.clear()
+            await gates.changed.wait()
+        assert gates.cancelled == ["a"]
+
+
+async def test_closing_answers_what_is_in_flight() -> None:
+    gates = Gates()
+    async with serving(gates) as server:
+        client = await connected(server)
+        asked = asyncio.create_task(client.request(ask("a"), timeout_ms=5000))
+        await gates.until_started(1)
+        closing = asyncio.create_task(server.close(timeout_ms=60_000))
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionLostError):
+            await connected(server)
+        gates.gate("a").set()
+        assert (await asked).cluster_id == "a"
+        await closing
+        assert server.connection_count == 0
+
+
+async def test_closing_does_not_wait_beyond_the_deadline() -> None:
+    gates = Gates()
+    async with serving(gates) as server:
+        client = await connected(server)
+        asked = asyncio.create_task(client.request(ask("a"), timeout_ms=5000))
+        await gates.until_started(1)
+        with capture_logs() as logs:
+            await server.close(timeout_ms=20)
+        assert [(e["event"], e["count"]) for e in logs] == [("connections_aborted_at_stop", 1)]
+        with pytest.raises(ConnectionLostError):
+            await asked
+        assert gates.cancelled == ["a"]
+
+
+async def test_a_port_that_is_taken() -> None:
+    async with serving() as server:
+        second = KafkaServer(host="127.0.0.1", port=server.port, handler=name_it)
+        with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
+            await second.start()
+        assert f"port={server.port}" in repr(server)
+
+
+async def test_limits_of_the_listener_reach_it() -> None:
+    async with serving(listener_limits=ListenerLimits(max_connections=1)) as server:
+        first = await connected(server)
+        with capture_logs() as logs, pytest.raises(ConnectionLostError):
+            await connected(server)
+        assert [e["event"] for e in logs] == ["connection_turned_away"]
+        first.close()

@@ -1,0 +1,68 @@
+"""Connections that came through a port: counted, closed when idle."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+
+
+def listener(limits: ListenerLimits, hold: asyncio.Event) -> Listener:
+    async def answer(request: PendingRequest) -> list[bytes]:
+        await hold.wait()
+        return [b"ok"]
+
+    def session(connection: Connection) -> RequestSession:
+        return RequestSession(
+            connection,
+            answer=answer,
+            in_order=True,
+            limits=SessionLimits(max_in_flight_requests=5, max_in_flight_bytes=100),
+        )
+
+    return Listener(
+        name="test",
+        host="127.0.0.1",
+        port=0,
+        make_session=session,
+        connection_limits=ConnectionLimits(max_frame_bytes=100),
+        limits=limits,
+    )
+
+
+async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
+    hold = asyncio.Event()
+    door = listener(ListenerLimits(max_idle_ms=40), hold)
+    await door.start()
+    idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", door.port)
+    busy_reader, busy_writer = await asyncio.open_connection("127.0.0.1", door.port)
+    busy_writer.write(b"\x00\x00\x00\x01x")
+    assert await idle_reader.read() == b""
+    hold.set()
+    assert await busy_reader.read() == b"ok"
+    assert door.connection_count == 0
+    for writer in (idle_writer, busy_writer):
+        writer.close()
+    await door.close(timeout_ms=0)
+
+
+async def test_no_more_guests_than_allowed() -> None:
+    door = listener(ListenerLimits(max_connections=1), asyncio.Event())
+    await door.start()
+    _, first = await asyncio.open_connection("127.0.0.1", door.port)
+    with capture_logs() as logs:
+        reader, second = await asyncio.open_connection("127.0.0.1", door.port)
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError as e:
+            assert e  # as good as an end of file
+    assert [(e["event"], e["door"]) for e in logs] == [("connection_turned_away", "test")]
+    assert door.connection_count == 1
+    assert "connections=1" in repr(door)
+    first.close()
+    second.close()
+    await door.close(timeout_ms=5000)

@@ -1,0 +1,167 @@
+"""The RPC door and its client with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgpack
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.net.request_session import SessionLimits
+from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+
+
+def ask(broker_id: int) -> AllocateProducerIdsRequest:
+    return AllocateProducerIdsRequest.model_validate({"broker_id": broker_id, "broker_epoch": 0})
+
+
+class Handler:
+    """Answers a broker with its own id; 1 waits for ``held``, 2 is refused, 3 is a bug."""
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.started: asyncio.Queue[int] = asyncio.Queue()
+
+    async def __call__(self, request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, AllocateProducerIdsRequest)
+        self.started.put_nowait(request.broker_id)
+        match request.broker_id:
+            case 1:
+                await self.held.wait()
+            case 2:
+                raise NotControllerError("ask the other one")
+            case 3:
+                raise KeyError("bug")
+        fields = dict.fromkeys(AllocateProducerIdsResponse.model_fields, request.broker_id)
+        return AllocateProducerIdsResponse.model_validate(fields)
+
+
+def answered(response: Any) -> int:
+    assert isinstance(response, AllocateProducerIdsResponse)
+    return int(next(iter(response.model_dump().values())))
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[tuple[RpcServer, RpcClient, Handler]]:
+    handler = Handler()
+    server = RpcServer(host="127.0.0.1", port=0, handler=handler, **options)
+    await server.start()
+    client = new_client(server.port)
+    try:
+        yield server, client, handler
+    finally:
+        client.close()
+        await server.close(timeout_ms=0)
+
+
+def new_client(port: int) -> RpcClient:
+    backoff = ExponentialBackoff(initial_ms=1, max_ms=4, random_unit=lambda: 0.5)
+    return RpcClient("127.0.0.1", port, backoff=backoff)
+
+
+async def test_calls_overtake_each_other() -> None:
+    async with serving() as (_, client, handler):
+        slow = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
+        assert await handler.started.get() == 1
+        assert answered(await client.call(ask(7), timeout_ms=5000)) == 7
+        assert not slow.done()
+        handler.held.set()
+        assert answered(await slow) == 1
+
+
+async def test_errors_travel_with_code_and_message() -> None:
+    async with serving() as (server, client, _):
+        with pytest.raises(OperatingError, match="ask the other one") as caught:
+            await client.call(ask(2), timeout_ms=5000)
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+        assert answered(await client.call(ask(7), timeout_ms=5000)) == 7
+        assert server.connection_count == 1
+
+
+async def test_a_failing_handler_costs_its_connection_only() -> None:
+    async with serving() as (server, client, _):
+        other = new_client(server.port)
+        assert answered(await other.call(ask(7), timeout_ms=5000)) == 7
+        with capture_logs() as logs, pytest.raises(ConnectionLostError):
+            await client.call(ask(3), timeout_ms=5000)
+        failed = [("request_handler_failed", "AllocateProducerIds")]
+        assert [(e["event"], e["api"]) for e in logs] == failed
+        assert answered(await other.call(ask(8), timeout_ms=5000)) == 8
+        other.close()
+
+
+async def test_no_more_in_flight_than_allowed() -> None:
+    limits = SessionLimits(max_in_flight_requests=1, max_in_flight_bytes=1 << 20)
+    async with serving(session_limits=limits) as (_, client, handler):
+        first = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
+        assert await handler.started.get() == 1
+        second = asyncio.create_task(client.call(ask(7), timeout_ms=5000))
+        await asyncio.sleep(0.02)
+        assert handler.started.empty()
+        handler.held.set()
+        assert [answered(await first), answered(await second)] == [1, 7]
+
+
+async def test_an_unknown_api_is_told_so() -> None:
+    async with serving() as (server, _, _handler):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for correlation_id, api, version in ((5, "NoSuchApi", 0), (6, "BrokerHeartbeat", 999)):
+            frame = msgpack.packb([0, correlation_id, api, version, {}])
+            writer.write(struct.pack(">I", len(frame)) + frame)
+            (length,) = struct.unpack(">I", await reader.readexactly(4))
+            answer = msgpack.unpackb(await reader.readexactly(length))
+            assert answer[:3] == [1, correlation_id, ErrorCode.UNSUPPORTED_VERSION]
+            assert api in answer[3]
+        writer.close()
+
+
+async def test_bad_guests_cost_one_warning_each_and_others_live_on() -> None:
+    chance = random.Random(21)
+    bad = [
+        struct.pack(">I", 1 << 31),
+        struct.pack(">I", 1 << 30),
+        struct.pack(">I", 5) + b"\xdd\xff\xff\xff\xff",
+        *(struct.pack(">I", 40) + chance.randbytes(40) for _ in range(20)),
+    ]
+    async with serving() as (server, client, _):
+        for stream in bad:
+            await client.call(ask(7), timeout_ms=5000)
+            with capture_logs() as logs:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(stream)
+                try:
+                    assert await reader.read() == b""
+                except ConnectionResetError as e:
+                    assert e  # as good as an end of file
+                writer.close()
+            assert [e["event"] for e in logs] == ["connection_broke_protocol"]
+        assert server.connection_count == 1
+
+
+async def test_closing_answers_what_is_in_flight() -> None:
+    async with serving() as (server, client, handler):
+        slow = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
+        assert await handler.started.get() == 1
+        closing = asyncio.create_task(server.close(timeout_ms=60_000))
+        await asyncio.sleep(0)
+        handler.held.set()
+        assert answered(await slow) == 1
+        await closing
+        with pytest.raises(ConnectionLostError):
+            await client.call(ask(7), timeout_ms=5000)
+        assert "RpcServer" in repr(server)

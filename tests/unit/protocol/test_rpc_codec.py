@@ -1,0 +1,171 @@
+"""RPC envelopes: there and back, and what is wrong with them."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.protocol.rpc_codec import (
+    decode_request,
+    decode_response,
+    encode_error,
+    encode_request,
+    encode_response,
+)
+from kraftjbod.protocol.rpc_messages import (
+    REQUESTS,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+HEARTBEAT = {
+    "broker_id": 1,
+    "broker_epoch": 5,
+    "current_metadata_offset": 9,
+    "want_fence": False,
+    "want_shut_down": False,
+}
+REGISTRATION = BrokerRegistrationRequest.model_validate(
+    {
+        "broker_id": 3,
+        "cluster_id": "c",
+        "incarnation_id": bytes(range(16)),
+        "listeners": [{"name": "PLAINTEXT", "host": "h", "port": 9092}],
+        "log_dirs": [b"d" * 16, b"e" * 16],
+    }
+)
+
+
+def payload(frame: bytes) -> bytes:
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    return frame[4:]
+
+
+def test_requests_there_and_back() -> None:
+    incoming = decode_request(memoryview(payload(encode_request(7, REGISTRATION))))
+    assert incoming.correlation_id == 7
+    assert (incoming.api, incoming.version) == ("BrokerRegistration", REGISTRATION.version)
+    assert incoming.body == REGISTRATION
+    assert isinstance(incoming.body, BrokerRegistrationRequest)
+    assert all(type(d) is DirectoryId for d in incoming.body.log_dirs)
+
+
+def test_responses_there_and_back() -> None:
+    answer = BrokerRegistrationResponse.model_validate({"broker_epoch": 12})
+    incoming = decode_response(payload(encode_response(2**32 - 1, answer)))
+    assert (incoming.correlation_id, incoming.error) == (2**32 - 1, None)
+    assert incoming.parse(BrokerRegistrationResponse) == answer
+
+
+def test_errors_there_and_back() -> None:
+    error = OperatingError("not now", code=ErrorCode.STALE_BROKER_EPOCH)
+    incoming = decode_response(payload(encode_error(1, error)))
+    assert incoming.error is not None
+    assert (incoming.error.code, incoming.error.message) == (error.code, "not now")
+
+
+def test_an_error_code_of_the_future_is_an_unknown_one() -> None:
+    incoming = decode_response(msgpack.packb([1, 0, 9999, "new", None]))
+    assert incoming.error is not None
+    assert incoming.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("api", "version"), [("NoSuchApi", 0), ("BrokerHeartbeat", 999), ("BrokerHeartbeat", -1)]
+)
+def test_what_is_not_served_is_still_an_envelope(api: str, version: int) -> None:
+    incoming = decode_request(msgpack.packb([0, 4, api, version, {"whatever": 1}]))
+    assert (incoming.correlation_id, incoming.api, incoming.body) == (4, api, None)
+
+
+def test_unknown_fields_of_a_body_are_ignored() -> None:
+    version = BrokerHeartbeatRequest.version
+    frame = msgpack.packb([0, 4, "BrokerHeartbeat", version, {**HEARTBEAT, "new_field": 1}])
+    assert decode_request(frame).body is not None
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        pytest.param(5, id="no array"),
+        pytest.param([0, 1, "BrokerHeartbeat", 0], id="four fields"),
+        pytest.param([1, 1, "BrokerHeartbeat", 0, HEARTBEAT], id="a response"),
+        pytest.param([0, -1, "BrokerHeartbeat", 0, HEARTBEAT], id="negative correlation id"),
+        pytest.param([0, 2**32, "BrokerHeartbeat", 0, HEARTBEAT], id="large correlation id"),
+        pytest.param([0, "1", "BrokerHeartbeat", 0, HEARTBEAT], id="correlation id is text"),
+        pytest.param([0, 1, b"BrokerHeartbeat", 0, HEARTBEAT], id="api is bytes"),
+        pytest.param([0, 1, "BrokerHeartbeat", "0", HEARTBEAT], id="version is text"),
+        pytest.param([0, 1, "BrokerHeartbeat", 0, None], id="no body"),
+        pytest.param([0, 1, "BrokerHeartbeat", 0, {}], id="a field is missing"),
+        pytest.param([0, 1, "BrokerHeartbeat", 0, {**HEARTBEAT, "broker_id": -1}], id="range"),
+    ],
+)
+def test_requests_that_break_the_protocol(envelope: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_request(msgpack.packb(envelope))
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        pytest.param([0, 1, 0, "", {}], id="a request"),
+        pytest.param([1, 1, 0, "", None], id="neither body nor error"),
+        pytest.param([1, 1, 77, "", {}], id="body and error"),
+        pytest.param([1, 1, 77, None, None], id="no message"),
+    ],
+)
+def test_responses_that_break_the_protocol(envelope: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_response(msgpack.packb(envelope))
+
+
+def test_a_response_to_another_question() -> None:
+    incoming = decode_response(msgpack.packb([1, 1, 0, "", {"x": 1}]))
+    with pytest.raises(RemoteProtocolError, match="no BrokerRegistrationResponse"):
+        incoming.parse(BrokerRegistrationResponse)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"\xdd\xff\xff\xff\xff", id="2^32 elements"),
+        pytest.param(b"\xdf\xff\xff\xff\xff" + bytes(50), id="2^32 pairs"),
+        pytest.param(b"\xdd\x00\x03\x00\x00" * 3000, id="nested claims"),
+        pytest.param(b"\x91" * 100_000, id="nested deeply"),
+        pytest.param(b"\xc6\xff\xff\xff\xff", id="4 GiB of bytes"),
+        pytest.param(b"\x81\x90\x01", id="a list as key"),
+        pytest.param(b"\xd6\xff\xff\xff\xff\xff", id="a timestamp"),
+    ],
+)
+def test_claims_are_refused_before_memory_is_spent(frame: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            decode_request(frame)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+GOOD = payload(encode_request(7, REGISTRATION))
+
+
+@given(st.binary(max_size=60), st.integers(0, len(GOOD)))
+def test_noise_raises_one_error(noise: bytes, place: int) -> None:
+    for frame in (noise, GOOD[:place] + noise, GOOD[:place] + noise + GOOD[place + 1 :]):
+        for decode in (decode_request, decode_response):
+            try:
+                decode(frame)
+            except RemoteProtocolError:
+                continue
+
+
+def test_every_request_is_known_by_its_api() -> None:
+    assert all(REQUESTS[api].api == api for api in REQUESTS)
