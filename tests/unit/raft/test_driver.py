@@ -1,0 +1,278 @@
+"""The driver over a real dir thread and a file system in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError, NotControllerError, OverloadedError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.raft.core import Entry
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log_store import RaftLogStore, Snapshot
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from tests.faults.rig import ManualClock, format_dir, open_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_OP = b"no-op"
+PATH = "/d1"
+DIRECTORY = f"{PATH}/__cluster_metadata-0"
+
+
+class Told:
+    """What a listener heard, and the state that it would have: all payloads, joined."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.terms: list[int] = []
+        self.snapshots: list[tuple[int, bytes]] = []
+
+    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
+        self.snapshots.append((snapshot.last_offset, payload))
+
+    def on_commit(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    def on_leader(self, term: int) -> None:
+        self.terms.append(term)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [entry.payload for entry in self.entries]
+
+
+class Node:
+    def __init__(self, vfs: Vfs, **options: int) -> None:
+        limits = {
+            "bytes_between_snapshots": 1 << 30,
+            "max_cached_bytes": 1 << 20,
+            "max_pending_proposals": 100,
+        }
+        self.told = Told()
+        self._is_stopped = False
+        self.log_dir: LogDir = open_dir(vfs, PATH)
+        self.driver = RaftDriver(
+            log_dir=self.log_dir,
+            store=RaftLogStore(vfs=vfs, directory=DIRECTORY, segment_bytes=500, retained_entries=0),
+            clock=ManualClock(),
+            node_id=BrokerId(1),
+            voters=[BrokerId(1)],
+            first_payload_of_term=NO_OP,
+            **{**limits, **options},
+        )
+
+    async def start(self) -> None:
+        await self.driver.start(self.told)
+
+    async def stop(self) -> None:
+        """Once; the fixture may come second."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            await self.driver.stop()
+            self.log_dir.close()
+
+    async def propose(self, *payloads: bytes) -> None:
+        proposals = [self.driver.propose(payload) for payload in payloads]
+        await asyncio.gather(*(proposal.committed for proposal in proposals))
+
+
+@pytest.fixture
+def vfs() -> FaultVfs:
+    inner = MemVfs()
+    format_dir(inner, PATH, 1)
+    return FaultVfs(inner)
+
+
+@pytest.fixture
+async def node(vfs: FaultVfs) -> AsyncIterator[Node]:
+    made = Node(vfs)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_a_new_log_is_led_and_takes_proposals(node: Node) -> None:
+    assert node.told.terms == [1]
+    assert node.driver.next_offset == 1
+    await node.propose(b"a", b"b")
+    assert node.told.payloads == [NO_OP, b"a", b"b"]
+    assert node.driver.committed_offset == 2
+
+
+async def test_the_listener_hears_of_an_entry_before_its_proposer(node: Node) -> None:
+    proposal = node.driver.propose(b"a")
+    heard = asyncio.Event()
+    proposal.committed.add_done_callback(lambda _: heard.set())
+    await heard.wait()
+    assert node.told.payloads[-1] == b"a"
+
+
+async def test_what_is_proposed_during_a_sync_shares_the_next_one(
+    vfs: FaultVfs, node: Node
+) -> None:
+    counted = vfs.inject(Fault(kinds=frozenset({"sync"}), nth=10_000))
+    await node.propose(*(b"%d" % number for number in range(50)))
+    assert counted.seen <= 2
+
+
+async def test_a_restart_tells_everything_and_begins_a_new_term(vfs: FaultVfs, node: Node) -> None:
+    await node.propose(b"a", b"b")
+    await node.stop()
+    again = Node(vfs)
+    await again.start()
+    assert again.told.payloads == [NO_OP, b"a", b"b", NO_OP]
+    assert again.told.terms == [2]
+    assert [entry.term for entry in again.told.entries] == [1, 1, 1, 2]
+    await again.stop()
+
+
+async def test_a_repair_at_start_is_told(vfs: FaultVfs, node: Node) -> None:
+    await node.propose(b"a")
+    await node.stop()
+    file = vfs.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ_WRITE)
+    file.truncate(file.size() - 3)
+    again = Node(vfs)
+    with capture_logs() as events:
+        await again.start()
+    assert [event["event"] for event in events] == ["metadata_log_repaired"]
+    assert again.told.payloads == [NO_OP, NO_OP]
+    await again.stop()
+
+
+async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(kinds=frozenset({"sync"})))
+    failed = asyncio.create_task(node.driver.wait_failed())
+    with capture_logs() as events:
+        proposals = [node.driver.propose(b"a"), node.driver.propose(b"b")]
+        for proposal in proposals:
+            with pytest.raises(KafkaStorageError):
+                await proposal.committed
+        with pytest.raises(KafkaStorageError, match="cannot be written"):
+            await failed
+    assert "metadata_log_failed" in {event["event"] for event in events}
+    assert node.told.payloads == [NO_OP]
+    with pytest.raises(NotControllerError):
+        node.driver.propose(b"c")
+    assert not node.log_dir.is_online
+
+
+async def test_a_full_disk_ends_it_too(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
+    with pytest.raises(KafkaStorageError):
+        await node.propose(b"a")
+
+
+async def test_too_many_proposals_in_flight_are_refused(vfs: FaultVfs) -> None:
+    node = Node(vfs, max_pending_proposals=2)
+    await node.start()
+    proposals = [node.driver.propose(b"a"), node.driver.propose(b"b")]
+    with pytest.raises(OverloadedError):
+        node.driver.propose(b"c")
+    await asyncio.gather(*(proposal.committed for proposal in proposals))
+    await node.stop()
+
+
+async def test_a_proposer_that_stops_does_not_hear_of_success(node: Node) -> None:
+    proposal = node.driver.propose(b"a")
+    await node.stop()
+    with pytest.raises(NotControllerError, match="is stopping"):
+        await proposal.committed
+
+
+async def test_followers_read_from_memory_and_from_disk(vfs: FaultVfs) -> None:
+    node = Node(vfs, max_cached_bytes=1000)
+    await node.start()
+    payloads = [NO_OP, *(b"payload %d" % number for number in range(40))]
+    for payload in payloads[1:]:
+        await node.propose(payload)
+    reads = vfs.inject(Fault(kinds=frozenset({"read_at"}), nth=10_000))
+    assert [e.payload for e in await node.driver.read(39, 1000)] == payloads[39:]
+    assert reads.seen == 0
+    read: list[bytes] = []
+    while found := await node.driver.read(len(read), 100):
+        read += [entry.payload for entry in found]
+    assert read == payloads
+    assert reads.seen > 0
+    await node.stop()
+
+
+async def test_an_entry_damaged_after_it_was_written_is_not_served(vfs: FaultVfs) -> None:
+    node = Node(vfs, max_cached_bytes=0)
+    await node.start()
+    await node.propose(b"a", b"b", b"c")
+    vfs.inject(Fault(effect=Effect.FLIPPED_BIT, kinds=frozenset({"read_at"})))
+    with capture_logs() as events, pytest.raises(KafkaStorageError, match="damaged"):
+        await node.driver.read(0, 1000)
+    assert [event["event"] for event in events] == ["metadata_log_damaged"]
+    await node.stop()
+
+
+async def test_waiting_ends_with_the_entry_the_deadline_or_the_stop(node: Node) -> None:
+    await node.driver.wait_for(1, 1)
+    waiting = [asyncio.create_task(node.driver.wait_for(1, 60_000))]
+    await node.propose(b"a")
+    await asyncio.gather(*waiting)
+    endless = asyncio.create_task(node.driver.wait_for(9, 60_000))
+    await asyncio.sleep(0)
+    node.driver.release_waits()
+    await endless
+
+
+def _slices(payloads: list[bytes]) -> list[bytes]:
+    return [b"state:", *payloads]
+
+
+async def _snapshot(node: Node) -> Snapshot:
+    before = await node.driver.newest_snapshot()
+    offset = node.driver.next_offset - 1
+    node.driver.start_snapshot(offset, node.told.terms[-1], _slices(node.told.payloads))
+    while (snapshot := await node.driver.newest_snapshot()) == before:
+        await asyncio.sleep(0)
+    assert snapshot is not None
+    return snapshot
+
+
+async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVfs) -> None:
+    node = Node(vfs, bytes_between_snapshots=1000)
+    await node.start()
+    assert not node.driver.wants_snapshot
+    await node.propose(b"a" * 1000)
+    assert node.driver.wants_snapshot
+    snapshot = await _snapshot(node)
+    assert not node.driver.wants_snapshot
+    await node.propose(b"b")
+    await node.stop()
+    again = Node(vfs)
+    await again.start()
+    state = b"".join(_slices([NO_OP, b"a" * 1000]))
+    assert again.told.snapshots == [(snapshot.last_offset, state)]
+    assert again.told.payloads == [b"b", NO_OP]
+    piece = await again.driver.read_snapshot(snapshot.last_offset, 0, 6)
+    assert piece == (b"state:", 6)
+    await again.stop()
+
+
+async def test_a_snapshot_waits_for_the_entries_that_it_contains(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
+    proposal = node.driver.propose(b"never committed")
+    with capture_logs():
+        node.driver.start_snapshot(proposal.entry.offset, 1, _slices([]))
+        with pytest.raises(KafkaStorageError):
+            await proposal.committed
+    assert not any("checkpoint" in item.name for item in vfs.list_dir(DIRECTORY))
+
+
+async def test_a_snapshot_that_cannot_be_written_is_told(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.part"))
+    with capture_logs() as events:
+        node.driver.start_snapshot(0, 1, _slices([]))
+        while node.log_dir.is_online:
+            await asyncio.sleep(0)
+        while "metadata_snapshot_failed" not in {event["event"] for event in events}:
+            await asyncio.sleep(0)

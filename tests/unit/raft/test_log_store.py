@@ -1,0 +1,347 @@
+"""The metadata log's files: restarts, torn ends, damage, snapshots, crashes, failing disks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.raft.core import Entry, HardState
+from kraftjbod.raft.log_store import RaftLogStore, Snapshot, StoredLog
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+ROOT = "/meta"
+DIRECTORY = "/meta/__cluster_metadata-0"
+FIRST_LOG = f"{DIRECTORY}/{0:020d}.log"
+
+
+def _vfs() -> MemVfs:
+    vfs = MemVfs()
+    vfs.make_dirs(ROOT)
+    vfs.sync_dir("/")
+    return vfs
+
+
+def _store(vfs: Vfs, *, segment_bytes: int = 400, retained: int = 0) -> RaftLogStore:
+    return RaftLogStore(
+        vfs=vfs, directory=DIRECTORY, segment_bytes=segment_bytes, retained_entries=retained
+    )
+
+
+def _entry(offset: int) -> Entry:
+    return Entry(offset, 1, f"entry {offset}".encode() * (offset % 3 + 1))
+
+
+def _entries(begin: int, end: int) -> list[Entry]:
+    return [_entry(offset) for offset in range(begin, end)]
+
+
+def _opened(vfs: Vfs, **options: int) -> tuple[RaftLogStore, StoredLog]:
+    store = _store(vfs, **options)
+    return store, store.open()
+
+
+def _state_up_to(offset: int) -> bytes:
+    return f"the state after {offset} ".encode() * 5
+
+
+def _snapshot(store: RaftLogStore, last_offset: int) -> None:
+    payload = _state_up_to(last_offset)
+    snapshot = Snapshot(last_offset=last_offset, term=1, size_bytes=len(payload))
+    store.write_snapshot_part(snapshot, [payload[:7], payload[7:]])
+    store.install_snapshot(snapshot)
+
+
+def _filled(vfs: Vfs, count: int, **options: int) -> RaftLogStore:
+    store, _ = _opened(vfs, **options)
+    store.write_hard_state(HardState(term=1, voted_for=BrokerId(9)))
+    for offset in range(0, count, 3):
+        store.append(_entries(offset, min(offset + 3, count)), 17)
+    return store
+
+
+def test_a_new_log_is_empty() -> None:
+    _, stored = _opened(_vfs())
+    assert stored == StoredLog(
+        hard_state=HardState(),
+        snapshot=None,
+        snapshot_payload=b"",
+        entries=(),
+        last_offset=-1,
+        warnings=(),
+    )
+
+
+def test_what_was_appended_is_there_after_a_restart() -> None:
+    vfs = _vfs()
+    _filled(vfs, 40)
+    assert len(vfs.list_dir(DIRECTORY)) > 3, "several segments"
+    store, stored = _opened(vfs)
+    assert stored.entries == tuple(_entries(0, 40))
+    assert stored.hard_state == HardState(term=1, voted_for=BrokerId(9))
+    assert not stored.warnings
+    store.append([_entry(40)], 17)
+    assert _opened(vfs)[1].last_offset == 40
+
+
+def test_reading_goes_on_entry_by_entry_over_segments() -> None:
+    store = _filled(_vfs(), 40)
+    for max_bytes in (1, 200, 10_000):
+        read: list[Entry] = []
+        while found := store.read(len(read), max_bytes):
+            read += found
+        assert read == _entries(0, 40)
+    assert store.read(40, 100) == []
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61, 70])
+def test_a_torn_end_is_cut_off(cut: int) -> None:
+    vfs = _vfs()
+    _filled(vfs, 4, segment_bytes=10_000)
+    file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
+    file.truncate(file.size() - cut)
+    store, stored = _opened(vfs, segment_bytes=10_000)
+    assert stored.entries == tuple(_entries(0, 3))
+    assert "unfinished write" in stored.warnings[0]
+    store.append([_entry(3)], 17)
+    assert _opened(vfs)[1].entries == tuple(_entries(0, 4))
+
+
+def _damage(vfs: MemVfs, path: str, at: int) -> None:
+    file = vfs.open(path, OpenMode.READ_WRITE)
+    byte = file.read_at(at, 1)[0]
+    file.write_at(at, [bytes([byte ^ 1])])
+    file.sync()
+
+
+@pytest.mark.parametrize("at", [3, 9, 40, 75])
+def test_damage_before_a_later_append_is_an_error_and_not_a_cut(at: int) -> None:
+    vfs = _vfs()
+    _filled(vfs, 6, segment_bytes=10_000)
+    _damage(vfs, FIRST_LOG, at)
+    with pytest.raises(StartupError, match=f"{FIRST_LOG} is damaged at byte 0, entry 0"):
+        _opened(vfs)
+
+
+def test_a_hole_in_the_last_append_is_only_a_torn_end() -> None:
+    vfs = _vfs()
+    _filled(vfs, 3, segment_bytes=10_000)
+    _damage(vfs, FIRST_LOG, 75)
+    _, stored = _opened(vfs)
+    assert stored.entries == ()
+    assert stored.warnings
+
+
+def test_damage_in_an_older_segment_is_an_error() -> None:
+    vfs = _vfs()
+    _filled(vfs, 40)
+    file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
+    file.truncate(file.size() - 1)
+    with pytest.raises(StartupError, match="is damaged"):
+        _opened(vfs)
+
+
+def test_a_missing_segment_is_an_error() -> None:
+    vfs = _vfs()
+    _filled(vfs, 40)
+    logs = [item.name for item in vfs.list_dir(DIRECTORY) if item.name.endswith(".log")]
+    vfs.unlink_if_exists(f"{DIRECTORY}/{logs[1]}")
+    with pytest.raises(StartupError, match="does not continue the log"):
+        _opened(vfs)
+    vfs.unlink_if_exists(FIRST_LOG)
+    for name in logs[1:3]:
+        vfs.unlink_if_exists(f"{DIRECTORY}/{name}")
+    with pytest.raises(StartupError, match="there is no snapshot"):
+        _opened(vfs)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"leaderEpoch": 1}', b"[]"])
+def test_a_damaged_quorum_state_is_an_error(text: bytes) -> None:
+    vfs = _vfs()
+    _filled(vfs, 1)
+    file = vfs.open(f"{DIRECTORY}/quorum-state", OpenMode.READ_WRITE)
+    file.truncate(0)
+    file.write_at(0, [text])
+    with pytest.raises(StartupError, match="quorum-state is damaged"):
+        _opened(vfs)
+
+
+def test_a_log_of_a_later_term_than_the_vote_is_an_error() -> None:
+    vfs = _vfs()
+    _filled(vfs, 1)
+    vfs.unlink_if_exists(f"{DIRECTORY}/quorum-state")
+    with pytest.raises(StartupError, match="says term 0, but the log has entries of term 1"):
+        _opened(vfs)
+
+
+def test_a_snapshot_comes_with_the_entries_behind_it() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 10)
+    _snapshot(store, 7)
+    _, stored = _opened(vfs)
+    assert stored.snapshot_payload == _state_up_to(7)
+    assert stored.entries == tuple(_entries(8, 10))
+    assert stored.last_offset == 9
+
+
+def test_a_snapshot_is_read_in_pieces_until_it_is_gone() -> None:
+    store = _filled(_vfs(), 10)
+    _snapshot(store, 7)
+    payload, position = b"", 0
+    while position >= 0:
+        found = store.read_snapshot(7, position, 16)
+        assert found is not None
+        payload += found[0]
+        position = found[1]
+    assert payload == _state_up_to(7)
+    for last_offset in (8, 9):
+        _snapshot(store, last_offset)
+    assert store.read_snapshot(7, 0, 16) is None
+    assert store.newest_snapshot is not None
+    assert store.newest_snapshot.last_offset == 9
+
+
+def test_the_log_goes_only_before_the_older_snapshot() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 30)
+    _snapshot(store, 14)
+    assert store.start_offset == 0
+    _snapshot(store, 29)
+    assert 0 < store.start_offset <= 15
+    assert _opened(vfs)[1].last_offset == 29
+
+
+def test_entries_are_kept_for_those_who_lag() -> None:
+    store = _filled(_vfs(), 30, retained=25)
+    _snapshot(store, 20)
+    _snapshot(store, 29)
+    assert store.start_offset <= 5
+
+
+@pytest.mark.parametrize("snapshots", [1, 2])
+def test_a_damaged_snapshot_is_passed_over(snapshots: int) -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 30)
+    for last_offset in (14, 29)[-snapshots:]:
+        _snapshot(store, last_offset)
+    _damage(vfs, f"{DIRECTORY}/{30:020d}-{1:010d}.checkpoint", 40)
+    _, stored = _opened(vfs)
+    assert "is damaged and was passed over" in stored.warnings[0]
+    covered = -1 if stored.snapshot is None else stored.snapshot.last_offset
+    assert covered == (-1 if snapshots == 1 else 14)
+    assert stored.entries == tuple(_entries(covered + 1, 30))
+
+
+def test_without_any_good_snapshot_and_without_the_beginning_there_is_no_start() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 30)
+    for last_offset in (14, 29):
+        _snapshot(store, last_offset)
+        _damage(vfs, f"{DIRECTORY}/{last_offset + 1:020d}-{1:010d}.checkpoint", 40)
+    with pytest.raises(StartupError, match=r"passed over.*restore the metadata directory"):
+        _opened(vfs)
+
+
+def test_a_snapshot_ahead_of_the_log_is_where_it_goes_on() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 10)
+    _snapshot(store, 9)
+    for item in vfs.list_dir(DIRECTORY):
+        if item.name.endswith(".log"):
+            vfs.unlink_if_exists(f"{DIRECTORY}/{item.name}")
+    store, stored = _opened(vfs)
+    assert stored.last_offset == 9
+    store.append([_entry(10)], 17)
+    assert _opened(vfs)[1].entries == (_entry(10),)
+
+
+def test_an_unfinished_snapshot_is_removed() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 10)
+    store.write_snapshot_part(Snapshot(last_offset=5, term=1, size_bytes=3), [b"abc"])
+    _, stored = _opened(vfs)
+    assert stored.snapshot is None
+    assert not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))
+
+
+# --- stories under faults ------------------------------------------------------------------------
+
+
+class _Story:
+    """Appends, elections and snapshots, and what was acknowledged of them."""
+
+    def __init__(self, vfs: Vfs) -> None:
+        self._vfs = vfs
+        self.begun = 0
+        self.acknowledged = 0
+        self.term_acknowledged = 0
+
+    def steps(self) -> Iterator[None]:
+        store, _ = _opened(self._vfs)
+        yield
+        store.write_hard_state(HardState(term=1, voted_for=BrokerId(1)))
+        self.term_acknowledged = 1
+        yield
+        for step in range(12):
+            entries = _entries(self.begun, self.begun + 1 + step % 3)
+            self.begun += len(entries)
+            store.append(entries, 17)
+            self.acknowledged = self.begun
+            yield
+            if step % 4 == 3:
+                _snapshot(store, self.acknowledged - 2)
+                yield
+
+    def check(self, vfs: Vfs) -> None:
+        """Nothing acknowledged is missing, and nothing is there that was never begun."""
+        store, stored = _opened(vfs)
+        assert stored.hard_state.term >= self.term_acknowledged
+        assert self.acknowledged - 1 <= stored.last_offset < max(self.begun, 1)
+        covered = -1
+        if stored.snapshot is not None:
+            covered = stored.snapshot.last_offset
+            assert stored.snapshot_payload == _state_up_to(covered)
+        assert stored.entries == tuple(_entries(covered + 1, stored.last_offset + 1))
+        store.append([_entry(stored.last_offset + 1)], 17)
+
+
+@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+def test_the_disk_fails_at_each_operation_in_turn(effect: Effect) -> None:
+    for nth in range(1, 1000):
+        inner = _vfs()
+        faulty = FaultVfs(inner)
+        fault = faulty.inject(Fault(effect=effect, kinds=WRITING_KINDS, nth=nth))
+        story = _Story(faulty)
+        try:
+            for _ in story.steps():
+                pass
+        except OSError:
+            assert fault.hits
+        story.check(inner)
+        if not fault.hits:
+            return
+    raise AssertionError("the story never ran through")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_power_fails_at_each_operation_in_turn(seed: int) -> None:
+    rng = random.Random(seed)
+    for nth in range(1, 1000):
+        inner = _vfs()
+        faulty = FaultVfs(inner)
+        fault = faulty.inject(Fault(kinds=WRITING_KINDS, nth=nth))
+        story = _Story(faulty)
+        try:
+            for _ in story.steps():
+                pass
+        except OSError:
+            assert fault.hits
+        story.check(inner.crash_clone(rng.randrange(2**32)))
+        if not fault.hits:
+            return
+    raise AssertionError("the story never ran through")
