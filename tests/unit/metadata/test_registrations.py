@@ -1,0 +1,155 @@
+"""Values that records build."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    NO_LEADER,
+    UNASSIGNED_DIR,
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    Uuid,
+)
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+A, B, C = (DirectoryId(bytes([9] * 15 + [n])) for n in range(3))
+TOPIC = TopicId(bytes(16))
+
+
+def _broker(*log_dirs: DirectoryId) -> BrokerRegistration:
+    return BrokerRegistration.from_record(
+        RegisterBrokerRecord(
+            broker_id=ONE,
+            broker_epoch=BrokerEpoch(5),
+            incarnation_id=Uuid(bytes(16)),
+            listeners=(),
+            rack=None,
+            fenced=False,
+            in_controlled_shutdown=False,
+            log_dirs=log_dirs,
+        )
+    )
+
+
+def _change(**fields: object) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=ONE,
+        broker_epoch=BrokerEpoch(5),
+        **fields,  # type: ignore[arg-type]  # any of the record's
+    )
+
+
+def _partition(directories: tuple[DirectoryId, ...] = (A, B)) -> PartitionRegistration:
+    return PartitionRegistration.from_record(
+        PartitionRecord(
+            topic_id=TOPIC,
+            partition_id=0,
+            replicas=(ONE, TWO),
+            directories=directories,
+            isr=(ONE, TWO),
+            leader=ONE,
+            leader_epoch=LeaderEpoch(3),
+            partition_epoch=PartitionEpoch(7),
+        )
+    )
+
+
+def _partition_change(**fields: object) -> PartitionChangeRecord:
+    return PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)  # type: ignore[arg-type]
+
+
+def test_directories_are_kept_sorted() -> None:
+    assert _broker(C, A, B).log_dirs == (A, B, C)
+
+
+def test_directories_that_leave_are_remembered_as_offline() -> None:
+    broker = _broker(A, B, C).merge(_change(log_dirs=(C, B))).merge(_change(log_dirs=(C,)))
+    assert (broker.log_dirs, broker.offline_log_dirs) == ((C,), (A, B))
+    assert broker.known_log_dirs == {A, B, C}
+    assert BrokerRegistration.from_record(broker.to_record()) == broker
+
+
+def test_none_in_a_change_is_no_change() -> None:
+    assert _broker(A).merge(_change()) == _broker(A)
+
+
+def test_a_change_of_another_epoch_is_a_bug() -> None:
+    change = BrokerRegistrationChangeRecord(broker_id=ONE, broker_epoch=BrokerEpoch(6))
+    with pytest.raises(AssertionError):
+        _broker(A).merge(change)
+
+
+def test_who_is_active() -> None:
+    assert _broker(A).is_active
+    assert not _broker(A).merge(_change(fenced=True)).is_active
+    assert not _broker(A).merge(_change(in_controlled_shutdown=True)).is_active
+
+
+@pytest.mark.parametrize(
+    ("registered", "offline", "asked", "is_online"),
+    [
+        pytest.param((A, B), (), A, True, id="registered"),
+        pytest.param((A, B), (A,), A, False, id="failed"),
+        pytest.param((A, B), (), C, False, id="unknown"),
+        pytest.param((A, B), (), UNASSIGNED_DIR, True, id="unassigned"),
+        pytest.param((A, B), (), MIGRATING_DIR, True, id="migrating"),
+        pytest.param((A, B), (), LOST_DIR, False, id="lost"),
+        pytest.param((), (), C, True, id="from before directories had ids"),
+        pytest.param((), (), LOST_DIR, False, id="lost without directories"),
+        pytest.param((A,), (A,), UNASSIGNED_DIR, False, id="nothing is left"),
+    ],
+)
+def test_which_replica_counts_as_online(
+    registered: tuple[DirectoryId, ...],
+    offline: tuple[DirectoryId, ...],
+    asked: DirectoryId,
+    is_online: bool,
+) -> None:
+    left = tuple(directory for directory in registered if directory not in offline)
+    assert _broker(*registered).merge(_change(log_dirs=left)).has_online_dir(asked) is is_online
+
+
+def test_each_change_raises_the_partition_epoch_and_a_leader_the_leader_epoch() -> None:
+    shrunk = _partition().merge(_partition_change(isr=(ONE,)))
+    assert (shrunk.leader_epoch, shrunk.partition_epoch, shrunk.isr) == (3, 8, (ONE,))
+    same_leader = shrunk.merge(_partition_change(leader=ONE))
+    assert (same_leader.leader_epoch, same_leader.partition_epoch) == (4, 9)
+
+
+def test_no_leader_is_a_leader_change() -> None:
+    gone = _partition().merge(_partition_change(leader=NO_LEADER))
+    assert not gone.has_leader
+    assert gone.leader_epoch == 4
+
+
+def test_replicas_and_directories_change_together() -> None:
+    with pytest.raises(AssertionError):
+        _partition().merge(_partition_change(replicas=(ONE,)))
+    moved = _partition().merge(_partition_change(replicas=(TWO,), directories=(C,)))
+    assert moved.directory_of(TWO) == C
+    assert moved.directory_of(ONE) is None
+
+
+def test_a_partition_from_before_directories_is_migrating() -> None:
+    assert _partition(()).directories == (MIGRATING_DIR, MIGRATING_DIR)
+
+
+def test_a_partition_goes_through_its_record() -> None:
+    partition = _partition().merge(_partition_change(leader_recovering=True))
+    record = partition.to_record(TOPIC, 0)
+    assert PartitionRegistration.from_record(record) == partition
+    assert partition.preferred_leader == ONE
