@@ -89,7 +89,7 @@ async def check(mem: MemVfs, told: Acknowledged) -> None:
         offset = 0
         while offset < handle.log_end_offset:
             headers = headers_of((await handle.read(offset, 1 << 20, NO_LIMIT, True)).records)
-            assert [h.base_offset for h in headers][0] == offset
+            assert headers[0].base_offset == offset
             offset = headers[-1].next_offset
     if told.deleted:
         assert manager.get(OTHER) is None

@@ -1,0 +1,55 @@
+"""Names in a log dir."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.storage.dir_names import (
+    ReplicaDirKind,
+    doomed_dir_name,
+    offset_file_name,
+    parse_offset_file,
+    parse_replica_dir,
+)
+
+UNIQUE = Uuid(bytes(range(16)))
+topics = st.text("abcXYZ019._-", min_size=1, max_size=249)
+
+
+@given(topic=topics, partition=st.integers(0, 2**31 - 1))
+def test_current_names_come_back(topic: str, partition: int):
+    tp = TopicPartition(topic, partition)
+    parsed = parse_replica_dir(str(tp))
+    assert parsed is not None
+    assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.CURRENT, tp)
+
+
+@given(topic=topics, partition=st.integers(0, 2**31 - 1))
+def test_doomed_names_fit_and_keep_their_kind(topic: str, partition: int):
+    for kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY):
+        name = doomed_dir_name(TopicPartition(topic, partition), kind, UNIQUE)
+        assert len(name) <= 255
+        parsed = parse_replica_dir(name)
+        assert parsed is not None
+        assert parsed.kind is kind
+
+
+@pytest.mark.parametrize("name", ["lost+found", "topic", "t-01", "t-", "-0", "t-0x", "a b-0", ""])
+def test_other_names_are_none_of_ours(name: str):
+    assert parse_replica_dir(name) is None
+
+
+def test_future_is_told_apart():
+    parsed = parse_replica_dir(f"t-3.{UNIQUE.hex()}-future")
+    assert parsed is not None
+    assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, TopicPartition("t", 3))
+
+
+def test_offset_files():
+    assert offset_file_name(42, ".log") == "00000000000000000042.log"
+    assert parse_offset_file("00000000000000000042.log") == (42, ".log")
+    assert parse_offset_file("42.log") is None
+    assert parse_offset_file("leader-epoch-checkpoint") is None

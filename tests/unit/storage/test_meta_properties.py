@@ -1,0 +1,119 @@
+"""meta.properties and what a node's dirs say together."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.storage.bootstrap import read_bootstrap, write_bootstrap
+from kraftjbod.storage.meta_properties import (
+    MetaProperties,
+    MetaPropertiesEnsemble,
+    format_known_dirs,
+    parse_known_dirs,
+    parse_meta_properties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from tests.faults.rig import CLUSTER_ID, NODE_ID, directory_id
+from tests.faults.vfs_mem import MemVfs
+
+
+def properties(number: int = 1, **changes: object) -> MetaProperties:
+    values = {"cluster_id": CLUSTER_ID, "node_id": NODE_ID, "directory_id": directory_id(number)}
+    return MetaProperties(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def ensemble(**loaded: MetaProperties) -> MetaPropertiesEnsemble:
+    return MetaPropertiesEnsemble(metadata_dir="a", loaded=loaded)
+
+
+def test_written_file_comes_back():
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    assert read_meta_properties(vfs, "/d/meta.properties") is None
+    write_meta_properties(vfs, "/d", properties())
+    assert read_meta_properties(vfs, "/d/meta.properties") == properties()
+    lines = bytes(vfs.read_if_exists("/d/meta.properties") or b"").decode().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        f"cluster.id={CLUSTER_ID}",
+        f"directory.id={directory_id(1)}",
+        "node.id=1",
+        "version=1",
+    ]
+
+
+def test_version_0_has_a_broker_id():
+    found = parse_meta_properties("version=0\nbroker.id=4\ncluster.id=x\n", "p")
+    assert (found.node_id, found.directory_id, found.version) == (4, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version=1\nnode.id=1", "cluster.id was not found."),
+        ("version=1\ncluster.id=x", "node.id was not found."),
+        ("version=2", "Unknown meta.properties version number 2"),
+        ("version=x", "Invalid meta.properties version string 'x'"),
+        ("version=1\ncluster.id=x\nnode.id=y", "Invalid node id 'y'"),
+        ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=z", "'z' is not a uuid"),
+    ],
+)
+def test_refused_files_name_the_path(text: str, said: str):
+    with pytest.raises(StartupError, match="the/path") as caught:
+        parse_meta_properties(text, "the/path")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (ensemble(a=properties(1), b=properties(1)), "It was the ID of a, but also of b"),
+        (ensemble(a=properties(1), b=properties(2, cluster_id="y")), "Invalid cluster.id in: b/"),
+        (ensemble(a=properties(1, node_id=BrokerId(2))), "Stored node id 2 doesn't match"),
+        (
+            ensemble(a=properties(1, directory_id=DirectoryId(bytes(16)))),
+            "Invalid reserved directory ID",
+        ),
+        (
+            MetaPropertiesEnsemble(metadata_dir="a", loaded={}, errors={"a": "EIO"}),
+            "Encountered I/O error in metadata log directory a",
+        ),
+    ],
+)
+def test_contradictions_are_refused(found: MetaPropertiesEnsemble, said: str):
+    with pytest.raises(StartupError) as caught:
+        found.verify(node_id=NODE_ID)
+    assert said in str(caught.value)
+
+
+def test_agreeing_dirs_pass():
+    found = ensemble(a=properties(1), b=properties(2), c=properties(3, directory_id=None))
+    found.verify(node_id=NODE_ID)
+    assert found.cluster_id == CLUSTER_ID
+
+
+def test_known_dirs_come_back():
+    known = {"/a": directory_id(1), "/b": directory_id(2)}
+    assert parse_known_dirs(format_known_dirs(known).decode(), "p") == known
+    for damaged in ("", "{}", "[]", '{"directories": {"/a": "x"}}'):
+        with pytest.raises(StartupError, match="the/path"):
+            parse_known_dirs(damaged, "the/path")
+
+
+def test_bootstrap_features():
+    vfs = MemVfs()
+    vfs.make_dirs("/m")
+    assert read_bootstrap(vfs, "/m") == {"metadata.version": 17}
+    write_bootstrap(vfs, "/m", {"metadata.version": 5})
+    assert read_bootstrap(vfs, "/m") == {"metadata.version": 5}
+    vfs.open("/m/bootstrap.json", _read_write()).truncate(4)
+    with pytest.raises(StartupError, match=r"bootstrap\.json is damaged"):
+        read_bootstrap(vfs, "/m")
+
+
+def _read_write():
+    from kraftjbod.storage.vfs import OpenMode
+
+    return OpenMode.READ_WRITE

@@ -1,0 +1,94 @@
+"""RealVfs on a real directory, and MemVfs by the same rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs, write_atomically
+from tests.faults.vfs_mem import MemVfs
+
+
+@pytest.fixture(params=["real", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Vfs, str]:
+    if request.param == "real":
+        return RealVfs(), str(tmp_path)
+    vfs = MemVfs()
+    vfs.make_dirs("/root")
+    return vfs, "/root"
+
+
+def test_write_read_truncate(place: tuple[Vfs, str]):
+    vfs, root = place
+    file = vfs.open(f"{root}/f", OpenMode.CREATE)
+    file.write_at(0, [b"abc", bytearray(b"def"), memoryview(b"ghi")])
+    file.write_at(3, [b"DEF"])
+    file.sync()
+    assert file.size() == 9
+    assert bytes(file.read_at(2, 5)) == b"cDEFg"
+    assert bytes(file.read_at(7, 100)) == b"hi"
+    assert bytes(file.read_at(9, 1)) == b""
+    file.truncate(4)
+    assert vfs.read_if_exists(f"{root}/f") == b"abcD"
+    file.close()
+
+
+def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]):
+    vfs, root = place
+    file = vfs.open(f"{root}/f", OpenMode.CREATE)
+    file.write_at(0, [b"x"] * 3000)
+    assert file.size() == 3000
+    file.close()
+
+
+def test_names(place: tuple[Vfs, str]):
+    vfs, root = place
+    vfs.make_dirs(f"{root}/a/b")
+    vfs.make_dirs(f"{root}/a/b")
+    write_atomically(vfs, f"{root}/a/f", b"one")
+    write_atomically(vfs, f"{root}/a/f", b"2", sync=False)
+    listed = [(e.name, e.is_dir, e.size_bytes) for e in vfs.list_dir(f"{root}/a")]
+    assert listed == [("b", True, 0), ("f", False, 1)]
+    vfs.rename(f"{root}/a", f"{root}/c")
+    assert vfs.read_if_exists(f"{root}/c/f") == b"2"
+    assert not vfs.exists(f"{root}/a/f")
+    vfs.unlink_if_exists(f"{root}/c/f")
+    vfs.unlink_if_exists(f"{root}/c/f")
+    assert vfs.read_if_exists(f"{root}/c/f") is None
+    vfs.sync_dir(root)
+    vfs.remove_tree(f"{root}/c")
+    assert not vfs.exists(f"{root}/c")
+
+
+def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]):
+    vfs, root = place
+    for op in (
+        lambda: vfs.open(f"{root}/no", OpenMode.READ_WRITE),
+        lambda: vfs.rename(f"{root}/no", f"{root}/x"),
+        lambda: vfs.list_dir(f"{root}/no"),
+        lambda: vfs.space(f"{root}/no"),
+        lambda: vfs.device(f"{root}/no"),
+        lambda: vfs.open_stream(f"{root}/no"),
+    ):
+        with pytest.raises(FileNotFoundError):
+            op()
+
+
+def test_lock_has_one_holder(place: tuple[Vfs, str]):
+    vfs, root = place
+    held = vfs.try_lock(f"{root}/.lock")
+    assert held is not None
+    assert vfs.try_lock(f"{root}/.lock") is None
+    held.close()
+    again = vfs.try_lock(f"{root}/.lock")
+    assert again is not None
+    again.close()
+
+
+def test_space_and_stream(place: tuple[Vfs, str]):
+    vfs, root = place
+    assert 0 < vfs.space(root).usable_bytes <= vfs.space(root).total_bytes
+    write_atomically(vfs, f"{root}/f", b"text")
+    with vfs.open_stream(f"{root}/f") as stream:
+        assert stream.read() == b"text"
