@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import crc32c
-
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
@@ -28,11 +26,13 @@ from kraftjbod.protocol.record_batch import (
     Buffer,
     Compression,
     TimestampType,
+    compute_crc,
     read_header,
 )
 
-_UP_TO_CRC: Final = struct.Struct(">qiibI")
-_CRC_COVERS: Final = struct.Struct(">hiqqqhii")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
 _CONTROL_BIT: Final = 0x20
 _MAX_VARINT_BITS: Final = 63
 _GZIP_OR_ZLIB: Final = 47
@@ -72,7 +72,12 @@ def build_batch(
         encoded = _encode_record(record, record.timestamp_ms - base_timestamp, delta)
         body += _varint(len(encoded))
         body += encoded
-    covered = _CRC_COVERS.pack(
+    header = _HEADER.pack(
+        base_offset,
+        HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body),
+        leader_epoch,
+        MAGIC,
+        0,
         _CONTROL_BIT if is_control else 0,
         len(records) - 1,
         base_timestamp,
@@ -82,9 +87,10 @@ def build_batch(
         base_sequence,
         len(records),
     )
-    crc = crc32c.crc32c(body, crc32c.crc32c(covered))
-    batch_length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
-    return _UP_TO_CRC.pack(base_offset, batch_length, leader_epoch, MAGIC, crc) + covered + body
+    batch = bytearray(header)
+    batch += body
+    _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
+    return bytes(batch)
 
 
 def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:

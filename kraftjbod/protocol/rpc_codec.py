@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgpack
-from pydantic import ValidationError
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.protocol.rpc_messages import REQUESTS, RpcBody, RpcRequest, RpcResponse
@@ -132,8 +131,6 @@ def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
 def _validate(kind: type[B], body: object) -> B:
     try:
         return kind.model_validate(body)
-    except ValidationError as e:
-        first = e.errors(include_input=False, include_url=False)[0]
-        raise RemoteProtocolError(
-            f"a body is no {kind.__name__}: {first['msg']} at {first['loc']}"
-        ) from e
+    except ValueError as e:  # pydantic's errors are of that kind
+        reason = " ".join(str(e).split())
+        raise RemoteProtocolError(f"a body is no {kind.__name__}: {reason:.300}") from e
