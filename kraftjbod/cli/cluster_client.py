@@ -100,12 +100,15 @@ class ClusterMetadata:
 
 
 def kafka_error(code: int, what: str, message: str | None = None) -> OperatingError:
-    """The error that ``code`` from the wire means; codes we have no name for stay numbers."""
+    """The error that ``code`` from the wire means; codes we have no name for stay numbers.
+
+    :param message: what the broker said; it stands alone, as Kafka's tools print it.
+    """
     try:
         known = ErrorCode(code)
     except ValueError:
-        return OperatingError(f"{what}: {message or f'Kafka error {code}'}")
-    return OperatingError(f"{what}: {message or known.name}", code=known)
+        return OperatingError(message or f"{what}: Kafka error {code}")
+    return OperatingError(message or f"{what}: {known.name}", code=known)
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:

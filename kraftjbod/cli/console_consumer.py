@@ -19,7 +19,7 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
 from kraftjbod.cli.console_producer import unescape
 from kraftjbod.cli.consumer import Consumer
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, KraftJbodError
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
@@ -39,6 +39,10 @@ _PRINT_KEYS: Final = frozenset(
     }
 )
 _NO_TIMESTAMP: Final = -1
+
+
+class NothingToReadError(KraftJbodError):
+    """The topic or partition that was named does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +185,14 @@ class _Reading:
 
     async def _offsets(self, client: ClusterClient) -> dict[int, int]:
         metadata = await client.refresh_metadata([self._topic])
+        topic = metadata.topics.get(self._topic)
+        if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # Waiting for it to be created would look like reading.
+            raise NothingToReadError(f"topic {self._topic} does not exist")
         partitions = list(metadata.topic(self._topic).partitions)
         if self._partition is not None:
             if self._partition not in partitions:
-                raise OperatingError(
-                    f"{self._topic} has no partition {self._partition}",
-                    code=ErrorCode.INVALID_PARTITIONS,
-                )
+                raise NothingToReadError(f"{self._topic} has no partition {self._partition}")
             partitions = [self._partition]
         if self._start.isdigit():
             return dict.fromkeys(partitions, int(self._start))

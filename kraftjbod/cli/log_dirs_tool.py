@@ -116,10 +116,13 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
 
 
 def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("broker", "log directory", "state", "replicas", "in them", "largest lag", "free")
+    table = Table("broker", "log directory", "state", box=box.SIMPLE)
+    for heading in ("replicas", "size", "lag", "free", "of"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:
             replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
@@ -130,11 +133,14 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
                 str(len(replicas)),
                 size_text(sum(replica.size_bytes for replica in replicas)),
                 str(max((replica.offset_lag for replica in replicas), default=0)),
-                ""
-                if log_dir.total_bytes < 0
-                else f"{size_text(log_dir.usable_bytes)} of {size_text(log_dir.total_bytes)}",
+                _size_or_blank(log_dir.usable_bytes),
+                _size_or_blank(log_dir.total_bytes),
             )
     Console().print(table)
+
+
+def _size_or_blank(size_bytes: int) -> str:
+    return "" if size_bytes < 0 else size_text(size_bytes)
 
 
 def size_text(size_bytes: float) -> str:

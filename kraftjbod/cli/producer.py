@@ -136,7 +136,8 @@ class Producer:
         result = response.responses[0].partition_responses[0]
         if result.error_code != ErrorCode.NONE:
             what = f"{self._topic}-{partition}"
-            raise kafka_error(result.error_code, what, result.error_message)
+            said = result.error_message
+            raise kafka_error(result.error_code, what, said and f"{what}: {said}")
         offset: int = result.base_offset
         return offset
 

@@ -43,6 +43,8 @@ CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
 CONTROLLER_PORT = 9090
 ANY_PORT = 0
+#: Name of the one listener that a daemon has, by role.
+LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
 
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
@@ -143,7 +145,7 @@ class LocalCluster:
                     run_dir,
                     entry["role"],
                     entry["id"],
-                    port=entry["port"],
+                    port=entry["ports"][LISTENERS[entry["role"]]],
                     log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
                 ),
                 command=CONTROLLER_COMMAND if entry["role"] == "controller" else BROKER_COMMAND,
@@ -305,11 +307,10 @@ def _write_config(
     for path in (files.directory, files.metadata_dir, *files.log_dirs):
         path.mkdir(parents=True, exist_ok=True)
         privileges.give(path)
-    listener = "CONTROLLER" if files.role == "controller" else "PLAINTEXT"
     values = {
         "process.roles": files.role,
         "node.id": str(files.node_id),
-        "listeners": f"{listener}://{files.host}:{files.port}",
+        "listeners": f"{LISTENERS[files.role]}://{files.host}:{files.port}",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"{controller.node_id}@{controller.host}:{controller.port}",
         "log.dirs": ",".join(map(str, files.log_dirs or (files.metadata_dir,))),
@@ -340,7 +341,7 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
         "role": files.role,
         "pid": daemon.pid,
         "host": files.host,
-        "port": files.port,
+        "ports": {LISTENERS[files.role]: files.port},
         "log_dirs": [
             {"path": str(path), "directory_id": directory_id(path)} for path in files.log_dirs
         ],

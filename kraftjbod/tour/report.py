@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -32,13 +33,13 @@ class Reporter:
         self._console = console
 
     def step(self, text: str) -> None:
-        self._console.print(f"[bold]•[/bold] {text}", highlight=False)
+        self._console.print(f"[bold]•[/bold] {text}", highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self._console.print(f"  {text}", highlight=False)
+        self._console.print(f"  {text}", highlight=False, soft_wrap=True)
 
     def trouble(self, text: str) -> None:
-        self._console.print(f"[bold red]{text}[/bold red]", highlight=False)
+        self._console.print(f"[bold red]{text}[/bold red]", highlight=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -57,7 +58,7 @@ class Reporter:
             yield lambda done: progress.update(task, completed=done)
 
     def timeline(self, milestones: Sequence[Milestone]) -> None:
-        table = Table("what happened", title="A disk died", title_justify="left")
+        table = Table("what happened", title="A disk died", title_justify="left", box=box.SIMPLE)
         table.add_column("after", justify="right")
         for milestone in milestones:
             after = "not seen" if milestone.after_ms is None else f"{milestone.after_ms} ms"
@@ -67,19 +68,19 @@ class Reporter:
     def partitions(
         self, victim: Victim, gaps: Mapping[int, Gap], findings: Sequence[Findings]
     ) -> None:
-        table = Table(title="Every partition", title_justify="left")
+        table = Table(title="Every partition", title_justify="left", box=box.SIMPLE)
         for heading in (
             "partition",
-            "longest gap",
+            "gap",
             "acknowledged",
             "read back",
             "lost",
             "twice",
-            "out of order",
+            "order",
             "changed",
-            "misplaced",
+            "offset",
         ):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for found in findings:
             led = " *" if found.partition in victim.led else "  "
             table.add_row(
@@ -99,10 +100,11 @@ class Reporter:
                 ),
             )
         self._console.print(table)
-        self.note("* was led from the dead disk; gap: longest time between two acknowledgements")
+        self.note("*: was led from the dead disk. gap: longest time between two acknowledgements.")
+        self.note("order, offset: records out of order, or not at the offset that was promised.")
 
     def addresses(self, cluster: LocalCluster) -> None:
-        table = Table("daemon", "address", "pid", "log directories", "telemetry")
+        table = Table("daemon", "address", "pid", "log directories", box=box.SIMPLE)
         for daemon in cluster.daemons:
             files = daemon.files
             table.add_row(
@@ -110,10 +112,10 @@ class Reporter:
                 daemon.address,
                 str(daemon.pid or "not running"),
                 ", ".join(path.name for path in files.log_dirs) or files.metadata_dir.name,
-                _short(files.telemetry_path),
             )
         self._console.print(table)
         self.note(f"bootstrap servers: {cluster.bootstrap_servers}")
+        self.note(f"telemetry:         {_short(cluster.run_dir)}/<daemon>/telemetry.jsonl")
         self.note(f"for programs:      {_short(cluster.run_dir / 'cluster.json')}")
         self.note("stop it with:      make stop")
 

@@ -22,7 +22,7 @@ async def test_create_says_so_in_kafkas_words() -> None:
         again = await invoke(main, *words)
         assert again.exit_code == 1
         assert again.stderr == (
-            "Error while executing topic command : topic foo: Topic 'foo' already exists.\n"
+            "Error while executing topic command : Topic 'foo' already exists.\n"
         )
 
 
