@@ -120,7 +120,9 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("broker", "log directory", "state", box=box.SIMPLE)
+    table = Table("broker", box=box.SIMPLE)
+    table.add_column("log directory", overflow="fold", min_width=24)
+    table.add_column("state", no_wrap=True)
     for heading in ("replicas", "size", "lag", "free", "of"):
         table.add_column(heading, justify="right", no_wrap=True)
     for broker, log_dirs in found.items():

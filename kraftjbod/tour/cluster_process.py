@@ -132,35 +132,29 @@ class LocalCluster:
 
     @classmethod
     def load(cls, run_dir: Path) -> LocalCluster | None:
-        """The cluster that ``cluster.json`` in ``run_dir`` tells of, running or not, if any."""
+        """The cluster that ``cluster.json`` in ``run_dir`` tells of, running or not, if any.
+
+        :raises StartupError: if the file is not one of ours.
+        """
         run_dir = run_dir.resolve()
         path = run_dir / "cluster.json"
         if not path.exists():
             return None
-        told = json.loads(path.read_text(encoding="utf-8"))
         privileges = choose_privileges(run_dir)
-        daemons = {
-            entry["id"]: DaemonProcess(
-                lay_out(
-                    run_dir,
-                    entry["role"],
-                    entry["id"],
-                    port=entry["ports"][LISTENERS[entry["role"]]],
-                    log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
-                ),
-                command=CONTROLLER_COMMAND if entry["role"] == "controller" else BROKER_COMMAND,
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            daemons = {
+                entry["id"]: _read_daemon(run_dir, entry, privileges) for entry in told["daemons"]
+            }
+            return cls(
+                run_dir,
+                cluster_id=told["cluster_id"],
                 privileges=privileges,
-                pid=entry["pid"],
+                controller=daemons.pop(CONTROLLER_ID),
+                brokers=daemons,
             )
-            for entry in told["daemons"]
-        }
-        return cls(
-            run_dir,
-            cluster_id=told["cluster_id"],
-            privileges=privileges,
-            controller=daemons.pop(CONTROLLER_ID),
-            brokers=daemons,
-        )
+        except (ValueError, KeyError, TypeError) as e:
+            raise StartupError(f"{path} does not describe a cluster: {e!r}") from e
 
     @property
     def bootstrap_servers(self) -> str:
@@ -353,6 +347,20 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
         "telemetry": str(files.telemetry_path),
         "metrics": str(files.metrics_path),
     }
+
+
+def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges) -> DaemonProcess:
+    """The daemon that :func:`_describe` described."""
+    role = entry["role"]
+    files = lay_out(
+        run_dir,
+        role,
+        entry["id"],
+        port=entry["ports"][LISTENERS[role]],
+        log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
+    )
+    command = CONTROLLER_COMMAND if role == "controller" else BROKER_COMMAND
+    return DaemonProcess(files, command=command, privileges=privileges, pid=entry["pid"])
 
 
 def directory_id(path: Path) -> str | None:
