@@ -208,7 +208,7 @@ class LogHandle:
         return end_offset_for(self._view.epochs, epoch, self._view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first batch with a record not older than ``timestamp`` (wall ms), or None."""
+        """The first record not older than ``timestamp`` (wall ms), or None."""
         self._require_open()
         log = self._log
         return await self.log_dir.run(OpKind.READ, lambda: log.offset_for_timestamp(timestamp))

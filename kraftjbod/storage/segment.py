@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.errors import CorruptRecordError, OperatingError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -24,6 +24,7 @@ from kraftjbod.protocol.record_batch import (
     read_header,
     whole_bytes,
 )
+from kraftjbod.protocol.records import Record, read_records
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -52,7 +53,9 @@ class Scanned(NamedTuple):
     next_offset: int
 
 
-class _Located(NamedTuple):
+class Located(NamedTuple):
+    """A batch and where it begins in the file."""
+
     position: int
     header: BatchHeader
 
@@ -296,7 +299,7 @@ class LogSegment:
             position, found = position + header.size_bytes, header.next_offset
         return found
 
-    def position_of(self, offset: int) -> _Located | None:
+    def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or behind ``offset``, or None."""
         position = self.index().position_before(offset)
         return _walk_to(self.open().read_at, position, self.size_bytes, offset)
@@ -372,7 +375,7 @@ class LogSegment:
             self._first_timestamp = header.max_timestamp
         return self._first_timestamp
 
-    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> _Located | None:
+    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> Located | None:
         """The first batch from ``from_offset`` on that holds a record so young, or None."""
         begin = max(self._time_index.offset_before(timestamp), from_offset)
         located = self.position_of(begin)
@@ -380,6 +383,18 @@ class LogSegment:
             position = located.position + located.header.size_bytes
             located = _walk_to(self.open().read_at, position, self.size_bytes, begin)
         return located
+
+    def record_for_timestamp(self, located: Located, timestamp: int) -> Record | None:
+        """The first record of a batch that is not older; None if the batch cannot be opened.
+
+        The only place where a broker opens records, and it may be asked to by anyone, so what
+        does not decode is no reason to fail.
+        """
+        data = self.open().read_at(located.position, located.header.size_bytes)
+        try:
+            return next((r for r in read_records(data) if r.timestamp_ms >= timestamp), None)
+        except OperatingError:
+            return None
 
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
@@ -390,7 +405,7 @@ def _require_order(header: BatchHeader, next_offset: int) -> None:
         raise CorruptRecordError(f"offset {header.base_offset} behind {next_offset}")
 
 
-def _walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> _Located | None:
+def _walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
     """The first batch from ``position`` on that ends with or behind ``offset``."""
     block, begin = _EMPTY, position
     while position < limit:
@@ -398,7 +413,7 @@ def _walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> _Locate
             block, begin = _look(read_at, position, limit), position
         header = read_header(block, position - begin)
         if header.last_offset >= offset:
-            return _Located(position, header)
+            return Located(position, header)
         position += header.size_bytes
     return None
 

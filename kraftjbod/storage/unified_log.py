@@ -56,7 +56,7 @@ class AppendResult(NamedTuple):
 
 
 class FoundTimestamp(NamedTuple):
-    """A batch that answers a question for a time: its first offset and largest timestamp."""
+    """What answers a question for a time."""
 
     timestamp: int
     offset: int
@@ -299,7 +299,7 @@ class UnifiedLog:
         return found
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first batch with a record that is not older than ``timestamp``."""
+        """The first record that is not older than ``timestamp``; its batch, if that won't open."""
         for segment in self._segments:
             largest = segment.largest_timestamp()
             if largest is None or largest.timestamp < timestamp:
@@ -307,13 +307,15 @@ class UnifiedLog:
             found = segment.batch_for_timestamp(timestamp, self._start)
             if found is not None:
                 header = found.header
-                return FoundTimestamp(
-                    header.max_timestamp, header.base_offset, header.partition_leader_epoch
-                )
+                epoch = header.partition_leader_epoch
+                record = segment.record_for_timestamp(found, timestamp)
+                if record is None:
+                    return FoundTimestamp(header.max_timestamp, header.base_offset, epoch)
+                return FoundTimestamp(record.timestamp_ms, record.offset, epoch)
         return None
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        """The youngest record's batch."""
+        """The largest timestamp, and the last offset of its batch."""
         largest = [found for s in self._segments if (found := s.largest_timestamp())]
         if not largest:
             return None

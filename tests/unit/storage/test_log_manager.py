@@ -10,6 +10,7 @@ from kraftjbod.core.errors import KafkaStorageError, UnknownTopicOrPartitionErro
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_manager import LoadProgress, LogManager
+from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -220,7 +221,7 @@ async def test_damaged_checkpoint_is_done_without():
     records = batch(10)
     await handle.append_as_leader(records, headers_of(records), 0)
     await manager.close(1)
-    vfs.open("/d1/recovery-point-offset-checkpoint", _create()).write_at(0, [b"9"])
+    vfs.open("/d1/recovery-point-offset-checkpoint", OpenMode.CREATE).write_at(0, [b"9"])
     with capture_logs() as logs:
         handle = (await start(vfs)).get(TP)
     assert "checkpoint_unreadable" in [entry["event"] for entry in logs]
@@ -234,7 +235,7 @@ async def test_torn_tail_is_cut_with_a_warning_and_progress_is_told():
     handle = await manager.create(TP, TOPIC_ID)
     records = batch(10)
     await handle.append_as_leader(records, headers_of(records), 0)
-    file = vfs.open("/d1/t-0/00000000000000000000.log", _create())
+    file = vfs.open("/d1/t-0/00000000000000000000.log", OpenMode.CREATE)
     file.write_at(file.size(), [batch(1, base_offset=10)[:-3]])
     progress: list[LoadProgress] = []
     with capture_logs() as logs:
@@ -266,9 +267,3 @@ async def test_topic_config_reaches_present_and_future_replicas():
     manager.update_config("t", TopicConfig(retention_ms=5))
     other = await manager.create(TopicPartition("t", 1), TOPIC_ID)
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
-
-
-def _create():
-    from kraftjbod.storage.vfs import OpenMode
-
-    return OpenMode.CREATE

@@ -6,7 +6,6 @@ import pytest
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
-from kraftjbod.storage.bootstrap import read_bootstrap, write_bootstrap
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
     MetaPropertiesEnsemble,
@@ -100,20 +99,3 @@ def test_known_dirs_come_back():
     for damaged in ("", "{}", "[]", '{"directories": {"/a": "x"}}'):
         with pytest.raises(StartupError, match="the/path"):
             parse_known_dirs(damaged, "the/path")
-
-
-def test_bootstrap_features():
-    vfs = MemVfs()
-    vfs.make_dirs("/m")
-    assert read_bootstrap(vfs, "/m") == {"metadata.version": 17}
-    write_bootstrap(vfs, "/m", {"metadata.version": 5})
-    assert read_bootstrap(vfs, "/m") == {"metadata.version": 5}
-    vfs.open("/m/bootstrap.json", _read_write()).truncate(4)
-    with pytest.raises(StartupError, match=r"bootstrap\.json is damaged"):
-        read_bootstrap(vfs, "/m")
-
-
-def _read_write():
-    from kraftjbod.storage.vfs import OpenMode
-
-    return OpenMode.READ_WRITE

@@ -18,6 +18,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.unified_log import UnifiedLog
+from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
 from tests.faults.vfs_mem import MemVfs
 
@@ -278,7 +279,7 @@ def test_damaged_index_files_are_rebuilt():
     rng = random.Random(3)
     for entry in vfs.list_dir("/d1/t-0"):
         if entry.name.endswith("index"):
-            file = vfs.open(f"/d1/t-0/{entry.name}", _read_write())
+            file = vfs.open(f"/d1/t-0/{entry.name}", OpenMode.READ_WRITE)
             file.write_at(0, [rng.randbytes(entry.size_bytes)])
     log = reload(log, vfs, clean=True)
     assert read_all(log) == before
@@ -300,9 +301,3 @@ def test_flush_messages_makes_each_append_certain():
     log = make(TopicConfig(flush_messages=1))
     append(log)
     assert log.view().recovery_point == 1
-
-
-def _read_write():
-    from kraftjbod.storage.vfs import OpenMode
-
-    return OpenMode.READ_WRITE
