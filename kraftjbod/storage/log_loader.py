@@ -88,6 +88,7 @@ def create_log(
     config: TopicConfig,
     *,
     start_offset: int = 0,
+    producer_expiration_ms: int = 86_400_000,
 ) -> UnifiedLog:
     """Make an empty replica in the log dir ``root``; it is certain once this returns."""
     directory = f"{root}/{topic_partition}"
@@ -103,6 +104,7 @@ def create_log(
         topic_id=topic_id,
         config=config,
         content=content,
+        producer_expiration_ms=producer_expiration_ms,
     )
 
 
@@ -119,6 +121,7 @@ class LogLoader:
         was_clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        producer_expiration_ms: int = 86_400_000,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self._vfs = vfs
@@ -128,6 +131,7 @@ class LogLoader:
         self._was_clean = was_clean
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
+        self._producer_expiration_ms = producer_expiration_ms
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._scanned_bytes = 0
@@ -144,6 +148,7 @@ class LogLoader:
             topic_id=topic_id,
             config=self._config,
             content=self._content(segments),
+            producer_expiration_ms=self._producer_expiration_ms,
         )
         return LoadedLog(log=log, scanned_bytes=self._scanned_bytes, cut_bytes=self._cut_bytes)
 

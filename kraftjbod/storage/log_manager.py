@@ -50,8 +50,7 @@ from kraftjbod.storage.vfs import write_atomically
 _CANDIDATES_FOR_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
+class LoadProgress(NamedTuple):
     """One dir while it is loaded; ``scanned_bytes`` had to be checked after an unclean stop."""
 
     log_dir: LogDir
@@ -73,7 +72,9 @@ class LogManager:
         retention_check_interval_ms: int = 300_000,
         checkpoint_interval_ms: int = 60_000,
         flush_check_interval_ms: int = 1000,
+        producer_expiration_ms: int = 86_400_000,
     ) -> None:
+        self._producer_expiration_ms = producer_expiration_ms
         self._dirs = tuple(dirs)
         self._clock = clock
         self._default_config = default_config
@@ -171,16 +172,9 @@ class LogManager:
                 self._purge_later(log_dir, f"{log_dir.path}/{replica.name}", None)
             elif replica.kind is ReplicaDirKind.CURRENT and replica.topic_partition:
                 current.append(replica.topic_partition)
-        scanned_bytes = 0
+        total, scanned_bytes = len(current), 0
         for done, tp in enumerate(current):
-            report(
-                LoadProgress(
-                    log_dir=log_dir,
-                    logs_done=done,
-                    logs_total=len(current),
-                    scanned_bytes=scanned_bytes,
-                )
-            )
+            report(LoadProgress(log_dir, done, total, scanned_bytes))
             loader = LogLoader(
                 vfs=vfs,
                 directory=f"{log_dir.path}/{tp}",
@@ -189,6 +183,7 @@ class LogManager:
                 was_clean=was_clean and tp in recovery_points,
                 recovery_point=recovery_points.get(tp, 0),
                 log_start_offset=log_starts.get(tp, 0),
+                producer_expiration_ms=self._producer_expiration_ms,
                 on_progress=lambda size_bytes: log_dir.beat(),
             )
             scanned_bytes += await self._load_log(
@@ -198,14 +193,7 @@ class LogManager:
                 high_watermark=high_watermarks.get(tp, 0),
                 checkpointed_recovery_point=recovery_points.get(tp, 0),
             )
-        report(
-            LoadProgress(
-                log_dir=log_dir,
-                logs_done=len(current),
-                logs_total=len(current),
-                scanned_bytes=scanned_bytes,
-            )
-        )
+        report(LoadProgress(log_dir, total, total, scanned_bytes))
 
     async def _load_log(
         self,
@@ -227,12 +215,8 @@ class LogManager:
             await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target))
             return 0
         if loaded.cut_bytes:
-            self._log.warning(
-                "log_tail_cut",
-                partition=str(tp),
-                log_dir=log_dir.path,
-                cut_bytes=loaded.cut_bytes,
-            )
+            cut = {"partition": str(tp), "cut_bytes": loaded.cut_bytes}
+            self._log.warning("log_tail_cut", log_dir=log_dir.path, **cut)
         self._take_in(
             LogHandle(
                 log=loaded.log,
@@ -284,7 +268,9 @@ class LogManager:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """The replica, made in ``directory_id`` or in the dir with most room if it has none yet.
+        """The replica, made in ``directory_id`` or in the dir with most room if there is none yet.
+
+        One that is here already is given as it is: the caller compares its ``topic_id``.
 
         :raises KafkaStorageError: if that dir, or every dir, is offline; or if several copies
             wait to be resolved.
@@ -316,7 +302,14 @@ class LogManager:
             if vfs.exists(f"{root}/{tp}"):
                 # Not loaded, so not known: kept for a human to look at.
                 vfs.rename(f"{root}/{tp}", aside)
-            log = create_log(vfs, root, tp, topic_id, config)
+            log = create_log(
+                vfs,
+                root,
+                tp,
+                topic_id,
+                config,
+                producer_expiration_ms=self._producer_expiration_ms,
+            )
             return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
 
         handle = await log_dir.run(OpKind.CREATE, make)

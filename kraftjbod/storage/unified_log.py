@@ -372,6 +372,7 @@ class UnifiedLog:
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         """Apply retention to whole segments below ``high_watermark``; how many went."""
+        self._producers.expire(now_ms - self._producer_expiration_ms)
         doomed, size_bytes = 0, self._size_bytes
         for i, segment in enumerate(self._segments):
             is_active = i == len(self._segments) - 1
