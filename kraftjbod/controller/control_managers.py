@@ -150,9 +150,6 @@ class ControlManagers:
         """An unfenced broker whose session has ended."""
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
 
-    def next_session_deadline_ms(self) -> int | None:
-        return self._heartbeats.next_deadline_ms(self._cluster.unfenced_brokers())
-
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
         return self._replication.fence_broker(broker_id)
 

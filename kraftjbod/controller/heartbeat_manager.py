@@ -128,11 +128,6 @@ class BrokerHeartbeatManager:
         stale = [broker for broker in unfenced if not self.has_valid_session(broker, now_ms)]
         return min(stale, key=self._last_ms, default=None)
 
-    def next_deadline_ms(self, unfenced: Iterable[BrokerId]) -> int | None:
-        """When the next of these sessions ends if nothing more is heard."""
-        oldest_ms = min(map(self._last_ms, unfenced), default=None)
-        return None if oldest_ms is None else oldest_ms + self._session_timeout_ms
-
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
         """The entry at ``offset`` moves the leaderships of this broker away."""
         contact = self._contacts.get(broker_id)

@@ -1,0 +1,62 @@
+"""Brokers and their directories; the stories are in tests/golden/registration_rules.txt."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.heartbeat_manager import BrokerHeartbeatManager
+from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, DirectoryId
+from tests.golden.transcript import CLUSTER_ID, World, directory
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    for line in ("up 1 dirs=a", "up 2 dirs=b,c", "register 3 dirs=d", "up 4 dirs=e,f"):
+        list(world.run(line))
+    return world
+
+
+def _cluster(world: World) -> ClusterControlManager:
+    return ClusterControlManager(
+        cluster_id=CLUSTER_ID,
+        state=world.state,
+        index=world.managers.index,
+        heartbeats=BrokerHeartbeatManager(session_timeout_ms=9000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "lines", "expected"),
+    [
+        pytest.param(1, [], directory("a"), id="the only one"),
+        pytest.param(2, [], UNASSIGNED_DIR, id="never among several"),
+        pytest.param(2, ["heartbeat 2 offline=b"], directory("c"), id="the only one left"),
+        pytest.param(1, ["heartbeat 1 offline=a"], UNASSIGNED_DIR, id="none left"),
+        pytest.param(9, [], UNASSIGNED_DIR, id="unknown broker"),
+    ],
+)
+def test_default_dir(world: World, broker: int, lines: list[str], expected: DirectoryId) -> None:
+    for line in lines:
+        list(world.run(line))
+    assert _cluster(world).default_dir(BrokerId(broker)) == expected
+    assert expected != MIGRATING_DIR
+
+
+def test_who_may_receive_replicas(world: World) -> None:
+    list(world.run("topic t replicas=2"))
+    list(world.run("heartbeat 2 want_shut_down"))
+    list(world.run("heartbeat 4 offline=e,f"))
+    usable = _cluster(world).usable_brokers()
+    assert [(broker.broker_id, broker.fenced) for broker in usable] == [(1, False), (3, True)]
+
+
+def test_who_is_active(world: World) -> None:
+    cluster = _cluster(world)
+    assert list(cluster.active_brokers()) == [1, 2, 4]
+    assert list(cluster.unfenced_brokers()) == [1, 2, 4]
+    assert not cluster.is_active(BrokerId(3))
+    assert not cluster.is_active(BrokerId(9))
+    assert cluster.is_acceptable(BrokerId(2), directory("b"))
+    assert not cluster.is_acceptable(BrokerId(2), directory("x"))

@@ -1,0 +1,148 @@
+"""Random lives of a cluster against what must always hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol import rpc_messages as m
+from tests.golden.transcript import World
+
+BROKERS = st.integers(1, 4)
+DIRS = {1: "a,b,c", 2: "d,e", 3: "f,g", 4: "h"}
+PARTITIONS = st.integers(0, 3)
+
+
+class Lives(RuleBasedStateMachine):
+    """Brokers come, lose disks, fall silent and leave; topics come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.before: dict[Any, Any] = {}
+        self.incarnations = dict.fromkeys(DIRS, 0)
+
+    def run(self, line: str) -> None:
+        for told in self.world.run(line):
+            assert "UNKNOWN_SERVER_ERROR" not in told
+
+    @rule(broker=BROKERS)
+    def register(self, broker: int) -> None:
+        self.incarnations[broker] += 1
+        name = f"incarnation={self.incarnations[broker]}"
+        self.run(f"register {broker} dirs={DIRS[broker]} {name}")
+
+    @rule(broker=BROKERS, wish=st.sampled_from(["", "", "", "want_fence", "want_shut_down"]))
+    def heartbeat(self, broker: int, wish: str) -> None:
+        registration = self.world.state.brokers.get(broker)
+        lost = len(registration.offline_log_dirs) if registration else 0
+        self.run(f"heartbeat {broker} {wish} offline={','.join(DIRS[broker].split(',')[:lost])}")
+
+    @rule(broker=BROKERS, count=st.integers(1, 3))
+    def lose_dirs(self, broker: int, count: int) -> None:
+        self.run(f"heartbeat {broker} offline={','.join(DIRS[broker].split(',')[:count])}")
+
+    @rule(seconds=st.integers(1, 10))
+    def time_passes(self, seconds: int) -> None:
+        self.run(f"advance {seconds * 1000}ms")
+        self.run("sweep")
+
+    @rule(replicas=st.permutations([1, 2, 3, 4]), factor=st.integers(1, 3), unclean=st.booleans())
+    def create(self, replicas: list[int], factor: int, unclean: bool) -> None:
+        chosen = ",".join(map(str, replicas[:factor]))
+        other = ",".join(map(str, reversed(replicas[:factor])))
+        option = "unclean.leader.election.enable=true" if unclean else ""
+        self.run(f"topic t replicas={chosen}|{other} {option}")
+
+    @rule()
+    def delete(self) -> None:
+        self.run("delete t")
+        self.before.clear()
+
+    @rule(broker=BROKERS, partition=PARTITIONS, name=st.sampled_from("abcdefghx") | st.just("lost"))
+    def assign(self, broker: int, partition: int, name: str) -> None:
+        if broker in self.world.state.brokers:
+            self.run(f"assign {broker} t-{partition}={name}")
+
+    @rule(partition=PARTITIONS, isr=st.lists(BROKERS, min_size=1, max_size=4, unique=True))
+    def alter(self, partition: int, isr: list[int]) -> None:
+        topic = self.world.state.topic("t")
+        found = topic.partitions.get(partition) if topic else None
+        if found is not None and found.has_leader:
+            members = ",".join(map(str, {found.leader: 0, **dict.fromkeys(isr)}))
+            self.run(f"alter {found.leader} t-{partition} isr={members}")
+
+    @rule(count=st.integers(3, 4))
+    def grow(self, count: int) -> None:
+        self.run(f"grow t {count}")
+
+    @rule(verb=st.sampled_from(["preferred", "unclean", "take_leadership"]))
+    def go_round(self, verb: str) -> None:
+        self.run(verb)
+
+    @invariant()
+    def leaders_can_lead_and_in_sync_sets_are_sound(self) -> None:
+        state = self.world.state
+        for key, partition in state.partitions():
+            assert partition.isr or not partition.has_leader, (key, partition)
+            assert set(partition.isr) <= set(partition.replicas)
+            assert len(set(partition.isr)) == len(partition.isr)
+            assert len(partition.directories) == len(partition.replicas)
+            if partition.has_leader:
+                assert partition.leader in partition.isr
+                for member in partition.isr:
+                    assert state.brokers[member].is_active, (key, partition)
+                    assert state.is_replica_online(member, partition.directory_of(member))
+            earlier = self.before.get(key)
+            if earlier is not None:
+                assert partition.leader_epoch >= earlier.leader_epoch
+                assert partition.partition_epoch >= earlier.partition_epoch
+                assert partition.isr or not earlier.isr, "an in-sync set is never emptied"
+            self.before[key] = partition
+
+    @invariant()
+    def the_indexes_follow(self) -> None:
+        self.world.managers.index.check_invariants(self.world.state)
+
+    def teardown(self) -> None:
+        """All entries replayed on nothing, and a snapshot, give the same state."""
+        state, replayed = self.world.state, MetadataState()
+        for offset, records in enumerate(self.world.entries):
+            replayed.replay(records, offset=offset, epoch=1, delta=MetadataDelta())
+        assert vars(replayed) == vars(state)
+        restored = MetadataState()
+        records = tuple(state.snapshot_records())
+        restored.replay(records, offset=state.offset, epoch=1, delta=MetadataDelta())
+        assert vars(restored) == vars(state)
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_request_that_is_not_served_is_refused() -> None:
+    request = m.FetchMetadataRequest(
+        broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1
+    )
+    with pytest.raises(OperatingError) as refused:
+        World().managers.decide(request, now_ms=0)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_only_an_empty_log_is_bootstrapped() -> None:
+    assert not World().managers.bootstrap(17).records
+
+
+def test_brokers_are_counted_by_standing() -> None:
+    world = World()
+    for line in ("up 1 dirs=a", "up 2 dirs=b", "register 3 dirs=c", "topic t replicas=2,1"):
+        list(world.run(line))
+    list(world.run("heartbeat 2 want_shut_down"))
+    assert world.managers.broker_counts() == (1, 1, 1)

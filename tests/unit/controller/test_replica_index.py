@@ -1,0 +1,62 @@
+"""The indexes; that they follow any history is proved in test_control_managers.py."""
+
+from __future__ import annotations
+
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
+from tests.golden.transcript import World, directory
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+
+
+def _world(*lines: str) -> World:
+    world = World()
+    setup = ("up 1 dirs=a,b", "up 2 dirs=c", "topic t replicas=1,2|2,1", "topic s replicas=2")
+    for line in (*setup, *lines):
+        list(world.run(line))
+    return world
+
+
+def _numbers(keys: object) -> list[int]:
+    assert isinstance(keys, tuple)
+    return [key.partition for key in keys if isinstance(key, TopicIdPartition)]
+
+
+def test_what_a_broker_touches() -> None:
+    index = _world().managers.index
+    assert _numbers(index.partitions_in_isr(ONE)) == [0, 1]
+    assert _numbers(index.partitions_in_isr(TWO)) == [0, 1, 0]
+    assert (index.led_count(ONE), index.led_count(TWO)) == (1, 2)
+    assert index.led_count(BrokerId(9)) == 0
+    assert len(index) == 3
+
+
+def test_what_a_directory_holds_is_known_per_broker() -> None:
+    index = _world("assign 1 t-1=a").managers.index
+    in_a: DirectoryId = directory("a")
+    assert _numbers(index.partitions_in_directory(ONE, in_a)) == [1]
+    assert _numbers(index.partitions_in_directory(TWO, in_a)) == []
+    assert _numbers(index.partitions_in_directory(TWO, directory("c"))) == [0, 1, 0]
+
+
+def test_whose_directories_are_not_all_known() -> None:
+    world = _world("assign 1 t-0=a")
+    assert world.managers.index.has_unresolved(ONE)
+    assert not world.managers.index.has_unresolved(TWO)
+    list(world.run("assign 1 t-1=lost"))
+    assert not world.managers.index.has_unresolved(ONE)
+
+
+def test_partitions_that_want_a_leader_or_another_one() -> None:
+    world = _world("heartbeat 2 want_fence")
+    index = world.managers.index
+    assert _numbers(index.leaderless) == [0]
+    assert _numbers(index.imbalanced) == [1]
+    assert (index.leaderless_count, index.imbalanced_count) == (1, 1)
+
+
+def test_a_deleted_topic_leaves_nothing() -> None:
+    index = _world("heartbeat 2 want_fence", "delete t s").managers.index
+    assert len(index) == 0
+    assert not index.partitions_in_isr(ONE)
+    assert not index.leaderless
+    assert index.led_count(ONE) == 0

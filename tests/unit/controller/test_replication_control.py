@@ -1,0 +1,89 @@
+"""Requests that golden transcripts cannot express; the stories are in tests/golden."""
+
+from __future__ import annotations
+
+from kraftjbod.controller.replication_control import MAX_ELECTIONS_PER_PASS
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.protocol import rpc_messages as m
+from tests.golden.transcript import World, directory
+
+
+def _world(*lines: str) -> World:
+    world = World()
+    for line in ("up 1 dirs=a,b", "up 2 dirs=c,d", *lines):
+        list(world.run(line))
+    return world
+
+
+def test_a_second_wish_for_one_partition_in_one_request_is_out_of_date() -> None:
+    world = _world("topic t replicas=1,2")
+    topic = world.state.topic("t")
+    partition = topic.partitions[0]
+    wish = m.PartitionIsr(
+        topic_id=topic.topic_id,
+        partition=0,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr=(BrokerId(1),),
+        isr_broker_epochs=(BrokerEpoch(-1),),
+    )
+    response = world.ask(
+        m.AlterPartitionRequest(
+            broker_id=BrokerId(1),
+            broker_epoch=world.state.brokers[BrokerId(1)].epoch,
+            partitions=(wish, wish),
+        )
+    )
+    assert isinstance(response, m.AlterPartitionResponse)
+    codes = [altered.error_code for altered in response.partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+    assert world.state.topic("t").partitions[0].partition_epoch == 1
+
+
+def test_a_failed_directory_costs_one_record_per_partition_in_it() -> None:
+    world = _world("topic t replicas=" + "|".join(["1,2"] * 90))
+    topic_id = world.state.topic("t").topic_id
+    for broker, names in ((1, "ab"), (2, "cd")):
+        world.ask(
+            m.AssignReplicasToDirsRequest(
+                broker_id=BrokerId(broker),
+                broker_epoch=world.state.brokers[BrokerId(broker)].epoch,
+                directories=tuple(
+                    m.AssignedDirectory(
+                        directory_id=directory(name),
+                        topics=(m.AssignedTopic(topic_id=topic_id, partitions=numbers),),
+                    )
+                    for name, numbers in zip(
+                        names, (tuple(range(60)), tuple(range(60, 90))), strict=True
+                    )
+                ),
+            )
+        )
+    list(world.run("heartbeat 1 offline=a"))
+    assert len(world.entries[-1]) == 61
+    assert world.managers.index.led_count(BrokerId(2)) == 60
+
+
+def test_a_pass_elects_a_limited_number() -> None:
+    lines = [f"topic t{n} replicas={'|'.join(['1,2'] * 100)}" for n in range(11)]
+    world = _world(*lines, "heartbeat 1 want_fence", "heartbeat 1")
+    # Unassigned replicas keep a broker of several directories fenced, so it is told.
+    for name, topic_id in world.state.topic_ids.items():
+        assigned = m.AssignedTopic(topic_id=topic_id, partitions=tuple(range(100)))
+        world.ask(
+            m.AssignReplicasToDirsRequest(
+                broker_id=BrokerId(1),
+                broker_epoch=world.state.brokers[BrokerId(1)].epoch,
+                directories=(m.AssignedDirectory(directory_id=directory("a"), topics=(assigned,)),),
+            )
+        )
+        assert name in world.state.topic_ids
+    list(world.run("heartbeat 1"))
+    for name in world.state.topic_ids:
+        for index in range(100):
+            list(world.run(f"alter 2 {name}-{index} isr=2,1"))
+    first = world.managers.elect_preferred()
+    assert len(first.records) == MAX_ELECTIONS_PER_PASS
+    world.commit(first.records)
+    assert len(world.managers.elect_preferred().records) == 100

@@ -1,0 +1,80 @@
+"""Limits of whole requests and duplicates in one; the rest is in tests/golden/create_topics.txt."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicId
+from kraftjbod.protocol import rpc_messages as m
+from tests.golden.transcript import World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    list(world.run("up 1 dirs=a"))
+    return world
+
+
+def _create(world: World, *topics: m.NewTopic) -> list[m.CreatedTopic]:
+    response = world.ask(m.CreateTopicsRequest(topics=topics))
+    assert isinstance(response, m.CreateTopicsResponse)
+    return list(response.topics)
+
+
+def _topic(name: str, partitions: int = 1) -> m.NewTopic:
+    return m.NewTopic(name=name, num_partitions=partitions, replication_factor=1)
+
+
+def test_topics_of_one_request_collide_with_each_other(world: World) -> None:
+    created = _create(world, _topic("a.b"), _topic("a_b"), _topic("c"), _topic("c"))
+    assert [topic.error_code for topic in created] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+
+
+def test_the_limit_counts_the_whole_request(world: World) -> None:
+    with pytest.raises(OperatingError) as refused:
+        _create(world, _topic("a", 60), _topic("b", 60))
+    assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    assert not world.state.topics
+
+
+@pytest.mark.parametrize("name", ["", "x" * 250, "ä", "a/b"])
+def test_illegal_names(world: World, name: str) -> None:
+    (created,) = _create(world, _topic(name))
+    assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_assignments_are_numbered_without_gaps(world: World) -> None:
+    broker = next(iter(world.state.brokers))
+    (created,) = _create(world, m.NewTopic(name="t", assignments={1: (broker,)}))
+    assert created.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_growing_a_topic_twice_in_one_request_is_refused(world: World) -> None:
+    _create(world, _topic("t"))
+    more = m.MorePartitions(name="t", count=2)
+    response = world.ask(m.CreatePartitionsRequest(topics=(more, more)))
+    assert isinstance(response, m.CreatePartitionsResponse)
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
+
+
+def test_topics_are_deleted_by_id_too(world: World) -> None:
+    (created,) = _create(world, _topic("t"))
+    both = m.TopicRef(name="t", topic_id=created.topic_id)
+    unknown = m.TopicRef(topic_id=TopicId(b"x" * 16))
+    by_id = m.TopicRef(topic_id=created.topic_id)
+    response = world.ask(m.DeleteTopicsRequest(topics=(both, unknown, by_id)))
+    assert isinstance(response, m.DeleteTopicsResponse)
+    assert [topic.error_code for topic in response.topics] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NONE,
+    ]
+    assert response.topics[2].name == "t"
+    assert not world.state.topics

@@ -1,0 +1,74 @@
+"""The controller's start and stop in one process; tests/integration has the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kraftjbod.core.config import ControllerConfig
+from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.daemon.controller_server import ControllerServer
+from kraftjbod.daemon.runner import Surroundings
+from tests.faults.rig import format_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+def _server(
+    vfs: FaultVfs,
+    surroundings: Surroundings | None = None,
+    keys: Mapping[str, str] | None = None,
+) -> ControllerServer:
+    properties = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@127.0.0.1:9",
+        "listeners": "CONTROLLER://127.0.0.1:0",
+        "metadata.log.dir": "/d1",
+        **(keys or {}),
+    }
+    config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
+    return ControllerServer(config, surroundings or Surroundings(), vfs)
+
+
+@pytest.fixture
+def vfs() -> FaultVfs:
+    inner = MemVfs()
+    format_dir(inner, "/d1", 1)
+    return FaultVfs(inner)
+
+
+async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
+    for life in (1, 2):
+        surroundings = Surroundings()
+        server = _server(vfs, surroundings)
+        await server.start()
+        assert surroundings.metrics.snapshot()["LastCommittedRecordOffset"] == life
+        await server.stop()
+
+
+async def test_an_unformatted_dir_is_refused() -> None:
+    inner = MemVfs()
+    inner.make_dirs("/d1")
+    server = _server(FaultVfs(inner))
+    with pytest.raises(StartupError, match="/d1"):
+        await server.start()
+    await server.stop()
+
+
+async def test_another_node_s_dir_is_refused(vfs: FaultVfs) -> None:
+    keys = {"node.id": "2", "controller.quorum.voters": "2@127.0.0.1:9"}
+    server = _server(vfs, keys=keys)
+    with pytest.raises(StartupError):
+        await server.start()
+    await server.stop()
+
+
+async def test_a_failing_dir_ends_an_idle_controller(vfs: FaultVfs) -> None:
+    server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
+    await server.start()
+    vfs.inject(Fault(path="/d1/*"))
+    with pytest.raises(KafkaStorageError):
+        await server.wait_failed()
+    await server.stop()
