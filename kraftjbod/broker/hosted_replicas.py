@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.fetch_sessions import FetchSession
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition
 from kraftjbod.core.errors import (
@@ -38,11 +39,13 @@ class HostedReplica:
         "handle",
         "is_new",
         "is_offline",
+        "key",
         "partition",
         "registration",
         "topic_id",
         "topic_partition",
         "unread_bytes",
+        "watchers",
     )
 
     def __init__(
@@ -55,6 +58,7 @@ class HostedReplica:
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
+        self.key = TopicIdPartition(topic_id, topic_partition.partition)
         self.registration = registration
         #: The partition came into being while this broker followed the metadata.
         self.is_new = is_new
@@ -64,14 +68,12 @@ class HostedReplica:
         self.is_offline = False
         #: Appended since consumers were last told that there is more to read.
         self.unread_bytes = 0
+        #: The fetch sessions of its followers; an ordered set.
+        self.watchers: dict[FetchSession, None] = {}
 
     def __repr__(self) -> str:
         state = "offline" if self.is_offline else "open" if self.partition else "opening"
         return f"<HostedReplica {self.topic_partition} {state} {self.partition!r}>"
-
-    @property
-    def key(self) -> TopicIdPartition:
-        return TopicIdPartition(self.topic_id, self.topic_partition.partition)
 
     def require_open(self) -> tuple[Partition, LogHandle]:
         """Role and files.
@@ -94,12 +96,10 @@ class HostedReplicas:
         *,
         cache: MetadataCache,
         produces: ProducePurgatory,
-        follower_fetches: FetchPurgatory,
         consumer_fetches: FetchPurgatory,
         metrics: Metrics,
     ) -> None:
         self.produces = produces
-        self.follower_fetches = follower_fetches
         self.consumer_fetches = consumer_fetches
         self._cache = cache
         self._by_name: dict[TopicPartition, HostedReplica] = {}
@@ -159,7 +159,8 @@ class HostedReplicas:
     ) -> None:
         """The leader appended ``size_bytes``, which may have committed them already."""
         replica.unread_bytes += size_bytes
-        self.follower_fetches.arrived(replica.topic_partition, size_bytes)
+        for session in replica.watchers:
+            session.moved(replica.key, size_bytes)
         if has_committed:
             self.high_watermark_moved(replica)
 
@@ -169,6 +170,8 @@ class HostedReplicas:
             return
         handle.high_watermark = partition.high_watermark
         self.produces.high_watermark_advanced(replica.topic_partition, partition.high_watermark)
+        for session in replica.watchers:
+            session.noted(replica.key)
         unread, replica.unread_bytes = replica.unread_bytes, 0
         self.consumer_fetches.arrived(replica.topic_partition, unread)
 
@@ -183,15 +186,15 @@ class HostedReplicas:
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             self.produces.fail(replica.topic_partition, code)
 
-    def end_waits(self, topic_partition: TopicPartition, code: ErrorCode) -> None:
-        """Nothing that waits on the partition here can be served any more."""
-        self.produces.fail(topic_partition, code)
-        self.follower_fetches.wake(topic_partition)
-        self.consumer_fetches.wake(topic_partition)
+    def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
+        """Nothing that waits for the replica can be served any more."""
+        self.produces.fail(replica.topic_partition, code)
+        self.consumer_fetches.wake(replica.topic_partition)
+        for session in replica.watchers:
+            session.changed(replica.key)
 
     def close(self) -> None:
         self.produces.close()
-        self.follower_fetches.close()
         self.consumer_fetches.close()
 
     def _count(self, holds: Callable[[Partition], bool]) -> int:

@@ -1,7 +1,9 @@
 """``IsrManager``: keeps the in-sync sets of the partitions that this broker leads.
 
-* Every half of ``replica.lag.time.max.ms`` it looks for members that lag, and wants them out.
-* A follower that has caught up is wanted in, at once; its own fetch tells.
+* From time to time it looks for members that lag, and wants them out.
+* A follower that has caught up is wanted in; its own fetch tells, at once. One that could not be
+  let in then (its broker was still fenced, or another change was on its way) is found by looking,
+  because it asks for nothing more while there is nothing new.
 * Wishes of many partitions travel in one AlterPartition request, one request at a time.
   A wish that could not be delivered is sent again as long as it is still pending.
 
@@ -11,12 +13,13 @@ What may be wished is decided in partition.py; whether it comes true is the cont
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.broker.partition import IsrChange, IsrVerdict
+from kraftjbod.broker.partition import IsrChange, IsrVerdict, Partition
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition
 from kraftjbod.core.telemetry import Metrics, get_logger
@@ -27,6 +30,8 @@ from kraftjbod.protocol.rpc_messages import (
     AlterPartitionRequest,
     PartitionIsr,
 )
+
+_CHECK_INTERVAL_MS: Final = 500
 
 _Wish = tuple[HostedReplica, IsrChange]
 
@@ -54,7 +59,7 @@ class IsrManager:
         self._clock = clock
         self._backoff = backoff
         self._metrics = metrics
-        self._check_interval_ms = max(1, replica_lag_time_max_ms // 2)
+        self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
         self._request_timeout_ms = request_timeout_ms
         #: Wishes to be sent, the newest of each partition. Bounded by the partitions hosted here.
         self._unsent: dict[TopicIdPartition, _Wish] = {}
@@ -69,22 +74,26 @@ class IsrManager:
         ):
             self._want(replica, (*partition.isr, follower))
 
-    async def watch_lag(self) -> None:
-        """Find members that lag, until cancelled."""
+    async def watch(self) -> None:
+        """Look at every partition that is led here, until cancelled."""
         while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
             now_ms = self._clock.now_ms()
             for replica in self._replicas:
-                partition = replica.partition
-                if partition is None:
-                    continue
-                lagging = partition.isr_shrink_candidates(now_ms)
-                if lagging:
-                    self._log.info(
-                        "isr_members_lag", partition=str(replica.topic_partition), brokers=lagging
-                    )
-                    isr = tuple(member for member in partition.isr if member not in lagging)
-                    self._want(replica, isr)
+                if replica.partition is not None and replica.partition.is_leader:
+                    self._look(replica, replica.partition, now_ms)
+
+    def _look(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
+        lagging = partition.isr_shrink_candidates(now_ms)
+        if lagging:
+            self._log.info(
+                "isr_members_lag", partition=str(replica.topic_partition), brokers=lagging
+            )
+            self._want(replica, tuple(m for m in partition.isr if m not in lagging))
+        elif partition.is_under_replicated:
+            for follower in partition.replicas:
+                if follower not in partition.isr:
+                    self.follower_caught_up(replica, follower)
 
     async def run(self) -> None:
         """Deliver wishes, until cancelled."""

@@ -337,6 +337,15 @@ class Partition:
 
     # --- offsets ---------------------------------------------------------------------------------
 
+    def note_idle_followers(self, now_ms: int) -> None:
+        """Call it before ``log_end_moved``: the log is about to grow.
+
+        A follower that has all of an idle log asks for nothing, and is caught up until now.
+        """
+        for follower in self._waited:
+            if follower.log_end_offset == self.log_end_offset:
+                follower.last_caught_up_ms = now_ms
+
     def log_end_moved(self, log_end_offset: int) -> bool:
         """The local log now ends at ``log_end_offset``; True if the high watermark grew."""
         if log_end_offset > self.log_end_offset:

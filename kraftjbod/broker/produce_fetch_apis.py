@@ -1,8 +1,8 @@
 """Produce and Fetch: the hot path's door, between wire messages and replicas.
 
 * One partition's trouble is that partition's error; the rest of the request goes through.
-* A fetch waits until ``min_bytes`` are there, or its deadline; an error or a diverging log is told
-  at once.
+* A fetch waits until ``min_bytes`` are there, or its deadline; an error is told at once.
+* Followers fetch through follower_fetches.py.
 * Nothing is done per record, and records pass through as the buffers they came as.
 """
 
@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from kraftjbod.broker.delayed_operations import FetchPurgatory
+from kraftjbod.broker.fetch_sessions import FetchFrom
+from kraftjbod.broker.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
-from kraftjbod.broker.replica_reads import FetchedData, FetchFrom, ReplicaReads
+from kraftjbod.broker.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -28,8 +29,6 @@ TopicProduceResponse = ProduceResponse.TopicProduceResponse
 PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
 FetchResponse = message("FetchResponse")
 FetchableTopicResponse = FetchResponse.FetchableTopicResponse
-PartitionData = FetchResponse.PartitionData
-EpochEndOffset = FetchResponse.EpochEndOffset
 
 _PRODUCE_BY_ID_SINCE: Final = 13
 _FETCH_BY_ID_SINCE: Final = 13
@@ -58,6 +57,7 @@ class ProduceFetchApis:
         replicas: HostedReplicas,
         appends: ReplicaAppends,
         reads: ReplicaReads,
+        followers: FollowerFetches,
         clock: Clock,
         metrics: Metrics,
         max_fetch_bytes: int,
@@ -66,6 +66,7 @@ class ProduceFetchApis:
         self._replicas = replicas
         self._appends = appends
         self._reads = reads
+        self._followers = followers
         self._clock = clock
         self._metrics = metrics
         self._max_fetch_bytes = max_fetch_bytes
@@ -109,22 +110,20 @@ class ProduceFetchApis:
 
     async def fetch(self, request: Message, context: RequestContext) -> Message:
         response: Message
+        version = context.api_version
+        if version >= _REPLICA_STATE_SINCE and request.replica_state is not None:
+            return await self._followers.fetch(request)
         if request.session_epoch not in _FULL_FETCH:
-            # We open no sessions, so a client that names one has it from somebody else.
+            # Consumers get no sessions, so one that names one has it from somebody else.
             response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return response
-        fetching = self._parse_fetch(request, context.api_version)
+        fetching = self._parse_fetch(request, version)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         await self._fill(fetching, request, max_bytes)
         response = self._fetch_response(request, fetching)
         return response
 
     def _parse_fetch(self, request: Message, version: int) -> list[_Fetching]:
-        replica_id, replica_epoch = BrokerId(request.replica_id), BrokerEpoch(-1)
-        if version >= _REPLICA_STATE_SINCE:
-            state = request.replica_state
-            replica_id = BrokerId(-1 if state is None else state.replica_id)
-            replica_epoch = BrokerEpoch(-1 if state is None else state.replica_epoch)
         fetching: list[_Fetching] = []
         for topic in request.topics:
             name: str | None = topic.topic
@@ -141,8 +140,6 @@ class ProduceFetchApis:
                     part.partition_max_bytes,
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
-                    replica_id,
-                    replica_epoch,
                 )
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
@@ -151,9 +148,8 @@ class ProduceFetchApis:
         """Read, and wait for more as long as there is too little and nothing else to tell."""
         deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
         named = [one for one in fetching if one.data is None]
-        is_first_look = True
         while True:
-            found_bytes, is_urgent, on_disk = self._look(named, max_bytes, is_first_look)
+            found_bytes, is_urgent, on_disk = self._look(named, max_bytes)
             if on_disk:
                 await self._read_from_disk(on_disk, found_bytes)
                 return
@@ -162,17 +158,18 @@ class ProduceFetchApis:
                 return
             if len(named) < len(fetching):
                 return
-            purgatory = self._purgatory_of(named)
             partitions = [one.wanted.topic_partition for one in named]
+            missing_bytes = request.min_bytes - found_bytes
             try:
-                waiting = purgatory.wait(partitions, request.min_bytes - found_bytes, remaining_ms)
+                waiting = self._replicas.consumer_fetches.wait(
+                    partitions, missing_bytes, remaining_ms
+                )
             except OverloadedError:
                 return
             await waiting
-            is_first_look = False
 
     def _look(
-        self, named: Sequence[_Fetching], max_bytes: int, is_first_look: bool
+        self, named: Sequence[_Fetching], max_bytes: int
     ) -> tuple[int, bool, list[_Fetching]]:
         """Bytes found, whether there is something to tell at once, and what is on disk only."""
         found_bytes, is_urgent = 0, False
@@ -183,9 +180,7 @@ class ProduceFetchApis:
             if wanted.max_bytes > room:
                 wanted = wanted._replace(max_bytes=max(0, room))
             # The first batch is given even if it is larger than every limit (KIP-74).
-            data = self._reads.read(
-                wanted, min_one_batch=found_bytes == 0, is_first_look=is_first_look
-            )
+            data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_look=False)
             one.data = data
             found_bytes += len(data.records)
             if data.code != ErrorCode.NONE or data.diverging is not None:
@@ -209,10 +204,6 @@ class ProduceFetchApis:
             else:
                 read.cancel()
 
-    def _purgatory_of(self, named: Sequence[_Fetching]) -> FetchPurgatory:
-        is_follower = bool(named) and named[0].wanted.replica_id >= 0
-        return self._replicas.follower_fetches if is_follower else self._replicas.consumer_fetches
-
     def _fetch_response(self, request: Message, fetching: Sequence[_Fetching]) -> Message:
         found = iter(fetching)
         topics, sent_bytes = [], 0
@@ -220,7 +211,7 @@ class ProduceFetchApis:
             parts = []
             for part in topic.partitions:
                 data = next(found).data or FetchedData()
-                parts.append(_partition_data(part.partition, data))
+                parts.append(partition_data(part.partition, data))
                 sent_bytes += len(data.records)
             topics.append(
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
@@ -264,21 +255,4 @@ def _partition_outcome(index: int, outcome: AppendOutcome) -> Message:
         log_start_offset=outcome.log_start_offset,
         error_message=outcome.message,
     )
-    return response
-
-
-def _partition_data(index: int, data: FetchedData) -> Message:
-    response: Message = PartitionData(
-        partition_index=index,
-        error_code=data.code,
-        high_watermark=data.high_watermark,
-        # There are no transactions, so everything committed is stable.
-        last_stable_offset=data.high_watermark,
-        log_start_offset=data.log_start_offset,
-        aborted_transactions=None,
-        records=data.records,
-    )
-    if data.diverging is not None:
-        epoch, end_offset = data.diverging
-        response.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return response

@@ -24,6 +24,7 @@ from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.record_batch import Buffer, validate
 from kraftjbod.storage.unified_log import AppendResult
 
@@ -59,9 +60,15 @@ class PendingAppend:
 
 class ReplicaAppends:
     def __init__(
-        self, *, replicas: HostedReplicas, topic_configs: TopicConfigs, metrics: Metrics
+        self,
+        *,
+        replicas: HostedReplicas,
+        topic_configs: TopicConfigs,
+        clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._replicas = replicas
+        self._clock = clock
         self._topic_configs = topic_configs
         self._metrics = metrics
 
@@ -125,6 +132,7 @@ class ReplicaAppends:
         if partition is None or handle is None or not self._replicas.is_current(replica):
             pending.end(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
+        partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)
         self._replicas.log_end_moved(replica, size_bytes, has_committed=has_committed)
         if not partition.is_leader or partition.leader_epoch != leader_epoch:

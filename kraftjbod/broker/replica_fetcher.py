@@ -4,7 +4,8 @@ One coroutine per (leader, directory), so that a directory that hangs holds up n
 
 1. a replica that begins to follow in a new leader epoch asks the leader where its own last epoch
    ended there, and cuts its log at the last point on which both agree (KIP-101, KIP-279);
-2. then it is fetched with the others in one long poll; what comes is appended as it came;
+2. then it joins the fetch session of this loop (KIP-227), in which only what changed is named;
+   what comes is appended as it came;
 3. a leader that finds a divergence later says so in the fetch itself (KIP-595).
 
 * Nothing is held against a leader that is only new: the first failures wait shortly, and a change
@@ -26,7 +27,7 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
     OperatingError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
@@ -38,6 +39,9 @@ FetchRequest = message("FetchRequest")
 OffsetForLeaderEpochRequest = message("OffsetForLeaderEpochRequest")
 
 _NONE = -1
+_SESSION_LOST = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
 #: New replicas interrupt a long poll together, not one by one.
 _INTERRUPT_AFTER_S = 0.01
 
@@ -100,6 +104,14 @@ class ReplicaFetcher:
         self._backoff = backoff
         self._limits = limits
         self._followed: dict[TopicPartition, Followed] = {}
+        #: Those of them that the leader has to be told of: new, or moved since it was told.
+        self._untold: dict[TopicPartition, Followed] = {}
+        #: What the leader's session holds.
+        self._told: dict[TopicIdPartition, Followed] = {}
+        #: What it holds and shall forget.
+        self._left: set[TopicIdPartition] = set()
+        self._session_id = 0
+        self._session_epoch = 0
         self._connection: KafkaConnection | None = None
         #: Set when there is something new to fetch.
         self._changed = asyncio.Event()
@@ -117,14 +129,20 @@ class ReplicaFetcher:
 
     def add(self, replicas: Iterable[HostedReplica]) -> None:
         for replica in replicas:
-            self._followed[replica.topic_partition] = Followed(replica)
+            self.remove(replica.topic_partition)
+            one = Followed(replica)
+            self._followed[replica.topic_partition] = one
+            self._tell(one)
         self._changed.set()
         if self._is_polling and not self._is_interrupted:
             self._is_interrupted = True
             asyncio.get_running_loop().call_later(_INTERRUPT_AFTER_S, self._interrupt)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        self._followed.pop(topic_partition, None)
+        one = self._followed.pop(topic_partition, None)
+        if one is not None:
+            self._untold.pop(topic_partition, None)
+            self._leave(one)
 
     def _interrupt(self) -> None:
         """End a long poll that does not know of what is new; its answer would be fetched again."""
@@ -158,18 +176,19 @@ class ReplicaFetcher:
         """One fetch of everything that may be fetched now, or a wait for that."""
         self._changed.clear()
         now_ms = self._clock.now_ms()
-        due = [one for one in self._followed.values() if one.not_before_ms <= now_ms]
-        if not due:
-            earliest = [one.not_before_ms for one in self._followed.values()]
-            await self._pause(min(earliest) - now_ms if earliest else self._limits.max_wait_ms)
+        due = [one for one in self._untold.values() if one.not_before_ms <= now_ms]
+        later = [one.not_before_ms for one in self._untold.values() if one.not_before_ms > now_ms]
+        wait_ms = min([self._limits.max_wait_ms, *(at_ms - now_ms for at_ms in later)])
+        if not due and not self._told:
+            await self._pause(wait_ms)
             return
         connection = await self._connected()
         unaligned = [one for one in due if not one.is_aligned]
         if unaligned:
             await self._align(connection, unaligned)
         ready = [one for one in due if one.is_aligned and self._is_followed(one)]
-        if ready:
-            await self._fetch(connection, ready)
+        if ready or self._told:
+            await self._fetch(connection, ready, wait_ms)
 
     async def _pause(self, wait_ms: int) -> None:
         try:
@@ -195,12 +214,32 @@ class ReplicaFetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._begin_session_anew()
+
+    def _begin_session_anew(self) -> None:
+        """Tell the leader everything in the next fetch; it closes the old session then."""
+        self._session_epoch = 0
+        for one in self._told.values():
+            self._tell(one)
+        self._told, self._left = {}, set()
+
+    def _tell(self, one: Followed) -> None:
+        """Name the replica in the next fetch."""
+        if self._is_followed(one):
+            self._untold[one.replica.topic_partition] = one
+
+    def _leave(self, one: Followed) -> None:
+        """Let the leader forget the replica, unless it is named again first."""
+        if self._told.pop(one.replica.key, None) is not None:
+            self._left.add(one.replica.key)
 
     def _is_followed(self, one: Followed) -> bool:
         return self._followed.get(one.replica.topic_partition) is one
 
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
         """This replica failed: ask again later, the others go on."""
+        self._tell(one)
+        self._leave(one)
         one.failures += 1
         one.not_before_ms = self._clock.now_ms() + self._backoff.wait_ms(one.failures)
         self._log.info(
@@ -287,29 +326,35 @@ class ReplicaFetcher:
         self._note_truncated(one)
 
     def _note_truncated(self, one: Followed) -> None:
+        self._tell(one)
         if self._is_followed(one) and one.replica.partition is not None:
             one.replica.partition.truncated(one.handle.log_end_offset)
 
     # --- fetching --------------------------------------------------------------------------------
 
-    async def _fetch(self, connection: KafkaConnection, ready: Sequence[Followed]) -> None:
-        request = self._fetch_request(ready)
+    async def _fetch(
+        self, connection: KafkaConnection, ready: Sequence[Followed], wait_ms: int
+    ) -> None:
+        request = self._fetch_request(ready, wait_ms)
         self._is_polling = True
         try:
             response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
         finally:
             self._is_polling = False
+        if response.error_code in _SESSION_LOST:
+            self._begin_session_anew()
+            return
         if response.error_code != ErrorCode.NONE:
             raise OperatingError(
                 f"broker {self._leader} refused the fetch", code=ErrorCode(response.error_code)
             )
-        asked = {
-            (one.replica.topic_id, one.replica.topic_partition.partition): one for one in ready
-        }
+        self._session_id = response.session_id
+        self._session_epoch += 1
         writing = []
         for topic in response.responses:
             for data in topic.partitions:
-                followed = asked.get((TopicId(topic.topic_id), data.partition_index))
+                key = TopicIdPartition(TopicId(topic.topic_id), data.partition_index)
+                followed = self._told.get(key)
                 if followed is not None and self._is_followed(followed):
                     step = self._take(followed, data)
                     if step is not None:
@@ -317,36 +362,50 @@ class ReplicaFetcher:
         if writing:
             await asyncio.gather(*writing)
 
-    def _fetch_request(self, ready: Sequence[Followed]) -> Message:
-        by_topic: dict[TopicId, list[Followed]] = defaultdict(list)
+    def _fetch_request(self, ready: Sequence[Followed], wait_ms: int) -> Message:
+        """Everything in a new session; else what is new, what moved and what is not followed."""
+        naming: dict[TopicId, list[Followed]] = defaultdict(list)
+        forgetting: dict[TopicId, list[int]] = defaultdict(list)
         for one in ready:
-            by_topic[one.replica.topic_id].append(one)
+            naming[one.replica.topic_id].append(one)
+            self._told[one.replica.key] = one
+            self._left.discard(one.replica.key)
+            self._untold.pop(one.replica.topic_partition, None)
+        for key in self._left:
+            forgetting[key.topic_id].append(key.partition)
+        self._left = set()
         request: Message = FetchRequest(
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
             ),
-            max_wait_ms=self._limits.max_wait_ms,
+            max_wait_ms=max(0, wait_ms),
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
             topics=[
                 FetchRequest.FetchTopic(
-                    topic_id=topic_id,
-                    partitions=[
-                        FetchRequest.FetchPartition(
-                            partition=one.replica.topic_partition.partition,
-                            current_leader_epoch=one.leader_epoch,
-                            fetch_offset=one.handle.log_end_offset,
-                            last_fetched_epoch=one.handle.latest_epoch,
-                            log_start_offset=one.handle.log_start_offset,
-                            partition_max_bytes=self._limits.max_partition_bytes,
-                        )
-                        for one in followed
-                    ],
+                    topic_id=topic_id, partitions=[self._fetch_partition(one) for one in followed]
                 )
-                for topic_id, followed in by_topic.items()
+                for topic_id, followed in naming.items()
+            ],
+            forgotten_topics_data=[
+                FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in forgetting.items()
             ],
         )
         return request
+
+    def _fetch_partition(self, one: Followed) -> Message:
+        partition: Message = FetchRequest.FetchPartition(
+            partition=one.replica.topic_partition.partition,
+            current_leader_epoch=one.leader_epoch,
+            fetch_offset=one.handle.log_end_offset,
+            last_fetched_epoch=one.handle.latest_epoch,
+            log_start_offset=one.handle.log_start_offset,
+            partition_max_bytes=self._limits.max_partition_bytes,
+        )
+        return partition
 
     def _take(self, one: Followed, data: Message) -> asyncio.Future[None] | None:
         """Begin what one partition's answer asks for; None if that is done already."""
@@ -378,6 +437,7 @@ class ReplicaFetcher:
             self._delay(one, e.code, str(e))
             return
         if self._is_followed(one):
+            self._tell(one)
             self._note_fetched(one, data.high_watermark)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:

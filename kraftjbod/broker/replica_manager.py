@@ -219,7 +219,7 @@ class ReplicaManager:
         self, replica: HostedReplica, code: ErrorCode, changes: ReplicaChanges
     ) -> None:
         self._replicas.remove(replica)
-        self._replicas.end_waits(replica.topic_partition, code)
+        self._replicas.end_waits(replica, code)
         changes.unfollow.append(replica.topic_partition)
         if replica.handle is not None:
             self._leaving[replica.topic_partition] = asyncio.Event()
@@ -274,10 +274,12 @@ class ReplicaManager:
         self._replicas.in_sync_set_changed(replica, high_watermark)
 
     def _end_waits_of_old_epoch(self, replica: HostedReplica) -> None:
-        self._replicas.end_waits(replica.topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _correct_assignment(self, replica: HostedReplica, handle: LogHandle) -> None:
         """Tell the controller where the replica is, if it believes something else."""
+        if not handle.log_dir.is_online:
+            return  # Its end is on the way to :meth:`mark_offline`.
         for action in reconcile(self._wanted(replica), _copy_of(handle), self._dirs()):
             if isinstance(action, Assign):
                 self._assignments.assign(replica.key, action.directory_id)
@@ -310,6 +312,8 @@ class ReplicaManager:
                     "replica_creation_failed", partition=str(topic_partition), reason=str(e)
                 )
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+                continue
+            if not handle.log_dir.is_online:
                 continue
             if self._replicas.is_current(replica):
                 self._open(replica, handle, changes)
@@ -371,7 +375,7 @@ class ReplicaManager:
             replica.partition.mark_offline(log_dir.directory_id)
             replica.is_offline = True
             replica.handle = None
-            self._replicas.end_waits(replica.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         return lost
 
     def leads_any(self, replicas: Iterable[HostedReplica]) -> bool:
@@ -387,7 +391,9 @@ class ReplicaManager:
         return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
-        return None if topic_partition in self._leaving else self._logs.get(topic_partition)
+        """The log that is here and may be used; one in a dying directory counts as gone."""
+        handle = None if topic_partition in self._leaving else self._logs.get(topic_partition)
+        return handle if handle is not None and handle.log_dir.is_online else None
 
     def _wanted(self, replica: HostedReplica) -> Wanted:
         registration = replica.registration

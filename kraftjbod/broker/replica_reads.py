@@ -10,39 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kraftjbod.broker.fetch_sessions import NO_EPOCH, FetchFrom
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
-from kraftjbod.broker.partition import ANY_EPOCH, Partition
+from kraftjbod.broker.partition import Partition
 from kraftjbod.core.errors import (
     ErrorCode,
     OffsetOutOfRangeError,
     OperatingError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicPartition
+from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.record_batch import Buffer
 from kraftjbod.storage.log_handle import LogHandle
 
-#: ``replica_id`` of a consumer.
-CONSUMER: Final = BrokerId(-1)
-NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
-
-
-class FetchFrom(NamedTuple):
-    """What one fetch wants of one partition."""
-
-    topic_partition: TopicPartition
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = ANY_EPOCH
-    last_fetched_epoch: int = NO_EPOCH
-    replica_id: BrokerId = CONSUMER
-    replica_epoch: BrokerEpoch = BrokerEpoch(-1)
 
 
 class FetchedData(NamedTuple):
@@ -56,6 +42,8 @@ class FetchedData(NamedTuple):
     """Epoch and end offset: the last point up to which the follower may agree with us."""
     is_in_memory: bool = True
     """False: there are records, but they have to be read from the disk."""
+    is_left_out: bool = False
+    """There are records, but the request has no room left for them."""
 
 
 class FoundOffset(NamedTuple):
@@ -132,7 +120,9 @@ class ReplicaReads:
         end = self._end_for(wanted, partition)
         if wanted.fetch_offset >= end or (wanted.max_bytes <= 0 and not min_one_batch):
             return FetchedData(
-                high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
+                high_watermark=partition.high_watermark,
+                log_start_offset=handle.log_start_offset,
+                is_left_out=wanted.fetch_offset < end,
             )
         result = handle.read_cached(wanted.fetch_offset, wanted.max_bytes, end, min_one_batch)
         return FetchedData(

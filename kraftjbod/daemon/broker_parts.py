@@ -16,6 +16,8 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.fetch_sessions import FetchSessions
+from kraftjbod.broker.follower_fetches import FollowerFetches
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.isr_manager import IsrManager
 from kraftjbod.broker.kafka_apis import KafkaApis
@@ -159,7 +161,6 @@ def build_parts(
     hosted = HostedReplicas(
         cache=cache,
         produces=ProducePurgatory(clock=clock),
-        follower_fetches=FetchPurgatory(),
         consumer_fetches=FetchPurgatory(),
         metrics=metrics,
     )
@@ -312,13 +313,26 @@ def _build_apis(
         ),
         auto_create_timeout_ms=config.controller_request_timeout_ms,
     )
+    followers = FollowerFetches(
+        sessions=FetchSessions(clock=around.clock),
+        replicas=hosted,
+        reads=reads,
+        cache=cache,
+        clock=around.clock,
+        max_fetch_bytes=config.fetch_max_bytes,
+        suspect_after_ms=config.log_dir_io_suspect_ms,
+    )
     return KafkaApis(
         produce_fetch=ProduceFetchApis(
             replicas=hosted,
             appends=ReplicaAppends(
-                replicas=hosted, topic_configs=topic_configs, metrics=around.metrics
+                replicas=hosted,
+                topic_configs=topic_configs,
+                clock=around.clock,
+                metrics=around.metrics,
             ),
             reads=reads,
+            followers=followers,
             clock=around.clock,
             metrics=around.metrics,
             max_fetch_bytes=config.fetch_max_bytes,

@@ -81,7 +81,7 @@ class BrokerServer:
         parts.publisher.open()
         self._tasks.start(disks.logs.run_background(), "log_manager")
         self._tasks.start(parts.isr.run(), "isr_manager")
-        self._tasks.start(parts.isr.watch_lag(), "isr_lag_watch")
+        self._tasks.start(parts.isr.watch(), "isr_watch")
         self._tasks.start(self._checkpoint_high_watermarks(parts), "high_watermark_checkpoints")
         await parts.publisher.disk_work_done()
         await parts.assignments.idle()

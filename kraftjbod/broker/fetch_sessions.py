@@ -1,0 +1,162 @@
+"""Fetch sessions of followers (KIP-227): what a follower wants is remembered, not repeated.
+
+A follower's loop may follow thousands of replicas of which few move. Its first fetch names them
+all; after that it names those that changed on its side, and is told of those that changed on ours.
+Neither side looks at the rest.
+
+* A session knows which of its partitions have *news*; whoever moves a replica says so to the
+  sessions that watch it, and nothing else is looked at in the next fetch.
+* One fetch of a session is served at a time. Its epoch grows by one with each.
+* Consumers get no sessions: they name all they want each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.partition import ANY_EPOCH
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicIdPartition, TopicPartition
+from kraftjbod.core.timing import Clock
+
+_LAST_EPOCH: Final = 2**31 - 1
+_LAST_ID: Final = 2**31 - 1
+
+
+#: ``replica_id`` of a consumer.
+CONSUMER: Final = BrokerId(-1)
+NO_EPOCH: Final = -1
+
+
+class FetchFrom(NamedTuple):
+    """What one fetch wants of one partition."""
+
+    topic_partition: TopicPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = ANY_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    replica_id: BrokerId = CONSUMER
+    replica_epoch: BrokerEpoch = BrokerEpoch(-1)
+
+
+class SessionPart:
+    """One partition of a session: what its follower said and heard last."""
+
+    __slots__ = ("told_high_watermark", "told_log_start_offset", "wanted")
+
+    def __init__(self, wanted: FetchFrom) -> None:
+        self.wanted = wanted
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+
+class FetchSession:
+    def __init__(self, session_id: int, now_ms: int) -> None:
+        self.session_id = session_id
+        #: Of the next request.
+        self.epoch = 1
+        self.last_used_ms = now_ms
+        self.parts: dict[TopicIdPartition, SessionPart] = {}
+        #: Partitions to look at in the next answer, in the order in which they moved.
+        self.news: dict[TopicIdPartition, None] = {}
+        self._waiting: asyncio.Future[None] | None = None
+        self._missing_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<FetchSession {self.session_id} parts={len(self.parts)} news={len(self.news)}>"
+
+    def moved(self, key: TopicIdPartition, size_bytes: int) -> None:
+        """The partition has news; with ``size_bytes`` more to read, which may end a wait."""
+        if key not in self.parts:
+            return
+        self.news[key] = None
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self.wake()
+
+    def noted(self, key: TopicIdPartition) -> None:
+        """The partition has news that no wait ends for."""
+        if key in self.parts:
+            self.news[key] = None
+
+    def take_news(self) -> list[TopicIdPartition]:
+        """The partitions to look at; what moves from now on is news again."""
+        news, self.news = list(self.news), {}
+        return news
+
+    def changed(self, key: TopicIdPartition) -> None:
+        """The partition's role changed, or it is gone: to be told at once."""
+        if key in self.parts:
+            self.news[key] = None
+            self.wake()
+
+    def wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, missing_bytes: int, timeout_ms: int) -> None:
+        """Wait until ``missing_bytes`` more can be read, a role changes, or the time is up."""
+        loop = asyncio.get_running_loop()
+        self._missing_bytes = missing_bytes
+        self._waiting = loop.create_future()
+        timer = loop.call_later(timeout_ms / 1000, self.wake)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+
+class FetchSessions:
+    """All sessions of this broker; one that was not used for ``max_idle_ms`` is forgotten."""
+
+    def __init__(
+        self, *, clock: Clock, max_sessions: int = 1_000, max_idle_ms: int = 60_000
+    ) -> None:
+        self._clock = clock
+        self._max_sessions = max_sessions
+        self._max_idle_ms = max_idle_ms
+        #: The least recently used first.
+        self._sessions: dict[int, FetchSession] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self) -> tuple[FetchSession, list[FetchSession]]:
+        """A new session, and those that had to go for it."""
+        now_ms = self._clock.now_ms()
+        gone = [s for s in self._sessions.values() if now_ms - s.last_used_ms > self._max_idle_ms]
+        overdue = len(self._sessions) - len(gone) - self._max_sessions + 1
+        gone += [s for s in self._sessions.values() if s not in gone][: max(0, overdue)]
+        for session in gone:
+            self.close(session.session_id)
+        self._last_id = self._last_id % _LAST_ID + 1
+        opened = FetchSession(self._last_id, now_ms)
+        self._sessions[opened.session_id] = opened
+        return opened, gone
+
+    def take(self, session_id: int, epoch: int) -> FetchSession:
+        """The session for its next fetch.
+
+        :raises OperatingError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH; the
+            follower begins anew then.
+        """
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            raise OperatingError("", code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session_id] = session
+        if epoch != session.epoch:
+            raise OperatingError("", code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = session.epoch % _LAST_EPOCH + 1
+        session.last_used_ms = self._clock.now_ms()
+        return session
+
+    def close(self, session_id: int) -> FetchSession | None:
+        """Forget the session; its wait, if there is one, ends."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.wake()
+        return session
