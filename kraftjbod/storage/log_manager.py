@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, UnknownTopicOrPartitionError
@@ -44,7 +44,7 @@ from kraftjbod.storage.log_dir_policy import DirCandidate, OpKind, choose_dir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_loader import LogLoader, create_log, list_log_dir
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.vfs import write_atomically
+from kraftjbod.storage.vfs import Vfs, write_atomically
 
 #: How long the count of what each dir has promised is good for.
 _CANDIDATES_FOR_MS: Final = 1_000
@@ -159,8 +159,7 @@ class LogManager:
         recovery_points = await self._read_offsets(log_dir, RECOVERY_POINT_CHECKPOINT)
         log_starts = await self._read_offsets(log_dir, LOG_START_CHECKPOINT)
         high_watermarks = await self._read_offsets(log_dir, HIGH_WATERMARK_CHECKPOINT)
-        await log_dir.run(OpKind.LOAD, lambda: vfs.unlink_if_exists(clean_mark))
-        await log_dir.run(OpKind.LOAD, lambda: vfs.sync_dir(log_dir.path))
+        await log_dir.run(OpKind.LOAD, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
         listing = await log_dir.run(OpKind.LOAD, lambda: list_log_dir(vfs, log_dir.path))
         if listing.unknown:
             self._log.warning(
@@ -313,6 +312,9 @@ class LogManager:
             return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
 
         handle = await log_dir.run(OpKind.CREATE, make)
+        if not log_dir.is_online:
+            # It died after that, and was forgotten before there was something to forget.
+            raise log_dir.offline_error()
         self._handles[tp] = handle
         return handle
 
@@ -503,3 +505,8 @@ async def _each_online(work: Iterable[Awaitable[None]]) -> None:
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
             raise outcome
+
+
+def _unlink_for_good(vfs: Vfs, directory: str, path: str) -> None:
+    vfs.unlink_if_exists(path)
+    vfs.sync_dir(directory)
