@@ -48,6 +48,8 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 #: How long the count of what each dir has promised is good for.
 _CANDIDATES_FOR_MS: Final = 1_000
+#: How many replicas may be on their way into one dir.
+_CREATES_AT_ONCE: Final = 2
 
 
 class LoadProgress(NamedTuple):
@@ -87,6 +89,8 @@ class LogManager:
         self._creating: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
         #: Where they are being made; they count there from the moment that it is decided.
         self._creating_in: dict[TopicPartition, LogDir] = {}
+        #: A dir's thread must not be busy with new replicas only, while old ones are written to.
+        self._create_slots = {d: asyncio.Semaphore(_CREATES_AT_ONCE) for d in self._dirs}
         #: What each dir has promised its replicas; counted anew from time to time.
         self._candidates: dict[LogDir, DirCandidate] = {}
         self._candidates_until_ms = 0
@@ -311,7 +315,8 @@ class LogManager:
             )
             return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
 
-        handle = await log_dir.run(OpKind.CREATE, make)
+        async with self._create_slots[log_dir]:
+            handle = await log_dir.run(OpKind.CREATE, make)
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.
             raise log_dir.offline_error()
