@@ -117,6 +117,7 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
+        producer_expiration_ms=config.producer_id_expiration_ms,
     )
     return BrokerDisks(
         cluster_id=cluster_id,
