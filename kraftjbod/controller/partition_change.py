@@ -54,11 +54,14 @@ def change_partition(
     :param leader_recovering: the wanted recovery state; an unclean election overrides it.
     """
     wanted_isr = before.isr if isr is None else tuple(isr)
-    home = dict(zip(before.replicas, directories or before.directories, strict=True))
-    acceptable = {replica: is_acceptable(replica, home[replica]) for replica in before.replicas}
-    leader = _elect_clean(before, election, wanted_isr, acceptable)
+    homes = directories or before.directories
+
+    def can_lead(replica: BrokerId) -> bool:
+        return is_acceptable(replica, homes[before.replicas.index(replica)])
+
+    leader = _elect_clean(before, election, wanted_isr, can_lead)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = next((r for r in before.replicas if acceptable[r]), NO_LEADER)
+        leader = next(filter(can_lead, before.replicas), NO_LEADER)
         if leader != NO_LEADER:
             wanted_isr, leader_recovering = (leader,), True
     if not wanted_isr:
@@ -78,11 +81,11 @@ def _elect_clean(
     before: PartitionRegistration,
     election: Election,
     isr: tuple[BrokerId, ...],
-    acceptable: dict[BrokerId, bool],
+    can_lead: Callable[[BrokerId], bool],
 ) -> BrokerId:
     first = before.replicas[:1] if election is Election.PREFERRED else ()
     candidates = (*first, before.leader, *before.replicas)
-    return next((c for c in candidates if acceptable.get(c, False) and c in isr), NO_LEADER)
+    return next((c for c in candidates if c in isr and can_lead(c)), NO_LEADER)
 
 
 def _if_new(wanted: T | None, present: T) -> T | None:

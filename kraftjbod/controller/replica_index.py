@@ -40,6 +40,10 @@ def _directories(
     return tuple(zip(partition.replicas, partition.directories, strict=True))
 
 
+def _has_moved(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+    return before.directories != after.directories or before.replicas != after.replicas
+
+
 def _is_imbalanced(partition: PartitionRegistration) -> bool:
     return partition.has_leader and partition.leader != partition.preferred_leader
 
@@ -121,7 +125,8 @@ class ReplicaIndex:
         if before is None or after is None or before.leader != after.leader:
             self._update_leader(before, after)
         self._move(self._in_isr, key, _isr(before), _isr(after))
-        self._move(self._in_directory, key, _directories(before), _directories(after))
+        if before is None or after is None or _has_moved(before, after):
+            self._move(self._in_directory, key, _directories(before), _directories(after))
         _mark(self._leaderless, key, after is not None and not after.has_leader)
         _mark(self._imbalanced, key, after is not None and _is_imbalanced(after))
 
