@@ -85,6 +85,7 @@ class Load:
             "linger.ms": 0,
             # A partition in trouble is tried for as long as a test may last.
             "message.timeout.ms": 300_000,
+            "retry.backoff.max.ms": 200,
             **(settings or {}),
         }
         self.partitions = [
@@ -110,8 +111,19 @@ class Load:
 
     def flowed_since(self, before: list[int], records: int = 3) -> bool:
         """Every partition had ``records`` more acknowledged than ``before``."""
+        self.raise_if_crashed()
         now = self.acked_by_partition()
         return all(new >= old + records for old, new in zip(before, now, strict=True))
+
+    def explain(self) -> str:
+        """Where each partition stands, for a test that waited in vain."""
+        now = time.monotonic()
+        return "\n".join(
+            f"partition {load.partition}: {len(load.acks)} acknowledged, "
+            f"the last {now - load.acks[-1].at_s if load.acks else 0:.1f} s ago, "
+            f"{load.waiting} waiting, failures {load.failures[-3:]}"
+            for load in self.partitions
+        )
 
     def raise_if_crashed(self) -> None:
         if self._crash is not None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from kraftjbod.tour.daemon_process import DaemonProcess
 WAIT_S: Final = 60.0
 KAFKA_STORAGE_ERROR: Final = 56
 _POLL_S: Final = 0.1
-_TOLD_LINES: Final = 25
+_TOLD_LINES: Final = 15
+_TOLD_CHARS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +176,19 @@ class Cluster:
             for path, directory in self.directories(broker_id).items()
         }
 
-    def wait(self, what: str, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    def wait(
+        self,
+        what: str,
+        condition: Callable[[], object],
+        *,
+        timeout_s: float = WAIT_S,
+        explain: Callable[[], str] = str,
+    ) -> None:
         """Poll until ``condition`` is true; a client's error counts as not yet.
 
-        :raises AssertionError: saying for what it waited, with every daemon's last words.
+        :param explain: what to say beside the daemons' words when the time is over.
+
+        :raises AssertionError: saying for what it waited.
         """
         deadline = time.monotonic() + timeout_s
         trouble: object = "never true"
@@ -190,7 +199,7 @@ class Cluster:
             except KafkaError as e:
                 trouble = repr(e)
             time.sleep(_POLL_S)
-        raise AssertionError(f"waited {timeout_s:.0f} s for {what}: {trouble}\n{self.story()}")
+        raise AssertionError(f"waited {timeout_s:.0f} s for {what}: {trouble}\n{explain()}")
 
     def wait_whole(self, topic: str) -> None:
         """Wait until every replica of ``topic`` is in sync."""
@@ -204,11 +213,11 @@ class Cluster:
     def bugs(self) -> list[str]:
         """Events with a traceback: what a daemon itself calls unexpected."""
         return [
-            f"{daemon.files.name}: {json.dumps(event)[:4000]}"
+            f"{daemon.files.name}: {event['event']}\n{event['exception'][-_TOLD_CHARS:]}"
             for daemon in self.local.daemons
             for event in daemon.events()
-            if "exception" in event or event.get("event") == "request_handler_failed"
-        ]
+            if "exception" in event
+        ][:_TOLD_LINES]
 
     def story(self) -> str:
         """The last lines of every daemon, for a failed test."""
@@ -218,7 +227,7 @@ class Cluster:
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
             told.append(f"--- {daemon.files.name} {state}; {path}")
-            told += [line[:1000] for line in lines[-_TOLD_LINES:]]
+            told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
         return "\n".join(told)
 
     def _is_whole(self, topic: str) -> bool:

@@ -42,7 +42,9 @@ def _name() -> str:
     return f"admin-{next(_numbers)}"
 
 
-def _confluent(cluster: Cluster) -> AdminClient:
+@pytest.fixture
+def confluent(cluster: Cluster) -> AdminClient:
+    """librdkafka's admin client; its futures end with it, so a test has to hold it."""
     return AdminClient({"bootstrap.servers": cluster.bootstrap})
 
 
@@ -115,10 +117,10 @@ def test_unset_counts_are_the_clusters_defaults(cluster: Cluster) -> None:
     assert [len(part.replicas) for part in parts.values()] == [2, 2]
 
 
-def test_a_topic_grows(cluster: Cluster) -> None:
+def test_a_topic_grows(cluster: Cluster, confluent: AdminClient) -> None:
     name = _name()
     cluster.create_topic(name, partitions=2, replication_factor=2)
-    futures = _confluent(cluster).create_partitions([NewPartitions(name, 5)])
+    futures = confluent.create_partitions([NewPartitions(name, 5)])
     futures[name].result(clients.TIMEOUT_S)
     cluster.wait("five partitions", lambda: len(cluster.partitions(name)) == 5)
     cluster.wait_whole(name)
@@ -126,14 +128,14 @@ def test_a_topic_grows(cluster: Cluster) -> None:
         admin.create_partitions({name: 3})
 
 
-def test_a_topic_created_anew_is_another_topic(cluster: Cluster) -> None:
+def test_a_topic_created_anew_is_another_topic(cluster: Cluster, confluent: AdminClient) -> None:
     """What the first one held never shows in the second."""
     name = _name()
     cluster.create_topic(name, replication_factor=3)
     clients.write_confluent(cluster.bootstrap, name, [b"old"] * 10)
     with cluster.admin() as admin:
         first = admin.describe_topics([name])[0]["topic_id"]
-    _confluent(cluster).delete_topics([name])[name].result(clients.TIMEOUT_S)
+    confluent.delete_topics([name])[name].result(clients.TIMEOUT_S)
     cluster.wait("it to be gone", lambda: not _exists(cluster, name))
     cluster.create_topic(name, replication_factor=3)
     with cluster.admin() as admin:
@@ -164,11 +166,13 @@ def test_asking_does_not_create(cluster: Cluster) -> None:
         assert name not in admin.list_topics()
 
 
-def test_topic_configuration_tells_value_and_source(cluster: Cluster) -> None:
+def test_topic_configuration_tells_value_and_source(
+    cluster: Cluster, confluent: AdminClient
+) -> None:
     name = _name()
     cluster.create_topic(name, retention_ms=12_345)
     wanted = ConfluentResource(ConfluentResource.Type.TOPIC, name)
-    found = _confluent(cluster).describe_configs([wanted])[wanted].result(clients.TIMEOUT_S)
+    found = confluent.describe_configs([wanted])[wanted].result(clients.TIMEOUT_S)
     assert found["retention.ms"].value == "12345"
     assert not found["retention.ms"].is_default
     assert found["segment.bytes"].value == str(1024**3)
@@ -230,11 +234,12 @@ def test_all_or_min_insync_replicas(cluster: Cluster) -> None:
     assert clients.write_confluent(cluster.bootstrap, name, [b"v"], acks=1) == [0]
 
 
-def test_two_admins_create_the_same_topic_at_once(cluster: Cluster) -> None:
+def test_two_admins_create_the_same_topic_at_once(cluster: Cluster, confluent: AdminClient) -> None:
     """One wins, the other is told; and the topic is one topic."""
     name = _name()
     new = [NewTopic(name, num_partitions=3, replication_factor=3)]
-    futures = [_confluent(cluster).create_topics(new)[name] for _ in range(2)]
+    second = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    futures = [admin.create_topics(new)[name] for admin in (confluent, second)]
     outcomes = [future.exception(clients.TIMEOUT_S) for future in futures]
     failures = [outcome for outcome in outcomes if outcome is not None]
     assert len(failures) == 1

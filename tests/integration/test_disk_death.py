@@ -38,12 +38,18 @@ def _start(make_cluster: MakeCluster, log_dirs: dict[int, list[Path]] | None = N
 
 
 def _flowing(cluster: Cluster, load: Load) -> None:
-    cluster.wait("load on every partition", lambda: load.flowed_since([0] * PARTITIONS, 20))
+    cluster.wait(
+        "load on every partition",
+        lambda: load.flowed_since([0] * PARTITIONS, 20),
+        explain=load.explain,
+    )
 
 
 def _goes_on(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
-    cluster.wait("every partition to go on", lambda: load.flowed_since(before, 20))
+    cluster.wait(
+        "every partition to go on", lambda: load.flowed_since(before, 20), explain=load.explain
+    )
 
 
 def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
