@@ -33,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@[ -x $(PY) ] || "$(BASE_PYTHON)" -m venv $(VENV)
 	@# uv is ten times as fast as pip and does not read pip's settings: where it fails, pip does it.
 	@if { [ -x $(UV) ] || { "$(BASE_PYTHON)" -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION); }; } \
-	  && UV_PYTHON_DOWNLOADS=never $(UV) pip install -q --python $(PY) -r requirements.lock -e .; \
+	  && UV_PYTHON_DOWNLOADS=never $(UV) pip install -q --compile-bytecode --python $(PY) -r requirements.lock -e .; \
 	then echo "setup: installed with uv"; \
 	else echo "setup: uv did not do it, installing with pip (slower)"; \
 	  $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip -q; \

@@ -21,6 +21,7 @@ It never looks into a daemon's data.
 from __future__ import annotations
 
 import asyncio
+import compileall
 import json
 import os
 import socket
@@ -178,6 +179,9 @@ class LocalCluster:
 
         :raises StartupError: with a daemon's last words; what was started is stopped again.
         """
+        if self.privileges.owner is not None:
+            # The daemons' user cannot leave bytecode beside the code, so it must be there already.
+            compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
         self._format()
         try:
             self.controller.start()
@@ -258,11 +262,12 @@ class LocalCluster:
             for daemon in self.daemons
             if not (daemon.files.metadata_dir / "meta.properties").exists()
         }
+        # All of them are waited for, also when one has failed.
+        told = {name: tool.communicate()[0] for name, tool in tools.items()}
         for name, tool in tools.items():
-            output, _ = tool.communicate()
             if tool.returncode != 0:
-                told = output.decode(errors="replace").strip()
-                raise StartupError(f"cannot format {name}: {told}")
+                reason = told[name].decode(errors="replace").strip()
+                raise StartupError(f"cannot format {name}: {reason}")
 
 
 def lay_out(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +18,6 @@ from typing import Final
 from kraftjbod.cli.cluster_admin import describe_log_dirs
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.core.errors import OperatingError, StartupError
-from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.daemon_process import DaemonProcess
 from kraftjbod.tour.workload import Gap, PartitionLoad
 
@@ -57,12 +55,12 @@ class Death:
     mode: int
 
 
-async def choose_victim(client: ClusterClient, topic: str, cluster: LocalCluster) -> Victim:
+async def choose_victim(client: ClusterClient, topic: str) -> Victim:
     """The log directory from which most partitions of ``topic`` are led."""
     metadata = await client.retry(lambda: client.refresh_metadata([topic]))
     leaders = {p.partition: p.leader for p in metadata.topic(topic).partitions.values()}
     candidates = []
-    for broker_id in cluster.brokers:
+    for broker_id in metadata.brokers:
         for log_dir in await describe_log_dirs(client, broker_id):
             hosted = {r.partition for r in log_dir.replicas if r.topic == topic}
             led = frozenset(p for p in hosted if leaders[p] == broker_id)
@@ -175,10 +173,6 @@ def gaps_around(loads: Sequence[PartitionLoad], death: Death) -> dict[int, Gap]:
         load.partition: load.longest_gap(death.at_s - _BEFORE_S, death.at_s + _AFTER_S)
         for load in loads
     }
-
-
-def leaders_by_broker(metadata: ClusterMetadata, topic: str) -> Counter[int]:
-    return Counter(p.leader for p in metadata.topic(topic).partitions.values())
 
 
 def _ms_after(instant_s: float | None, death: Death) -> int | None:

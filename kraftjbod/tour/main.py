@@ -203,7 +203,7 @@ class _Tour:
                     raise StartupError(f"producing ended early: {_errors(workload)}")
                 show(workload.acked)
                 await asyncio.sleep(_POLL_S)
-        victim = await disk_death.choose_victim(client, TOPIC, self._cluster)
+        victim = await disk_death.choose_victim(client, TOPIC)
         self._directory_id = directory_id(victim.path)
         self._reporter.step(
             f"Killing the busiest disk under load: {victim.path.name} of broker "

@@ -68,12 +68,12 @@ class Reporter:
     def partitions(
         self, victim: Victim, gaps: Mapping[int, Gap], findings: Sequence[Findings]
     ) -> None:
-        table = Table(title="Every partition", title_justify="left", box=box.SIMPLE)
+        table = Table(title="Every partition", title_justify="left", box=box.SIMPLE, pad_edge=False)
         for heading in (
             "partition",
             "gap",
-            "acknowledged",
-            "read back",
+            "acked",
+            "read",
             "lost",
             "twice",
             "order",
@@ -101,6 +101,7 @@ class Reporter:
             )
         self._console.print(table)
         self.note("*: was led from the dead disk. gap: longest time between two acknowledgements.")
+        self.note("acked, read: records acknowledged, and read back.")
         self.note("order, offset: records out of order, or not at the offset that was promised.")
 
     def addresses(self, cluster: LocalCluster) -> None:

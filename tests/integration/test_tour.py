@@ -1,0 +1,40 @@
+"""``make run``, ``make up``, ``make stop``, as a stranger types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.main import main
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),
+    # The tour leaves its daemons running on purpose, and Popen complains when it is forgotten.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = ["--run-dir", str(tmp_path / "run")]
+    try:
+        assert main(["run", *run_dir]) == 0, capsys.readouterr().out
+        told = json.loads((tmp_path / "run" / "tour.json").read_text())
+        assert told["nothing_lost"] is True
+        assert [m["what"] for m in told["timeline"] if m["after_ms"] is None] == []
+        cluster = LocalCluster.load(tmp_path / "run")
+        assert cluster is not None
+        assert cluster.is_running
+        assert main(["up", *run_dir]) == 0
+        assert "up already" in capsys.readouterr().out
+        assert main(["stop", *run_dir]) == 0
+        assert main(["up", *run_dir]) == 0
+        assert "with its data" in capsys.readouterr().out
+    finally:
+        assert main(["stop", *run_dir]) == 0

@@ -1,0 +1,95 @@
+"""kraftjbod-console-consumer: records as lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.console_consumer import RecordPrinter, main
+from kraftjbod.cli.producer import Producer
+from kraftjbod.protocol.record_batch import TimestampType
+from kraftjbod.protocol.records import Record
+from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
+
+
+async def fill(broker: MiniBroker) -> None:
+    broker.create("t", 2)
+    async with ClusterClient(broker.address) as client:
+        await client.refresh_metadata()
+        producer = Producer(client, "t")
+        await producer.send(0, [Record(key=b"k", value=b"%d" % i) for i in range(3)])
+        await producer.send(1, [Record(value=b"x", timestamp_ms=5)])
+
+
+def words(broker: MiniBroker, *more: str) -> tuple[str, ...]:
+    return ("--bootstrap-server", broker.address, "--topic", "t", *more)
+
+
+async def test_all_partitions_from_the_beginning() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        result = await invoke(main, *words(broker, "--from-beginning", "--max-messages", "4"))
+        assert sorted(result.stdout.splitlines()) == ["0", "1", "2", "x"]
+        assert result.stderr == "Processed a total of 4 messages\n"
+
+
+async def test_one_partition_from_an_offset() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        options = ("--partition", "0", "--offset", "1", "--max-messages", "2")
+        result = await invoke(main, *words(broker, *options, "--property", "print.key=true"))
+        assert result.stdout == "k\t1\nk\t2\n"
+        assert result.stderr == "Processed a total of 2 messages\n"
+
+
+async def test_the_end_is_where_reading_starts_unless_told() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        result = await invoke(main, *words(broker, "--timeout-ms", "1"))
+        assert (result.stdout, result.exit_code) == ("", 0)
+
+
+async def test_what_does_not_exist_is_an_error_at_once() -> None:
+    async with mini_broker() as broker:
+        missing = await invoke(main, *words(broker))
+        assert (missing.exit_code, missing.stderr) == (1, "error: topic t does not exist\n")
+        await fill(broker)
+        missing = await invoke(main, *words(broker, "--partition", "7"))
+        assert (missing.exit_code, missing.stderr) == (1, "error: t has no partition 7\n")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("--offset", "1"),
+        ("--partition", "0", "--offset", "soon"),
+        ("--partition", "0", "--offset", "1", "--from-beginning"),
+        ("--property", "print.colour=true"),
+        ("--group", "g"),
+    ],
+)
+async def test_wrong_usage_is_exit_code_2(bad: tuple[str, ...]) -> None:
+    result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *bad)
+    assert result.exit_code == 2
+
+
+def line(record: Record, kind: TimestampType = TimestampType.CREATE_TIME, **more: str) -> bytes:
+    shown = {f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "headers")}
+    printer = RecordPrinter.from_properties({**shown, "print.key": "true", **more})
+    return printer.line(3, record, kind)
+
+
+def test_fields_stand_in_kafkas_order() -> None:
+    record = Record(
+        key=b"k", value=b"v", timestamp_ms=9, offset=4, headers=(("h", b"1"), ("i", None))
+    )
+    assert line(record) == b"CreateTime:9\tPartition:3\tOffset:4\th:1,i:null\tk\tv\n"
+    bare = Record(timestamp_ms=-1, offset=4)
+    assert line(bare) == b"NO_TIMESTAMP\tPartition:3\tOffset:4\tNO_HEADERS\tnull\tnull\n"
+
+
+def test_separators_and_the_null_literal_are_as_asked() -> None:
+    record = Record(key=None, value=b"v", timestamp_ms=9, offset=4)
+    more = {"key.separator": "\\t|", "line.separator": ";", "null.literal": "~"}
+    told = line(record, TimestampType.LOG_APPEND_TIME, **more)
+    assert told == b"LogAppendTime:9\t|Partition:3\t|Offset:4\t|NO_HEADERS\t|~\t|v;"

@@ -1,0 +1,94 @@
+"""kraftjbod-console-producer: lines in, records out."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.console_producer import main
+from kraftjbod.cli.partitioner import partition_of
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.record_batch import Compression, batches
+from kraftjbod.protocol.records import Record, read_records
+from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
+
+
+def records_of(broker: MiniBroker, topic: str) -> dict[int, list[Record]]:
+    return {
+        partition: [record for place, _ in batches(log) for record in read_records(log, place)]
+        for partition, log in enumerate(broker.topics[topic].logs)
+    }
+
+
+def words(broker: MiniBroker, *more: str) -> tuple[str, ...]:
+    return ("--bootstrap-server", broker.address, "--topic", "t", *more)
+
+
+async def test_each_line_is_a_record_the_last_without_an_end_too() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        result = await invoke(main, *words(broker), stdin=b"one\r\n\nthree")
+        assert result.exit_code == 0, result.output
+        assert [r.value for r in records_of(broker, "t")[0]] == [b"one", b"", b"three"]
+
+
+async def test_keys_choose_the_partition() -> None:
+    async with mini_broker() as broker:
+        broker.create("t", 3)
+        options = ("--property", "parse.key=true", "--property", "key.separator=:")
+        options += ("--property", "null.marker=NIL")
+        await invoke(main, *words(broker, *options), stdin=b"a:1\nb:2\nc:NIL\nNIL:4\n")
+        stored = records_of(broker, "t")
+        values = [b"1", b"2", None]
+        for key, value in zip([b"a", b"b", b"c"], values, strict=True):
+            at = stored[partition_of(key, 3)]
+            assert [r.value for r in at if r.key == key] == [value]
+        assert [r.value for rs in stored.values() for r in rs if r.key is None] == [b"4"]
+
+
+async def test_lines_without_keys_go_round_in_batches() -> None:
+    async with mini_broker() as broker:
+        broker.create("t", 2)
+        await invoke(main, *words(broker, "--batch-size", "4"), stdin=b"aaaa\nbbbb\ncccc\n")
+        stored = records_of(broker, "t")
+        assert [r.value for r in stored[0]] == [b"aaaa", b"cccc"]
+        assert [r.value for r in stored[1]] == [b"bbbb"]
+
+
+async def test_a_line_without_its_key_ends_the_tool() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        result = await invoke(main, *words(broker, "--property", "parse.key=true"), stdin=b"x\n")
+        assert result.exit_code == 1
+        assert result.stderr == "error: No key separator found on line number 1: 'x'\n"
+
+
+async def test_gzip_and_acks_are_as_asked() -> None:
+    async with mini_broker() as broker:
+        log = broker.create("t").logs[0]
+        options = ("--compression-codec", "gzip", "--producer-property", "acks=1")
+        await invoke(main, *words(broker, *options), stdin=b"a\n" * 100)
+        [(_, header)] = batches(log)
+        assert header.compression == Compression.GZIP
+        assert not header.has_producer_id
+
+
+async def test_a_refused_batch_is_one_line_and_exit_code_1() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        broker.fail_next["Produce"] = [ErrorCode.MESSAGE_TOO_LARGE]
+        result = await invoke(main, *words(broker), stdin=b"a\n")
+        assert (result.exit_code, result.stderr) == (1, "error: t-0: MESSAGE_TOO_LARGE\n")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("--property", "parse.keys=true"),
+        ("--producer-property", "acks=2"),
+        ("--producer-property", "compression.type=rar"),
+        ("--producer-property", "batch.size=big"),
+    ],
+)
+async def test_wrong_usage_is_exit_code_2(bad: tuple[str, ...]) -> None:
+    result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *bad)
+    assert result.exit_code == 2

@@ -1,0 +1,91 @@
+"""The layout of a local cluster; with real daemons it is tested in tests/integration."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.tour.cluster_process import LocalCluster, directory_id
+
+
+def read_config(path: Path) -> dict[str, str]:
+    return parse_properties(path.read_text(), str(path))
+
+
+def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(
+        tmp_path / "run",
+        brokers=2,
+        dirs=2,
+        config={"min.insync.replicas": "2"},
+        controller_config={"broker.session.timeout.ms": "5000"},
+        broker_config={2: {"broker.rack": "r2"}},
+    )
+    path = cluster.controller.files.config_path
+    controller = ControllerConfig.from_properties(
+        read_config(path), source=str(path), base_dir=str(tmp_path)
+    )
+    assert controller.broker_session_timeout_ms == 5000
+    path = cluster.brokers[2].files.config_path
+    broker = BrokerConfig.from_properties(
+        read_config(path), source=str(path), base_dir=str(tmp_path)
+    )
+    assert (broker.node_id, broker.broker_rack, broker.min_insync_replicas) == (2, "r2", 2)
+    assert broker.log_dirs == tuple(str(cluster.dir_path(2, n)) for n in (1, 2))
+    assert broker.controller_quorum_voters[0].port == controller.endpoint.port
+    assert all(cluster.dir_path(2, n).is_dir() for n in (1, 2))
+
+
+def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        cluster = LocalCluster.create(tmp_path, first_client_port=first)
+    ports = [daemon.files.port for daemon in cluster.daemons]
+    assert len(set(ports)) == 4
+    assert min(ports[1:]) > first
+    assert cluster.bootstrap_servers.count("127.0.0.1:") == 3
+
+
+def test_given_directories_are_used_where_they_are(tmp_path: Path) -> None:
+    disks = [tmp_path / "a", tmp_path / "b"]
+    cluster = LocalCluster.create(tmp_path / "run", brokers=2, log_dirs={1: disks})
+    assert [cluster.dir_path(1, n) for n in (1, 2)] == disks
+    assert cluster.dir_path(2, 1) == (tmp_path / "run").resolve() / "broker-2" / "disk-1"
+
+
+def test_a_written_cluster_is_found_again(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, brokers=2)
+    (cluster.dir_path(1, 1) / "meta.properties").write_text("directory.id=abc\n")
+    document = json.loads(cluster.write_cluster_json().read_text())
+    assert document["bootstrap_servers"] == cluster.bootstrap_servers
+    assert document["daemons"][1]["log_dirs"][0]["directory_id"] == "abc"
+    found = LocalCluster.load(tmp_path)
+    assert found is not None
+    assert [d.files for d in found.daemons] == [d.files for d in cluster.daemons]
+    assert not found.is_running
+
+
+def test_no_cluster_is_found_where_none_is(tmp_path: Path) -> None:
+    assert LocalCluster.load(tmp_path) is None
+    (tmp_path / "cluster.json").write_text('{"daemons": [{}]}')
+    with pytest.raises(StartupError, match=r"cluster\.json does not describe a cluster"):
+        LocalCluster.load(tmp_path)
+
+
+def test_a_directory_without_an_id_has_none(tmp_path: Path) -> None:
+    assert directory_id(tmp_path) is None
+
+
+async def test_a_tool_that_cannot_format_is_quoted(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, brokers=1, config={"node.id": "minus one"})
+    with pytest.raises(StartupError, match="cannot format"):
+        await cluster.start()
+    assert not any(daemon.is_running for daemon in cluster.daemons)

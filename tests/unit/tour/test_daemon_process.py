@@ -1,0 +1,101 @@
+"""One process: started, found again, stopped, killed, listened to. The daemon is a small script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.tour.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.tour.privileges import Privileges
+
+TALK = """
+import sys, time
+print('{"event": "began"}', flush=True)
+print('no json', flush=True)
+print('{"event": "half', end='', flush=True)
+time.sleep(600)
+"""
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True);" + (
+    "time.sleep(600)"
+)
+NOBODY = Privileges(description="as whoever runs the tests")
+
+
+def make(directory: Path, script: str, pid: int | None = None) -> DaemonProcess:
+    files = DaemonFiles(
+        name="small",
+        role="broker",
+        node_id=1,
+        host="127.0.0.1",
+        port=1,
+        directory=directory,
+        metadata_dir=directory / "metadata",
+        log_dirs=(),
+    )
+    command = (sys.executable, "-c", script)
+    return DaemonProcess(files, command=command, privileges=NOBODY, pid=pid)
+
+
+@pytest.fixture
+def talking(tmp_path: Path) -> Iterator[DaemonProcess]:
+    daemon = make(tmp_path, TALK)
+    daemon.start()
+    yield daemon
+    daemon.kill()
+
+
+def wait_for(daemon: DaemonProcess, text: str) -> None:
+    while text not in daemon.last_words():
+        daemon.require_running()
+
+
+def test_whole_events_are_read_and_other_lines_passed_over(talking: DaemonProcess) -> None:
+    wait_for(talking, "half")
+    assert talking.events() == [{"event": "began"}]
+    assert talking.events("other") == []
+
+
+async def test_a_daemon_stops_when_asked(talking: DaemonProcess) -> None:
+    wait_for(talking, "began")
+    assert talking.is_running
+    assert await talking.stop(20.0)
+    assert (talking.pid, talking.exit_code) == (None, -15)
+
+
+async def test_a_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    daemon = make(tmp_path, DEAF)
+    daemon.start()
+    wait_for(daemon, "deaf")
+    assert not await daemon.stop(0.05)
+    assert daemon.exit_code == -9
+
+
+async def test_another_process_finds_it_by_pid(talking: DaemonProcess, tmp_path: Path) -> None:
+    wait_for(talking, "began")
+    found = make(tmp_path, TALK, pid=talking.pid)
+    assert found.is_running
+    found.terminate()
+    assert await talking.wait_exit(20.0)
+    assert not found.is_running
+
+
+def test_a_pid_that_someone_else_has_now_is_left_alone(
+    talking: DaemonProcess, tmp_path: Path
+) -> None:
+    wait_for(talking, "began")
+    stranger = make(tmp_path / "elsewhere", TALK, pid=talking.pid)
+    assert stranger.pid is None
+    stranger.kill()
+    assert talking.is_running
+
+
+def test_an_end_is_told_with_its_last_words(tmp_path: Path) -> None:
+    daemon = make(tmp_path, "print('so it goes'); raise SystemExit(3)")
+    daemon.start()
+    with pytest.raises(StartupError, match=r"exit code 3:\nso it goes"):
+        while True:
+            daemon.require_running()

@@ -1,0 +1,89 @@
+"""Which disk dies, and how the story is pieced together."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import StartupError
+from kraftjbod.tour import disk_death
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.disk_death import Death, Victim
+from kraftjbod.tour.source_lines import LineStream, SourceLine
+from kraftjbod.tour.workload import Ack, Gap, PartitionLoad
+from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
+
+VICTIM = Victim(broker_id=1, path=Path("/d"), led=frozenset({0}), replicas=1)
+
+
+def load_with_acks(*instants: float) -> PartitionLoad:
+    load = PartitionLoad(0, LineStream([SourceLine(place="f:1", text=b"")]))
+    load.acks = [Ack(at_s=at, offset=0, count=1) for at in instants]
+    return load
+
+
+async def test_the_victim_is_the_directory_with_most_leaders() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 3)
+        victim = await disk_death.choose_victim(client, "t")
+        assert (victim.broker_id, str(victim.path)) == (BROKER_ID, "/d1")
+        assert victim.led == {0, 1, 2}
+
+
+def test_a_disk_is_killed_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    death = disk_death.kill_disk(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0
+    disk_death.restore_disk(tmp_path, death)
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
+async def test_leaders_that_moved_are_seen_and_those_that_did_not_are_not() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        assert await disk_death.wait_for_new_leaders(client, "t", VICTIM, timeout_s=20)
+        stays = Victim(broker_id=BROKER_ID, path=Path("/d"), led=frozenset({0}), replicas=1)
+        assert not await disk_death.wait_for_new_leaders(client, "t", stays, timeout_s=0.01)
+
+
+async def test_a_topic_that_stays_out_of_sync_is_an_error() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        with pytest.raises(StartupError, match="not in sync"):
+            await disk_death.wait_in_sync(client, "t", timeout_s=0.01)
+
+
+async def test_clients_are_back_when_each_of_them_wrote_again() -> None:
+    back = disk_death.wait_clients_back
+    assert await back([load_with_acks(1.0, 3.0)], VICTIM, 2.0, timeout_s=20)
+    assert not await back([load_with_acks(1.0)], VICTIM, 2.0, timeout_s=0.01)
+
+
+def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
+    broker = LocalCluster.create(tmp_path, brokers=1).brokers[1]
+    death = Death(at_s=time.monotonic(), wall_s=time.time(), mode=0o755)
+
+    def told(event: str, after_s: float, directory_id: str) -> str:
+        at = datetime.fromtimestamp(death.wall_s + after_s, UTC)
+        words = {"event": event, "timestamp": at.isoformat(), "directory_id": directory_id}
+        return json.dumps(words) + "\n"
+
+    broker.files.telemetry_path.write_text(
+        told("log_dir_offline", -9.0, "mine")
+        + told("log_dir_offline", 0.1, "other")
+        + told("log_dir_offline", 0.25, "mine")
+    )
+    gaps = {0: Gap(death.at_s, death.at_s + 0.5)}
+    milestones = disk_death.tell_timeline(death, broker, "mine", death.at_s + 0.4, gaps, VICTIM)
+    assert [m.after_ms for m in milestones] == [0, 250, None, 400, 500]
+
+
+def test_gaps_are_looked_for_around_the_death() -> None:
+    load = load_with_acks(0.0, 50.0, 100.1, 100.9, 101.0)
+    death = Death(at_s=100.0, wall_s=0.0, mode=0)
+    assert disk_death.gaps_around([load], death)[0] == Gap(50.0, 100.1)

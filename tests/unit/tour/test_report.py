@@ -1,0 +1,78 @@
+"""What the tour prints, and what it writes for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from kraftjbod.tour.check import Findings
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.disk_death import Milestone, Victim
+from kraftjbod.tour.report import Reporter, tour_document, write_json
+from kraftjbod.tour.workload import Gap
+
+VICTIM = Victim(broker_id=1, path=Path("/d1"), led=frozenset({0}), replicas=4)
+FOUND = Findings(
+    partition=0,
+    acknowledged=1234,
+    found=1233,
+    lost=1,
+    twice=0,
+    out_of_order=0,
+    changed=0,
+    misplaced=0,
+)
+GAPS = {0: Gap(1.0, 1.25)}
+
+
+def told(width: int = 80) -> tuple[Reporter, io.StringIO]:
+    out = io.StringIO()
+    return Reporter(Console(file=out, width=width)), out
+
+
+def test_tables_tell_the_figures_and_fit_the_page() -> None:
+    reporter, out = told()
+    reporter.timeline(
+        [Milestone(what="it dies", after_ms=0), Milestone(what="it is seen", after_ms=None)]
+    )
+    reporter.partitions(VICTIM, GAPS, [FOUND])
+    text = out.getvalue()
+    for expected in ("it dies", "0 ms", "not seen", "0 *", "250 ms", "1,234", "1,233"):
+        assert expected in text
+    assert "…" not in text
+
+
+def test_addresses_and_the_way_to_stop_are_told(tmp_path: Path) -> None:
+    reporter, out = told()
+    cluster = LocalCluster.create(tmp_path, brokers=1)
+    reporter.addresses(cluster)
+    assert cluster.bootstrap_servers in out.getvalue()
+    assert "make stop" in out.getvalue()
+
+
+def test_steps_are_lines_and_bars_are_for_terminals() -> None:
+    reporter, out = told(width=20)
+    reporter.step("a sentence that is longer than the page is wide")
+    with reporter.bar("counting", 10) as show:
+        show(5)
+    assert out.getvalue() == "• a sentence that is longer than the page is wide\n"
+
+
+def test_the_document_holds_the_whole_story(tmp_path: Path) -> None:
+    document = tour_document(
+        topic="t",
+        victim=VICTIM,
+        milestones=[Milestone(what="it dies", after_ms=0)],
+        gaps=GAPS,
+        findings=[FOUND],
+        figures={"records": 1234},
+        is_good=False,
+    )
+    write_json(tmp_path / "tour.json", document)
+    read = json.loads((tmp_path / "tour.json").read_text())
+    assert read["nothing_lost"] is False
+    assert read["gap_ms_max"] == 250
+    assert read["partitions"][0]["lost"] == 1

@@ -1,0 +1,68 @@
+"""The load and its book of acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.tour.source_lines import LineStream, SourceLine
+from kraftjbod.tour.workload import Ack, Gap, PartitionLoad, Workload
+from tests.unit.cli.mini_broker import mini_broker
+
+
+def stream(lines: int) -> LineStream:
+    return LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(lines)])
+
+
+def test_the_longest_gap_around_an_instant() -> None:
+    load = PartitionLoad(0, stream(1))
+    load.acks = [Ack(at_s=at, offset=0, count=1) for at in (0.0, 5.0, 6.0, 6.5, 9.0)]
+    assert load.longest_gap(5.5, 7.0) == Gap(6.5, 9.0)
+    assert load.longest_gap(5.5, 6.2).length_ms == 1000
+    assert PartitionLoad(0, stream(1)).longest_gap(1.0, 2.0) == Gap(1.0, 2.0)
+
+
+async def test_all_lines_are_acknowledged_once_even_if_told_to_stop_early() -> None:
+    async with mini_broker() as broker:
+        topic = broker.create("t", 2)
+        workload = Workload([stream(700), stream(3)], max_s=60)
+        workload.stop()
+        await workload.run(broker.address, "t")
+        assert (workload.acked, workload.lines) == (703, 703)
+        assert [topic.end(p) for p in (0, 1)] == [700, 3]
+        assert [(a.offset, a.count) for a in workload.loads[0].acks] == [(0, 500), (500, 200)]
+        assert workload.first_s <= workload.last_s
+        assert workload.acked_bytes > 703
+
+
+async def test_lines_go_round_until_told_to_stop() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        workload = Workload([stream(3)], max_s=60)
+        producing = asyncio.create_task(workload.run(broker.address, "t"))
+        while workload.acked < 9:
+            await asyncio.sleep(0)
+        workload.stop()
+        await producing
+        assert workload.acked % 3 == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_PRODUCER_EPOCH])
+async def test_a_refused_batch_ends_its_producer_with_the_reason(code: ErrorCode) -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        broker.fail_next["Produce"] = [code]
+        workload = Workload([stream(3)], max_s=60)
+        await workload.run(broker.address, "t")
+        [load] = workload.loads
+        assert (load.acked, load.in_doubt) == (0, 3)
+        assert code.name in (load.error or "")
+
+
+async def test_time_that_is_over_leaves_the_last_batch_in_doubt() -> None:
+    workload = Workload([stream(3)], max_s=0.0)
+    await workload.run("127.0.0.1:1", "t")
+    assert workload.loads[0].in_doubt > 0
+    assert "not done" in (workload.loads[0].error or "")
