@@ -16,6 +16,7 @@ OffsetForLeaderEpochResponse = message("OffsetForLeaderEpochResponse")
 
 #: Before, clients did not know OFFSET_NOT_AVAILABLE (KIP-207).
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+_LEADER_EPOCH_SINCE: Final = 4
 
 
 class OffsetApis:
@@ -65,7 +66,9 @@ class OffsetApis:
             )
             listed.error_code = ErrorCode.LEADER_NOT_AVAILABLE if is_unknown else e.code
             return listed
-        listed.timestamp, listed.offset, listed.leader_epoch = found
+        listed.timestamp, listed.offset, leader_epoch = found
+        if context.api_version >= _LEADER_EPOCH_SINCE:
+            listed.leader_epoch = leader_epoch
         return listed
 
     async def offset_for_leader_epoch(self, request: Message, _context: RequestContext) -> Message:
