@@ -7,10 +7,10 @@ What is left of a block when the broker stops is never used: ids are plentiful.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from kraftjbod.broker.controller_channel import ControllerChannel
-from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.protocol.rpc_messages import AllocateProducerIdsRequest
 
 
@@ -20,12 +20,12 @@ class ProducerIdManager:
         *,
         broker_id: BrokerId,
         channel: ControllerChannel,
-        lifecycle: BrokerLifecycleManager,
+        broker_epoch: Callable[[], BrokerEpoch],
         timeout_ms: int,
     ) -> None:
         self._broker_id = broker_id
         self._channel = channel
-        self._lifecycle = lifecycle
+        self._broker_epoch = broker_epoch
         self._timeout_ms = timeout_ms
         self._next = 0
         #: Ids below this one are ours.
@@ -48,7 +48,7 @@ class ProducerIdManager:
     async def _reserve_block(self) -> None:
         block = await self._channel.call(
             AllocateProducerIdsRequest(
-                broker_id=self._broker_id, broker_epoch=self._lifecycle.broker_epoch
+                broker_id=self._broker_id, broker_epoch=self._broker_epoch()
             ),
             timeout_ms=self._timeout_ms,
         )

@@ -69,6 +69,7 @@ class BrokerParts:
     """What the server starts and stops; the rest is reached through these."""
 
     channel: ControllerChannel
+    cache: MetadataCache
     lifecycle: BrokerLifecycleManager
     assignments: AssignmentsManager
     hosted: HostedReplicas
@@ -199,6 +200,7 @@ def build_parts(
     )
     return BrokerParts(
         channel=channel,
+        cache=cache,
         lifecycle=lifecycle,
         assignments=assignments,
         hosted=hosted,
@@ -309,7 +311,7 @@ def _build_apis(
         producer_ids=ProducerIdManager(
             broker_id=config.node_id,
             channel=channel,
-            lifecycle=lifecycle,
+            broker_epoch=lambda: lifecycle.broker_epoch,
             timeout_ms=config.controller_request_timeout_ms,
         ),
         auto_create_timeout_ms=config.controller_request_timeout_ms,

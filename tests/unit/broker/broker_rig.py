@@ -1,0 +1,310 @@
+"""A broker without a daemon: its real parts on memory disks, metadata as the test says it.
+
+The controller is scripted: it accepts every directory and every in-sync set, and hands out
+producer ids; what it was asked is in ``controller.seen``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.ids import (
+    BrokerEpoch,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    PartitionEpoch,
+    TopicId,
+    TopicPartition,
+    Uuid,
+)
+from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, build_parts
+from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.metadata.records import (
+    Listener,
+    PartitionRecord,
+    Record,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
+from kraftjbod.protocol.kafka_codec import Message, RequestHeader, message
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_manager import LogManager
+from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.scripted_controller import RealClock, ScriptedController, serving
+
+TOPIC = "t"
+TOPIC_ID = TopicId(b"t" * 16)
+TP = TopicPartition(TOPIC, 0)
+LISTENER = "PLAINTEXT"
+TIMEOUT_MS = 5_000
+
+
+def topic(name: str = TOPIC, topic_id: TopicId = TOPIC_ID) -> TopicRecord:
+    return TopicRecord(name=name, topic_id=topic_id)
+
+
+def partition(
+    index: int = 0,
+    *,
+    replicas: Sequence[int] = (1,),
+    directories: Sequence[DirectoryId] | None = None,
+    isr: Sequence[int] | None = None,
+    leader: int = 1,
+    epoch: int = 0,
+    topic_id: TopicId = TOPIC_ID,
+) -> PartitionRecord:
+    """One partition; by default every replica is in its broker's first directory."""
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition_id=index,
+        replicas=tuple(map(BrokerId, replicas)),
+        directories=tuple(directories or (dir_of(b, 1) for b in replicas)),
+        isr=tuple(map(BrokerId, replicas if isr is None else isr)),
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        partition_epoch=PartitionEpoch(epoch),
+    )
+
+
+def dir_of(broker_id: int, number: int) -> DirectoryId:
+    """Id of a broker's nth directory."""
+    return directory_id(10 * broker_id + number)
+
+
+class BrokerRig:
+    """Made by :func:`broker`. ``dirs`` are numbered from 1 in paths and ids."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        vfss: Sequence[MemVfs | FaultVfs],
+        controller: ScriptedController,
+        overrides: dict[str, str],
+    ) -> None:
+        self.broker_id = BrokerId(broker_id)
+        self.controller = controller
+        self.tasks = BackgroundTasks()
+        self.around = Surroundings(random_bytes=random_bytes_of(broker_id))
+        self.failures = LogDirFailureChannel(max_dirs=len(vfss))
+        self.dirs: list[LogDir] = []
+        for n, vfs in enumerate(vfss, 1):
+            number = 10 * broker_id + n
+            if not vfs.exists(f"/d{n}/meta.properties"):
+                format_dir(vfs, f"/d{n}", number)
+            self.dirs.append(open_dir(vfs, f"/d{n}", number, channel=self.failures))
+        self.config = BrokerConfig.from_properties(
+            {
+                "process.roles": "broker",
+                "node.id": str(broker_id),
+                "listeners": f"{LISTENER}://127.0.0.1:0",
+                "controller.quorum.voters": f"3000@127.0.0.1:{controller.server.port}",
+                "log.dirs": ",".join(log_dir.path for log_dir in self.dirs),
+                "metadata.log.dir": "/meta",
+                "replica.fetch.wait.max.ms": "50",
+                "replica.fetch.backoff.ms": "20",
+                "controller.request.timeout.ms": "500",
+                **overrides,
+            },
+            source="rig",
+            base_dir="/",
+        )
+        self.logs = LogManager(
+            dirs=self.dirs,
+            clock=RealClock(),
+            default_config=self.config.topic_defaults(),
+            random_bytes=random_bytes_of(broker_id),
+        )
+        self.disks = BrokerDisks(
+            cluster_id=CLUSTER_ID,
+            failures=self.failures,
+            metadata_dir=self.dirs[0],
+            logs=self.logs,
+        )
+        self.parts: BrokerParts = build_parts(self.config, self.around, self.disks, (), self.tasks)
+        self.door = KafkaServer(host="127.0.0.1", port=0, handler=self._handle)
+        self._connections: list[KafkaConnection] = []
+
+    async def _handle(
+        self, header: RequestHeader, body: Message, _peer: ConnectionInfo
+    ) -> Message | None:
+        return await self.parts.apis.handle(LISTENER, header, body)
+
+    def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:
+        return RegisterBrokerRecord(
+            broker_id=self.broker_id,
+            broker_epoch=BrokerEpoch(-1),
+            incarnation_id=Uuid(bytes([self.broker_id]) * 16),
+            listeners=(Listener(name=LISTENER, host="127.0.0.1", port=self.door.port),),
+            rack=None,
+            fenced=fenced,
+            in_controlled_shutdown=False,
+            log_dirs=tuple(log_dir.directory_id for log_dir in self.dirs if log_dir.is_online),
+        )
+
+    def replay(self, *records: Record) -> None:
+        """Let the broker follow one more entry of the metadata, without waiting for disks."""
+        state, delta = self.parts.cache.state, MetadataDelta()
+        state.replay(records, offset=state.offset + 1, epoch=1, delta=delta)
+        self.parts.publisher.publish(delta)
+
+    async def follow(self, *records: Record) -> None:
+        """:meth:`replay`, and wait until the disks have done their part."""
+        self.replay(*records)
+        await self.parts.publisher.disk_work_done()
+
+    async def connect(self) -> KafkaConnection:
+        connection = await KafkaConnection.connect(
+            "127.0.0.1", self.door.port, client_id="test", timeout_ms=TIMEOUT_MS
+        )
+        self._connections.append(connection)
+        return connection
+
+    async def ask(self, body: Message, version: int | None = None) -> Any:
+        """One request on a connection of its own."""
+        connection = await self.connect()
+        return await connection.request(body, timeout_ms=TIMEOUT_MS, version=version)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self.parts.hosted.close()
+        await self.door.close(timeout_ms=1_000)
+        self.parts.fetchers.close()
+        await self.parts.publisher.close()
+        await self.parts.assignments.close()
+        await self.tasks.close()
+        self.parts.channel.close()
+        await self.logs.close(broker_epoch=1)
+
+
+def accept(request: RpcRequest) -> RpcResponse:
+    """A controller that agrees to everything."""
+    match request:
+        case AssignReplicasToDirsRequest():
+            return AssignReplicasToDirsResponse()
+        case AllocateProducerIdsRequest():
+            return AllocateProducerIdsResponse(producer_id_start=5_000, producer_id_count=2)
+        case AlterPartitionRequest():
+            return AlterPartitionResponse(
+                partitions=tuple(
+                    AlteredPartition(
+                        topic_id=wish.topic_id,
+                        partition=wish.partition,
+                        leader=request.broker_id,
+                        leader_epoch=wish.leader_epoch,
+                        partition_epoch=PartitionEpoch(wish.partition_epoch + 1),
+                        isr=wish.isr,
+                    )
+                    for wish in request.partitions
+                )
+            )
+        case _:
+            raise AssertionError(f"nobody answers {request.api}")
+
+
+@contextlib.asynccontextmanager
+async def brokers(
+    count: int = 1,
+    *vfss: MemVfs | FaultVfs,
+    answer: Any = accept,
+    opens: bool = True,
+    **overrides: str,
+) -> AsyncIterator[list[BrokerRig]]:
+    """Brokers 1 to ``count`` that know each other; ``vfss`` are the first one's directories.
+
+    Without ``opens`` their logs are loaded, but the metadata has no effect on them yet.
+    """
+    controller = ScriptedController(answer)
+    keys = {key.replace("_", "."): value for key, value in overrides.items()}
+    rigs: list[BrokerRig] = []
+    async with serving(controller):
+        for broker_id in range(1, count + 1):
+            disks = vfss if vfss and broker_id == 1 else (MemVfs(), MemVfs())
+            rigs.append(BrokerRig(broker_id, disks, controller, keys))
+        try:
+            for rig in rigs:
+                await rig.door.start()
+            for rig in rigs:
+                await rig.logs.load()
+                rig.replay(*(other.registration() for other in rigs))
+                if opens:
+                    rig.parts.publisher.open()
+            yield rigs
+        finally:
+            for rig in rigs:
+                await rig.close()
+
+
+def produce(
+    records: bytes | None, *, acks: int = -1, tp: TopicPartition = TP, timeout_ms: int = 1_000
+) -> Message:
+    kind = message("ProduceRequest")
+    request: Message = kind(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            kind.TopicProduceData(
+                name=tp.topic,
+                partition_data=[kind.PartitionProduceData(index=tp.partition, records=records)],
+            )
+        ],
+    )
+    return request
+
+
+def fetch(
+    offset: int = 0,
+    *,
+    tp: TopicPartition = TP,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    **more: Any,
+) -> Message:
+    kind = message("FetchRequest")
+    request: Message = kind(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        topics=[
+            kind.FetchTopic(
+                topic=tp.topic,
+                partitions=[
+                    kind.FetchPartition(
+                        partition=tp.partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=1 << 20,
+                        **more,
+                    )
+                ],
+            )
+        ],
+    )
+    return request
+
+
+def only(response: Any) -> Any:
+    """The one partition's part of a Produce or Fetch response."""
+    (topic_part,) = response.responses
+    parts = getattr(topic_part, "partition_responses", None)
+    (part,) = topic_part.partitions if parts is None else parts
+    return part

@@ -1,0 +1,119 @@
+"""A follower's fetches as the leader answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerEpoch
+from kraftjbod.protocol.kafka_codec import message
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import TOPIC_ID, BrokerRig, brokers, partition, produce, topic
+
+KIND = message("FetchRequest")
+VERSION = 16
+
+
+def request(*offsets: int, session: tuple[int, int] = (0, 0), forget: Any = (), **more: Any) -> Any:
+    """Partition i from ``offsets[i]`` on, asked by broker 2."""
+    wait_ms = more.pop("max_wait_ms", 0)
+    return KIND(
+        replica_state=KIND.ReplicaState(replica_id=2, replica_epoch=BrokerEpoch(-1)),
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[
+            KIND.FetchTopic(
+                topic_id=TOPIC_ID,
+                partitions=[
+                    KIND.FetchPartition(
+                        partition=i, fetch_offset=offset, partition_max_bytes=1000, **more
+                    )
+                    for i, offset in enumerate(offsets)
+                ],
+            )
+        ],
+        forgotten_topics_data=[KIND.ForgottenTopic(topic_id=TOPIC_ID, partitions=list(forget))],
+    )
+
+
+def told(response: Any) -> dict[int, Any]:
+    return {p.partition_index: p for t in response.responses for p in t.partitions}
+
+
+async def lead_two(rig: BrokerRig) -> None:
+    await rig.follow(topic(), *(partition(i, replicas=(1, 2)) for i in (0, 1)))
+
+
+async def test_only_what_has_news_is_told_after_the_first_fetch():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        assert sorted(told(first)) == [0, 1]
+        assert (await rig.ask(produce(batch(), acks=1), 9)).responses
+        again = await rig.ask(request(session=(first.session_id, 1)), VERSION)
+        assert {i: len(p.records) > 0 for i, p in told(again).items()} == {0: True}
+        quiet = await rig.ask(request(session=(first.session_id, 2)), VERSION)
+        assert told(quiet) == {}
+
+
+async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        producing = asyncio.create_task(rig.ask(produce(batch(2)), 9))
+        second = await rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
+        assert len(told(second)[0].records)
+        third = await rig.ask(request(2, session=(first.session_id, 2)), VERSION)
+        assert told(third)[0].high_watermark == 2
+        assert (await producing).responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_forgotten_partition_is_not_told_of():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        await rig.ask(produce(batch(), acks=1), 9)
+        second = await rig.ask(request(session=(first.session_id, 1), forget=[0]), VERSION)
+        assert told(second) == {}
+
+
+async def test_a_diverging_log_is_told_where_to_cut():
+    """KIP-595: the follower's last epoch ended earlier here."""
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        await rig.ask(produce(batch(2), acks=1), 9)
+        rig.replay(partition(0, replicas=(1, 2), epoch=4))
+        response = await rig.ask(request(5, current_leader_epoch=4, last_fetched_epoch=3), VERSION)
+        diverging = told(response)[0].diverging_epoch
+        assert (diverging.epoch, diverging.end_offset) == (0, 2)
+
+
+async def test_errors_and_unknown_topics_are_told_at_once():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        stale = await rig.ask(request(0, current_leader_epoch=9, max_wait_ms=60_000), VERSION)
+        assert told(stale)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        other = request(0, max_wait_ms=60_000)
+        other.topics[0].topic_id = b"?" * 16
+        assert told(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_lost_session_is_told_as_such():
+    async with brokers() as (rig,):
+        response = await rig.ask(request(session=(77, 3)), VERSION)
+        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_losing_the_leadership_ends_a_wait():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        waiting = asyncio.create_task(
+            rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
+        )
+        await asyncio.sleep(0.05)
+        rig.replay(partition(0, replicas=(1, 2), leader=2, epoch=1))
+        assert told(await waiting)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,102 @@
+"""In-sync sets: who is wanted in and out, and how the wish is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.protocol.rpc_messages import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import TP, BrokerRig, accept, brokers, partition, produce, topic
+
+
+def wishes(rig: BrokerRig) -> list[tuple[BrokerId, ...]]:
+    return [
+        wish.isr
+        for request in rig.controller.seen
+        if isinstance(request, AlterPartitionRequest)
+        for wish in request.partitions
+    ]
+
+
+def isr(rig: BrokerRig) -> tuple[BrokerId, ...]:
+    replica = rig.parts.hosted.get(TP)
+    assert replica is not None and replica.partition is not None
+    return replica.partition.isr
+
+
+async def test_a_follower_that_has_caught_up_is_let_in():
+    async with brokers(2) as rigs:
+        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        while isr(rigs[0]) != (1, 2):
+            await asyncio.sleep(0.005)
+        assert wishes(rigs[0])[0] == (1, 2)
+
+
+async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed():
+    async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
+        rig.tasks.start(rig.parts.isr.run(), "isr")
+        rig.tasks.start(rig.parts.isr.watch(), "watch")
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        written = await rig.ask(produce(batch(), timeout_ms=60_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert isr(rig) == (1,)
+
+
+async def test_a_follower_that_was_refused_once_is_found_by_looking():
+    """It is caught up and idle, so no fetch of its own will tell."""
+    refused = [True]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, AlterPartitionRequest) and refused:
+            refused.clear()
+            wish = request.partitions[0]
+            return AlterPartitionResponse(
+                partitions=(
+                    AlteredPartition(
+                        topic_id=wish.topic_id,
+                        partition=wish.partition,
+                        error_code=ErrorCode.INELIGIBLE_REPLICA,
+                    ),
+                )
+            )
+        return accept(request)
+
+    async with brokers(2, answer=answer, replica_lag_time_max_ms="100") as rigs:
+        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        rigs[0].tasks.start(rigs[0].parts.isr.watch(), "watch")
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        while isr(rigs[0]) != (1, 2):
+            await asyncio.sleep(0.005)
+        assert len(wishes(rigs[0])) == 2
+
+
+async def test_a_wish_that_was_not_delivered_is_sent_again():
+    fails = [True]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, AlterPartitionRequest) and fails:
+            fails.clear()
+            raise OperatingError("not now", code=ErrorCode.STALE_BROKER_EPOCH)
+        return accept(request)
+
+    async with brokers(2, answer=answer) as rigs:
+        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        with capture_logs() as told:
+            for rig in rigs:
+                await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            while isr(rigs[0]) != (1, 2):
+                await asyncio.sleep(0.005)
+        assert "alter_partition_failed" in [line["event"] for line in told]

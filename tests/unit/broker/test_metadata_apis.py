@@ -1,0 +1,93 @@
+"""Metadata and DescribeCluster over a real door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import TOPIC_ID, accept, brokers, dir_of, partition, topic
+
+KIND = message("MetadataRequest")
+
+
+def asking(*names: str | None, **more: Any) -> Any:
+    return KIND(topics=[KIND.MetadataRequestTopic(name=name) for name in names], **more)
+
+
+async def test_a_topic_with_its_leader_replicas_and_offline_replicas():
+    """KIP-858, "Metadata caching": a lost directory makes its replica offline."""
+    async with brokers(2) as (rig, _):
+        await rig.follow(topic(), partition(replicas=(1, 2), directories=[dir_of(1, 1), LOST_DIR]))
+        response = await rig.ask(asking("t"))
+        (told,) = response.topics
+        (part,) = told.partitions
+        assert (told.name, told.topic_id) == ("t", TOPIC_ID)
+        assert (part.leader_id, part.replica_nodes, part.offline_replicas) == (1, [1, 2], [2])
+        assert sorted(b.node_id for b in response.brokers) == [1, 2]
+        assert response.controller_id == 1
+
+
+async def test_all_topics_by_null_and_one_by_its_id():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        assert [t.name for t in (await rig.ask(KIND(topics=None))).topics] == ["t"]
+        by_id = KIND(topics=[KIND.MetadataRequestTopic(name=None, topic_id=TOPIC_ID)])
+        assert [t.name for t in (await rig.ask(by_id)).topics] == ["t"]
+        unknown = KIND(topics=[KIND.MetadataRequestTopic(name=None, topic_id=b"?" * 16)])
+        assert (await rig.ask(unknown)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_an_answer_shows_a_change_at_once():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        assert (await rig.ask(asking("t"))).topics[0].partitions[0].leader_epoch == 0
+        await rig.follow(partition(leader=-1, epoch=3))
+        part = (await rig.ask(asking("t"))).topics[0].partitions[0]
+        assert (part.leader_epoch, part.leader_id) == (3, -1)
+        assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, CreateTopicsRequest):
+            refused = ErrorCode.INVALID_TOPIC_EXCEPTION
+            return CreateTopicsResponse(
+                topics=tuple(
+                    CreatedTopic(
+                        name=t.name,
+                        error_code=refused if t.name == "bad name" else ErrorCode.NONE,
+                    )
+                    for t in request.topics
+                )
+            )
+        return accept(request)
+
+    async with brokers(answer=answer) as (rig,):
+        told = await rig.ask(asking("absent", allow_auto_topic_creation=False))
+        assert told.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert rig.controller.seen == []
+        told = await rig.ask(asking("absent", "bad name"))
+        assert [t.error_code for t in told.topics] == [
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
+
+
+async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
+    kind = message("DescribeClusterRequest")
+    async with brokers(2) as (rig, other):
+        rig.replay(other.registration(fenced=True))
+        described = await rig.ask(kind())
+        assert [b.broker_id for b in described.brokers] == [1]
+        described = await rig.ask(kind(include_fenced_brokers=True))
+        assert [(b.broker_id, b.is_fenced) for b in described.brokers] == [(1, False), (2, True)]
+        assert (await rig.ask(kind(endpoint_type=2))).error_code == ErrorCode.INVALID_REQUEST

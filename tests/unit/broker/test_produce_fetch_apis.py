@@ -1,0 +1,157 @@
+"""Produce and Fetch over a real door, on memory disks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+from tests.faults.rig import batch, headers_of
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    brokers,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+
+BY_NAME = 12
+
+
+async def test_what_is_produced_is_fetched():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        written = only(await rig.ask(produce(batch(3) + batch(2)), BY_NAME))
+        assert (written.error_code, written.base_offset) == (0, 0)
+        read = only(await rig.ask(fetch(), BY_NAME))
+        assert (read.error_code, read.high_watermark, read.log_start_offset) == (0, 5, 0)
+        assert [h.base_offset for h in headers_of(read.records)] == [0, 3]
+
+
+async def test_topics_are_named_by_id_in_new_versions():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        request = produce(batch())
+        request.topic_data[0].topic_id = topic().topic_id
+        assert only(await rig.ask(request, 13)).error_code == 0
+        request = fetch()
+        request.topics[0].topic_id = topic().topic_id
+        assert only(await rig.ask(request, 16)).records
+        request.topics[0].topic_id = b"?" * 16
+        assert only(await rig.ask(request, 16)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_each_partition_has_an_error_of_its_own():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        request = produce(batch())
+        request.topic_data += produce(batch(), tp=TopicPartition("absent", 0)).topic_data
+        response = await rig.ask(request, BY_NAME)
+        codes = [t.partition_responses[0].error_code for t in response.responses]
+        assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_records_that_are_damaged_are_refused():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        damaged = bytearray(batch())
+        damaged[-1] ^= 1
+        assert only(await rig.ask(produce(bytes(damaged)), 9)).error_code == (
+            ErrorCode.CORRUPT_MESSAGE
+        )
+        assert only(await rig.ask(produce(None), 9)).error_code == ErrorCode.INVALID_RECORD
+
+
+async def test_meaningless_acks_and_transactions_are_refused():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        bad = only(await rig.ask(produce(batch(), acks=2), BY_NAME))
+        assert bad.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        request = produce(batch())
+        request.transactional_id = "tx"
+        assert only(await rig.ask(request, BY_NAME)).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_acks_0_gets_no_answer_and_writes():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        connection = await rig.connect()
+        assert (
+            await connection.request(produce(batch(), acks=0), timeout_ms=1000, version=9) is None
+        )
+        answered = only(
+            await connection.request(produce(batch(), acks=1), timeout_ms=1000, version=9)
+        )
+        assert answered.base_offset == 1
+
+
+async def test_a_fetch_waits_for_bytes_and_ends_when_they_come():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
+        while not len(rig.parts.hosted.consumer_fetches):
+            await asyncio.sleep(0)
+        await rig.ask(produce(batch()), BY_NAME)
+        assert only(await waiting).records
+
+
+async def test_a_fetch_without_news_ends_at_its_deadline():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        read = only(await rig.ask(fetch(max_wait_ms=1), BY_NAME))
+        assert (read.error_code, bytes(read.records)) == (0, b"")
+
+
+async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit():
+    """KIP-74."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(body=b"x" * 500)), BY_NAME)
+        request = fetch()
+        request.max_bytes = 10
+        assert len(only(await rig.ask(request, BY_NAME)).records) > 500
+
+
+async def test_an_offset_outside_of_the_log_is_told_at_once():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        read = only(await rig.ask(fetch(7, max_wait_ms=60_000), BY_NAME))
+        assert read.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_consumers_get_no_sessions():
+    async with brokers() as (rig,):
+        request = fetch()
+        request.session_id, request.session_epoch = 5, 3
+        response = await rig.ask(request, BY_NAME)
+        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_an_idempotent_retry_is_answered_with_its_first_offset():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        records = batch(2, producer=(9, 0, 0))
+        first = only(await rig.ask(produce(records), BY_NAME))
+        again = only(await rig.ask(produce(records), BY_NAME))
+        assert (first.base_offset, again.base_offset, again.error_code) == (0, 0, 0)
+        gap = only(await rig.ask(produce(batch(1, producer=(9, 0, 7))), BY_NAME))
+        assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
+        sick.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"})))
+        try:
+            request = produce(batch())
+            request.topic_data += produce(batch(), tp=TopicPartition(TP.topic, 1)).topic_data
+            response = await rig.ask(request, BY_NAME)
+            codes = [t.partition_responses[0].error_code for t in response.responses]
+            assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        finally:
+            sick.clear()

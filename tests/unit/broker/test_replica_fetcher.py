@@ -1,0 +1,92 @@
+"""Following a leader: over real doors, between two brokers on memory disks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from structlog.testing import capture_logs
+
+from tests.faults.rig import batch, headers_of
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+def end(rig: BrokerRig) -> int:
+    handle = rig.logs.get(TP)
+    return -1 if handle is None else handle.log_end_offset
+
+
+def both(rigs: list[BrokerRig], **how: object) -> None:
+    for rig in rigs:
+        rig.replay(partition(replicas=(1, 2), **how))  # type: ignore[arg-type]  # passed on as is
+
+
+async def host(rigs: list[BrokerRig]) -> None:
+    for rig in rigs:
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+
+
+async def test_acks_all_is_answered_once_the_follower_has_the_records():
+    async with brokers(2) as rigs:
+        await host(rigs)
+        written = await rigs[0].ask(produce(batch(3)), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert end(rigs[1]) == 3
+        await rigs[0].ask(produce(batch(1)), 9)
+        replica = rigs[1].parts.hosted.get(TP)
+        assert replica is not None and replica.partition is not None
+        await until(lambda: replica.partition is not None and replica.partition.high_watermark == 4)
+
+
+async def test_a_follower_cuts_what_the_leader_does_not_have():
+    """Broker 2 led alone for a while; what only it has goes when broker 1 leads again."""
+    async with brokers(2) as rigs:
+        await host(rigs)
+        await rigs[0].ask(produce(batch(2)), 9)
+        rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        await rigs[1].ask(produce(batch(3), acks=1), 9)
+        assert end(rigs[1]) == 5
+        both(rigs, leader=1, epoch=2)
+        await until(lambda: end(rigs[1]) == 2)
+        await rigs[0].ask(produce(batch(1)), 9)
+        handle = rigs[1].logs.get(TP)
+        assert handle is not None
+        read = await handle.read(0, 1 << 20, 100, True)
+        assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
+
+
+async def test_a_follower_far_behind_starts_where_the_leaders_log_starts():
+    async with brokers(2) as rigs:
+        await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        leader = rigs[0].logs.get(TP)
+        assert leader is not None
+        await leader.truncate_fully_and_start_at(100)
+        with capture_logs() as told:
+            await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            await until(lambda: end(rigs[1]) == 100)
+        assert "replica_starts_anew" in [line["event"] for line in told]
+
+
+async def test_a_leader_that_cannot_be_reached_is_asked_again():
+    async with brokers(2) as rigs:
+        await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await rigs[0].door.close(timeout_ms=100)
+        with capture_logs() as told:
+            await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            await until(lambda: [t["event"] for t in told].count("replica_fetch_failed") >= 2)
+
+
+async def test_a_new_replica_joins_a_poll_that_is_under_way():
+    async with brokers(2, replica_fetch_wait_max_ms="29000") as rigs:
+        await host(rigs)
+        await rigs[0].ask(produce(batch(1)), 9)
+        for rig in rigs:
+            await rig.follow(partition(1, replicas=(1, 2)))
+        other = TP._replace(partition=1)
+        written = await rigs[0].ask(produce(batch(1), tp=other, timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0

@@ -1,0 +1,184 @@
+"""What metadata makes of this broker's replicas, and what a dead directory leaves of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId
+from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
+from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+
+UNKNOWN_DIR = DirectoryId(b"u" * 16)
+
+
+def assigned(rig: BrokerRig) -> list[DirectoryId]:
+    return [
+        directory.directory_id
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    ]
+
+
+async def test_a_replica_is_made_where_metadata_says():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == []
+
+
+async def test_a_replica_without_a_directory_is_placed_and_reported():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_a_deleted_topic_is_gone_at_once_and_may_come_again():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        again = TopicId(b"2" * 16)
+        await rig.follow(
+            RemoveTopicRecord(topic_id=topic().topic_id),
+            topic(topic_id=again),
+            partition(topic_id=again),
+        )
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert (handle.topic_id, handle.log_end_offset) == (again, 0)
+
+
+async def test_a_topics_own_limits_hold_from_the_next_request_on():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.follow(
+            ConfigRecord(
+                resource_type=ResourceType.TOPIC,
+                resource_name="t",
+                name="max.message.bytes",
+                value="10",
+            )
+        )
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_them():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        producing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
+        fetching = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), 12))
+        while not (len(rig.parts.hosted.produces) and len(rig.parts.hosted.consumer_fetches)):
+            await asyncio.sleep(0.001)
+        rig.dirs[0].go_offline("test")
+        lost = rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert [replica.topic_partition for replica in lost] == [TP]
+        assert rig.parts.replicas.leads_any(lost)
+        assert only(await producing).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert only(await fetching).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_replica():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        rig.dirs[0].go_offline("test")
+        await rig.follow(partition(replicas=(1, 2), epoch=1))
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        sick.inject(Fault(path="*/t-0*"))
+        with capture_logs() as told:
+            await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+            if rig.dirs[0].is_online:
+                return  # The other one had more room.
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        assert "replica_creation_failed" in [line["event"] for line in told]
+
+
+async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew():
+    """KIP-858: the healthy disks must not fill with copies of what the dead one holds."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[UNKNOWN_DIR]))
+        rig.dirs[0].go_offline("test")
+        rig.logs.drop(rig.dirs[0])
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+        assert rig.logs.get(TP) is None
+        assert "replica_awaits_offline_dir" in [line["event"] for line in told]
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_an_in_sync_replica_without_a_directory_is_reported_lost():
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[UNASSIGNED_DIR]))
+        rig.dirs[0].go_offline("test")
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR]
+
+
+async def test_copies_nobody_knows_are_set_aside_and_never_served():
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+    with capture_logs() as told:
+        async with brokers(1, *disks) as (rig,):
+            await rig.parts.publisher.disk_work_done()
+            assert rig.logs.handles() == []
+    assert "stray_replica_set_aside" in [line["event"] for line in told]
+
+
+async def test_a_removal_from_a_dying_directory_is_only_told():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.dirs[0].go_offline("test")
+        with capture_logs() as told:
+            await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
+        assert "replica_removal_failed" in [line["event"] for line in told]
+
+
+async def test_of_two_copies_the_one_that_metadata_names_is_served():
+    disks = (MemVfs(), MemVfs())
+    for n in (1, 2):
+        async with brokers(1, *disks, opens=False) as (rig,):
+            await rig.logs.create(TP, topic().topic_id, dir_of(1, n))
+            if n == 1:
+                disks[0].rename("/d1/t-0", "/d1/hidden")
+    disks[0].rename("/d1/hidden", "/d1/t-0")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        assert list(rig.logs.duplicates) == [TP]
+        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
+        await rig.parts.replicas.resolve_duplicates()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]

@@ -1,0 +1,122 @@
+"""Admin requests on their way to the controller, and producer ids."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    GrownTopic,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import TOPIC_ID, accept, brokers
+
+CREATE, DELETE = message("CreateTopicsRequest"), message("DeleteTopicsRequest")
+GROW, INIT = message("CreatePartitionsRequest"), message("InitProducerIdRequest")
+
+
+def answer(request: RpcRequest) -> RpcResponse:
+    match request:
+        case CreateTopicsRequest():
+            return CreateTopicsResponse(
+                topics=tuple(
+                    CreatedTopic(name=t.name, topic_id=TOPIC_ID, num_partitions=t.num_partitions)
+                    for t in request.topics
+                )
+            )
+        case DeleteTopicsRequest():
+            return DeleteTopicsResponse(
+                topics=tuple(DeletedTopic(name=t.name, topic_id=TOPIC_ID) for t in request.topics)
+            )
+        case CreatePartitionsRequest():
+            return CreatePartitionsResponse(
+                topics=tuple(GrownTopic(name=t.name) for t in request.topics)
+            )
+        case _:
+            return accept(request)
+
+
+async def test_topics_are_created_and_a_name_given_twice_is_refused():
+    def asked(name: str) -> object:
+        return CREATE.CreatableTopic(name=name, num_partitions=3, replication_factor=1)
+
+    async with brokers(answer=answer) as (rig,):
+        response = await rig.ask(CREATE(topics=[asked("a"), asked("b"), asked("b")]))
+        assert {t.name: t.error_code for t in response.topics} == {
+            "a": 0,
+            "b": ErrorCode.INVALID_REQUEST,
+        }
+        assert response.topics[0].num_partitions == 3
+
+
+async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones():
+    async with brokers(answer=answer) as (rig,):
+        old = await rig.ask(DELETE(topic_names=["a"]), 3)
+        new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")]))
+        assert [r.responses[0].error_code for r in (old, new)] == [0, 0]
+
+
+async def test_partitions_are_added():
+    async with brokers(answer=answer) as (rig,):
+        request = GROW(topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)])
+        assert [r.name for r in (await rig.ask(request)).results] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CREATE(topics=[CREATE.CreatableTopic(name="a")], timeout_ms=1000),
+        DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=1000),
+        GROW(topics=[GROW.CreatePartitionsTopic(name="a", assignments=None)], timeout_ms=1000),
+    ],
+    ids=["create", "delete", "grow"],
+)
+async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object):
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("no", code=ErrorCode.POLICY_VIOLATION)
+
+    async with brokers(answer=refuse) as (rig,):
+        response = await rig.ask(request_)  # type: ignore[arg-type]  # a Message of either kind
+        told = getattr(response, "topics", None) or getattr(response, "responses", None)
+        (one,) = told or response.results
+        assert (one.name, one.error_code) == ("a", ErrorCode.POLICY_VIOLATION)
+
+
+async def test_every_producer_gets_an_id_of_its_own_from_blocks():
+    blocks = iter([5_000, 9_000])
+
+    def count_blocks(request: RpcRequest) -> RpcResponse:
+        block = accept(request)
+        return block.model_copy(update={"producer_id_start": next(blocks)})
+
+    async with brokers(answer=count_blocks) as (rig,):
+        ids = [(await rig.ask(INIT(transactional_id=None))).producer_id for _ in range(3)]
+        assert ids == [5_000, 5_001, 9_000]
+
+
+async def test_transactions_are_refused_and_told():
+    async with brokers() as (rig,):
+        with capture_logs() as told:
+            response = await rig.ask(INIT(transactional_id="tx"))
+        assert (response.error_code, response.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+        assert "transactional_id_refused" in [line["event"] for line in told]
+
+
+async def test_no_controller_means_ask_again():
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("no", code=ErrorCode.STALE_BROKER_EPOCH)
+
+    async with brokers(answer=refuse) as (rig,):
+        response = await rig.ask(INIT(transactional_id=None))
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
