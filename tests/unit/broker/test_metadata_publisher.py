@@ -1,1 +1,45 @@
-"""Being written by the test engineer right now; please do not write it too."""
+"""The order in which a change of the metadata takes effect."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import TP, brokers, dir_of, partition, topic
+
+
+async def test_nothing_takes_effect_before_the_logs_are_loaded():
+    async with brokers(opens=False) as (rig,):
+        await rig.follow(topic(), partition())
+        assert rig.logs.get(TP) is None
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert rig.logs.get(TP) is not None
+
+
+async def test_a_configuration_holds_for_the_logs_of_the_same_change():
+    async with brokers() as (rig,):
+        value = ConfigRecord(
+            resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="5"
+        )
+        await rig.follow(topic(), value, partition())
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.config.retention_ms == 5
+
+
+async def test_a_directory_that_hangs_holds_up_no_other():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        sick.inject(Fault(effect=Effect.NEVER, path="*/t-0*"))
+        try:
+            rig.replay(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+            other = rig.parts.hosted.get(TopicPartition("t", 1))
+            assert other is not None
+            while other.handle is None:
+                await asyncio.sleep(0.001)
+            assert rig.logs.get(TP) is None
+        finally:
+            sick.clear()
