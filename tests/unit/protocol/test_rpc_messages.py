@@ -1,0 +1,196 @@
+"""Bodies of the RPC: what every one of them names, what they refuse, what they forgive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
+from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol.rpc_messages import (
+    MAX_DIRECTORIES,
+    REQUESTS,
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    CreatedTopic,
+    DeletedTopic,
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    NewTopic,
+    RefusedAssignment,
+    RpcBody,
+    RpcRequest,
+    RpcResponse,
+    TopicRef,
+)
+
+HEARTBEAT = {
+    "broker_id": 1,
+    "broker_epoch": 5,
+    "current_metadata_offset": 9,
+    "want_fence": False,
+    "want_shut_down": False,
+}
+REGISTRATION = {
+    "broker_id": 3,
+    "cluster_id": "c",
+    "incarnation_id": bytes(range(16)),
+    "listeners": [{"name": "PLAINTEXT", "host": "h", "port": 9092}],
+}
+WISH = {
+    "topic_id": b"t" * 16,
+    "partition": 0,
+    "leader_epoch": 1,
+    "partition_epoch": 2,
+    "isr": [1, 2],
+    "isr_broker_epochs": [7, -1],
+}
+POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
+
+
+def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
+    """The classes of the module under ``base``, ``base`` itself left out."""
+    return [
+        kind
+        for kind in vars(rpc_messages).values()
+        if isinstance(kind, type) and issubclass(kind, base) and kind not in (base, RpcBody)
+    ]
+
+
+def test_every_request_is_known_to_the_door_by_its_own_name() -> None:
+    assert set(REQUESTS.values()) == set(defined(RpcRequest))
+    for api, request in REQUESTS.items():
+        assert request.api == api
+        assert request.__name__ == f"{api}Request"
+        assert request.version >= 0
+        assert request.Response.__name__ == f"{api}Response"
+
+
+def test_every_response_answers_exactly_one_request() -> None:
+    answers = [request.Response for request in REQUESTS.values()]
+    assert len(set(answers)) == len(answers)
+    assert set(answers) == set(defined(RpcResponse))
+
+
+@pytest.mark.parametrize("kind", defined(RpcBody))
+def test_bodies_are_immutable_and_forgive_fields_of_newer_peers(kind: type[RpcBody]) -> None:
+    assert kind.model_config["frozen"]
+    assert kind.model_config["extra"] == "ignore"
+
+
+def test_what_was_said_is_heard_in_the_house_s_own_types() -> None:
+    heard = BrokerRegistrationRequest.model_validate(
+        {**REGISTRATION, "log_dirs": [b"d" * 16], "rack": "r", "invented_later": 1}
+    )
+    assert type(heard.incarnation_id) is Uuid
+    assert [type(log_dir) for log_dir in heard.log_dirs] == [DirectoryId]
+    assert heard.previous_broker_epoch == -1
+    assert not hasattr(heard, "invented_later")
+    with pytest.raises(ValidationError):
+        heard.rack = "other"  # type: ignore[misc]  # That is what is tested.
+
+
+@pytest.mark.parametrize("value", ["AAAAAAAAAAAAAAAAAAAAAA", b"short", b"x" * 17, None, 7])
+def test_an_id_is_sixteen_bytes(value: object) -> None:
+    with pytest.raises(ValidationError):
+        BrokerRegistrationRequest.model_validate({**REGISTRATION, "incarnation_id": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "sound", "wrong"),
+    [
+        (BrokerHeartbeatRequest, HEARTBEAT, {"broker_id": -1}),
+        (BrokerHeartbeatRequest, HEARTBEAT, {"current_metadata_offset": -2}),
+        (
+            BrokerHeartbeatRequest,
+            HEARTBEAT,
+            {"offline_log_dirs": [b"d" * 16] * (MAX_DIRECTORIES + 1)},
+        ),
+        (BrokerRegistrationRequest, REGISTRATION, {"listeners": []}),
+        (
+            BrokerRegistrationRequest,
+            REGISTRATION,
+            {"listeners": [{"name": "P", "host": "h", "port": 1}] * 17},
+        ),
+        (
+            BrokerRegistrationRequest,
+            REGISTRATION,
+            {"listeners": [{"name": "P", "host": "h", "port": 65_536}]},
+        ),
+        (FetchMetadataRequest, POLL, {"max_wait_ms": 60_001}),
+        (FetchMetadataRequest, POLL, {"max_bytes": 0}),
+        (FetchMetadataRequest, POLL, {"snapshot_position": -1}),
+    ],
+)
+def test_values_outside_of_their_limits_are_refused(
+    kind: type[RpcBody], sound: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    kind.model_validate(sound)
+    with pytest.raises(ValidationError):
+        kind.model_validate({**sound, **wrong})
+
+
+def test_a_request_says_everything_it_is_about() -> None:
+    for kind, sound in (
+        (BrokerHeartbeatRequest, HEARTBEAT),
+        (BrokerRegistrationRequest, REGISTRATION),
+        (FetchMetadataRequest, POLL),
+    ):
+        for name in sound:
+            with pytest.raises(ValidationError, match=name):
+                kind.model_validate({key: sound[key] for key in sound if key != name})
+
+
+def test_nested_bodies_there_and_back() -> None:
+    wishes = AlterPartitionRequest.model_validate(
+        {"broker_id": 1, "broker_epoch": 5, "partitions": [WISH]}
+    )
+    assert wishes.partitions[0].isr == (1, 2)
+    assert type(wishes.partitions[0].topic_id) is TopicId
+    assert AlterPartitionRequest.model_validate(wishes.model_dump()) == wishes
+    refusal = AssignReplicasToDirsResponse(
+        refused=(
+            RefusedAssignment(
+                topic_id=TopicId(b"t" * 16), partition=3, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+            ),
+        )
+    )
+    heard = AssignReplicasToDirsResponse.model_validate(refusal.model_dump())
+    assert heard.refused[0].error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    assignment = AssignReplicasToDirsRequest.model_validate(
+        {
+            "broker_id": 1,
+            "broker_epoch": 5,
+            "directories": [
+                {
+                    "directory_id": b"d" * 16,
+                    "topics": [{"topic_id": b"t" * 16, "partitions": [0, 1]}],
+                }
+            ],
+        }
+    )
+    assert assignment.directories[0].topics[0].partitions == (0, 1)
+
+
+def test_what_is_left_out_means_the_usual() -> None:
+    assert AlterPartitionResponse(partitions=()).partitions == ()
+    assert FetchMetadataResponse(high_watermark=-1) == FetchMetadataResponse(
+        high_watermark=-1, entries=(), snapshot_offset=-1, snapshot_next_position=-1
+    )
+    assert NewTopic(name="t") == NewTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments={}, configs={}
+    )
+    assert TopicRef().name is None
+    assert CreatedTopic(name="t").error_code is ErrorCode.NONE
+    deleted = DeletedTopic(name=None, topic_id=TopicId(bytes(16)))
+    assert deleted.error_code is ErrorCode.NONE
+    altered = AlteredPartition(topic_id=TopicId(bytes(16)), partition=0)
+    assert (altered.leader, altered.isr) == (-1, ())
