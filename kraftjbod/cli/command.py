@@ -10,8 +10,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -96,6 +97,19 @@ def run(work: Coroutine[Any, Any, None], *, failed: str = "error") -> None:
         # The reader of a pipe has seen enough. Python would complain again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_EXIT_FAILED)
+
+
+def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
+    """Gives a function that counts records, for people who watch standard error.
+
+    :param beside: the tool's other stream; where that is a terminal, a count would be in the way.
+    """
+    if beside.isatty() or not sys.stderr.isatty():
+        return nullcontext(lambda _: None)
+    # rich takes a tenth of a second.
+    from kraftjbod.cli.progress import counter
+
+    return counter(verb)
 
 
 def fail(message: str) -> NoReturn:

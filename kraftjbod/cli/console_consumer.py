@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -16,7 +16,7 @@ import click
 
 from kraftjbod.cli.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.cli.command import connection_options, make_client, parse_pairs, progress, run
 from kraftjbod.cli.console_producer import unescape
 from kraftjbod.cli.consumer import Consumer
 from kraftjbod.core.errors import ErrorCode, KraftJbodError
@@ -178,7 +178,8 @@ class _Reading:
             offsets = await client.retry(lambda: self._offsets(client))
             consumer = Consumer(client, self._topic, offsets)
             try:
-                await self._read(consumer)
+                with progress("read", beside=sys.stdout) as advance:
+                    await self._read(consumer, advance)
             finally:
                 print(f"Processed a total of {self.total} messages", file=sys.stderr)
                 await consumer.close()
@@ -199,11 +200,12 @@ class _Reading:
         timestamp = EARLIEST if self._start == "earliest" else LATEST
         return await list_offsets(client, self._topic, partitions, timestamp)
 
-    async def _read(self, consumer: Consumer) -> None:
+    async def _read(self, consumer: Consumer, advance: Callable[[int], None]) -> None:
         quiet_since = time.monotonic()
         while True:
             arrived = await consumer.poll(min(_POLL_MS, self._timeout_ms or _POLL_MS))
             for fetched in arrived:
+                before = self.total
                 for header, record in fetched:
                     line = self._printer.line(fetched.partition, record, header.timestamp_type)
                     self._out.write(line)
@@ -211,6 +213,7 @@ class _Reading:
                     if self.total == self._max_messages:
                         self._out.flush()
                         return
+                advance(self.total - before)
             now = time.monotonic()
             if arrived:
                 self._out.flush()

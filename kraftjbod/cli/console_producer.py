@@ -11,7 +11,6 @@ import asyncio
 import io
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
@@ -19,7 +18,7 @@ from typing import Any, Final, cast
 import click
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.cli.command import connection_options, make_client, parse_pairs, progress, run
 from kraftjbod.cli.partitioner import partition_of
 from kraftjbod.cli.producer import ACKS_ALL, Producer, now_ms
 from kraftjbod.core.errors import KraftJbodError
@@ -152,7 +151,7 @@ async def _perform(
         batch_bytes = int(settings["batch.size"])
         turn = count()
         number = 1
-        with _progress() as advance:
+        with progress("sent", beside=sys.stdin) as advance:
             async for lines in _chunks_of_lines():
                 now = now_ms()
                 records = [reader.record(line, n, now) for n, line in enumerate(lines, number)]
@@ -204,15 +203,6 @@ async def _chunks_of_lines() -> AsyncIterator[list[bytes]]:
             break
     if rest:
         yield [rest]
-
-
-def _progress() -> AbstractContextManager[Any]:
-    """Gives a function that counts records; shown only to a terminal that does not type them."""
-    if sys.stdin.isatty() or not sys.stderr.isatty():
-        return nullcontext(lambda records: None)
-    from kraftjbod.cli.progress import counter
-
-    return counter("sent")
 
 
 if __name__ == "__main__":
