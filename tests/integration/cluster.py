@@ -212,12 +212,13 @@ class Cluster:
 
     def bugs(self) -> list[str]:
         """Events with a traceback: what a daemon itself calls unexpected."""
-        return [
+        told = [
             f"{daemon.files.name}: {event['event']}\n{event['exception'][-_TOLD_CHARS:]}"
             for daemon in self.local.daemons
             for event in daemon.events()
             if "exception" in event
-        ][:_TOLD_LINES]
+        ]
+        return list(dict.fromkeys(told))
 
     def story(self) -> str:
         """The last lines of every daemon, for a failed test."""

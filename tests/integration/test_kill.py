@@ -8,6 +8,7 @@ import os
 import pytest
 from kafka.errors import KafkaError
 
+from tests.integration import raw
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -16,6 +17,8 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)
 
 PARTITIONS = 6
 CLEAN_MARK = ".kafka_cleanshutdown"
+NOT_ENOUGH_REPLICAS = 19
+MARK = b"refused"
 _numbers = itertools.count()
 
 
@@ -152,6 +155,8 @@ def test_two_of_three_are_killed_and_nobody_acknowledges(cluster: Cluster, topic
         cluster.brokers[1].kill()
         cluster.brokers[3].kill()
         cluster.wait("broker 2 to be alone in every ISR", lambda: _alone(cluster, topic, 2))
+        alone = cluster.brokers[2].address
+        assert raw.produce(alone, topic, raw.batch([MARK]))[0] == NOT_ENOUGH_REPLICAS
         before = load.acked_by_partition()
         cluster.brokers[1].start()
         cluster.brokers[3].start()
