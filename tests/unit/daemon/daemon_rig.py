@@ -1,0 +1,87 @@
+"""A real controller on loopback and formatted disks, for tests of the broker daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.daemon.controller_server import ControllerServer
+from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.storage.vfs import RealVfs
+from tests.faults.rig import CLUSTER_ID, directory_id, format_dir
+from tests.faults.vfs_mem import MemVfs
+
+BROKER_ID = BrokerId(2)
+PATIENCE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def taken_port() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def format_disk(path: Path, number: int, *, cluster_id: str = CLUSTER_ID) -> str:
+    """A directory of broker ``BROKER_ID`` as the storage tool leaves it."""
+    path.mkdir(parents=True)
+    properties = MetaProperties(
+        cluster_id=cluster_id, node_id=BROKER_ID, directory_id=directory_id(number)
+    )
+    write_meta_properties(RealVfs(), str(path), properties)
+    return str(path)
+
+
+def broker_properties(controller_port: int, *log_dirs: str, **more: str) -> dict[str, str]:
+    """Keys of a broker in a hurry; ``more`` with underscores for dots."""
+    return {
+        "process.roles": "broker",
+        "node.id": str(BROKER_ID),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "log.dirs": ",".join(log_dirs),
+        "log.dir.check.interval.ms": "20",
+        "broker.heartbeat.interval.ms": "50",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+def broker_config(controller_port: int, *log_dirs: str, **more: str) -> BrokerConfig:
+    properties = broker_properties(controller_port, *log_dirs, **more)
+    return BrokerConfig.from_properties(properties, source="test", base_dir="/")
+
+
+@contextlib.asynccontextmanager
+async def controller() -> AsyncIterator[int]:
+    """A whole controller with its log in memory; gives its port."""
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    port = free_port()
+    properties = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{port}",
+        "listeners": f"CONTROLLER://127.0.0.1:{port}",
+        "metadata.log.dir": "/d1",
+    }
+    config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
+    server = ControllerServer(config, Surroundings(), vfs)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop()
