@@ -1,0 +1,102 @@
+"""The tools in bin/, as processes, against a real cluster and beside another client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.clients import COMPRESSIONS, read_confluent, write_confluent
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = pytest.mark.process
+
+BIN = Path(__file__).parents[2] / "bin"
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    yield make_shared_cluster()
+
+
+def tool(
+    name: str, cluster: Cluster, *words: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / f"kraftjbod-{name}"), "--bootstrap-server", cluster.bootstrap, *words]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd="/"
+    )
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
+    words = ("--create", "--topic", topic, "--replication-factor", "3")
+    done = tool("topics", cluster, *words, "--partitions", str(partitions))
+    assert (done.returncode, done.stdout) == (0, f"Created topic {topic}.\n"), done.stderr
+
+
+def test_a_topic_from_its_creation_to_its_end(cluster: Cluster) -> None:
+    create(cluster, "whole", 3)
+    shown = tool("topics", cluster, "--describe", "--topic", "whole", "--json")
+    [topic] = json.loads(shown.stdout)["topics"]
+    assert [sorted(p["replicas"]) for p in topic["partitions"]] == [[1, 2, 3]] * 3
+    assert tool("topics", cluster, "--alter", "--topic", "whole", "--partitions", "4").stdout == ""
+    assert "PartitionCount: 4" in tool("topics", cluster, "--describe", "--topic", "whole").stdout
+    again = tool("topics", cluster, "--create", "--topic", "whole")
+    assert again.returncode == 1
+    assert again.stderr == ("Error while executing topic command : Topic 'whole' already exists.\n")
+    assert tool("topics", cluster, "--delete", "--topic", "whole").returncode == 0
+    assert "whole" not in tool("topics", cluster, "--list").stdout.split()
+
+
+def test_lines_in_are_lines_out(cluster: Cluster) -> None:
+    create(cluster, "lines", 3)
+    lines = "".join(f"k{n % 7}\tline {n}\n" for n in range(5000))
+    words = ("--topic", "lines", "--property", "parse.key=true", "--compression-codec", "gzip")
+    sent = tool("console-producer", cluster, *words, stdin=lines)
+    assert (sent.returncode, sent.stderr) == (0, "")
+    words = ("--topic", "lines", "--from-beginning", "--property", "print.key=true")
+    read = tool("console-consumer", cluster, *words, "--max-messages", "5000")
+    assert read.returncode == 0
+    assert read.stderr == "Processed a total of 5000 messages\n"
+    assert sorted(read.stdout.splitlines()) == sorted(lines.splitlines())
+    of_one_key = [line for line in read.stdout.splitlines() if line.startswith("k3\t")]
+    assert of_one_key == [line for line in lines.splitlines() if line.startswith("k3\t")]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_librdkafka_wrote_is_read_however_compressed(
+    cluster: Cluster, compression: str
+) -> None:
+    topic = f"from-librdkafka-{compression}"
+    create(cluster, topic)
+    values = [b"value %d" % n for n in range(100)]
+    write_confluent(cluster.bootstrap, topic, values, compression=compression)
+    words = ("--topic", topic, "--partition", "0", "--offset", "0", "--max-messages", "100")
+    read = tool("console-consumer", cluster, *words)
+    assert read.stdout.encode().splitlines() == values
+
+
+def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
+    for codec in ("none", "gzip"):
+        topic = f"to-librdkafka-{codec}"
+        create(cluster, topic)
+        words = ("--topic", topic, "--compression-codec", codec)
+        assert tool("console-producer", cluster, *words, stdin="a\nb\n").returncode == 0
+        assert read_confluent(cluster.bootstrap, topic, 2) == [b"a", b"b"]
+
+
+def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
+    create(cluster, "sized")
+    tool("console-producer", cluster, "--topic", "sized", stdin="x" * 1000 + "\n")
+    told = tool("log-dirs", cluster, "--describe", "--topic-list", "sized").stdout.splitlines()
+    assert told[1] == "Received log directory information from brokers 1,2,3"
+    brokers = json.loads(told[2])["brokers"]
+    for broker in brokers:
+        assert len(broker["logDirs"]) == 3
+        [replica] = [r for log_dir in broker["logDirs"] for r in log_dir["partitions"]]
+        assert replica["partition"] == "sized-0"
+        assert replica["size"] > 1000
