@@ -58,6 +58,11 @@ class BrokerServer:
         self._is_lost = False
         self._log = get_logger(component="broker_server", broker_id=config.node_id)
 
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of the doors that are open, by listener name."""
+        return {name: door.port for name, door in self._doors.items()}
+
     # --- up --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -93,7 +98,7 @@ class BrokerServer:
         self._is_open.set()
         self._log.info(
             "broker_started",
-            ports={name: door.port for name, door in self._doors.items()},
+            ports=self.ports,
             replicas=len(parts.hosted),
         )
 
