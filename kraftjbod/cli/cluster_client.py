@@ -41,7 +41,6 @@ class BrokerNode:
     node_id: int
     host: str
     port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,6 @@ class PartitionMetadata:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
-    error_code: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,6 @@ class TopicMetadata:
 class ClusterMetadata:
     """What one broker said when asked."""
 
-    cluster_id: str | None = None
     controller_id: int = -1
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -197,13 +194,6 @@ class ClusterClient:
         connection = await self._connection(node.host, node.port)
         return await connection.request(body, timeout_ms=timeout_ms or self.request_timeout_ms)
 
-    async def version_of(self, node_id: int, api_key: int) -> int:
-        """The version of an API that :meth:`request` speaks with a broker."""
-        node = self.metadata.brokers.get(node_id)
-        if node is None:
-            raise ConnectionLostError(f"broker {node_id} is not in the cluster's metadata")
-        return (await self._connection(node.host, node.port)).version_of(api_key)
-
     async def request_any(self, body: Message) -> Any:
         """Ask the first broker that answers.
 
@@ -289,12 +279,9 @@ def may_pass(error: OperatingError) -> bool:
 
 def _read_metadata(response: Any) -> ClusterMetadata:
     return ClusterMetadata(
-        cluster_id=response.cluster_id,
         controller_id=response.controller_id,
         brokers={
-            broker.node_id: BrokerNode(
-                node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
-            )
+            broker.node_id: BrokerNode(node_id=broker.node_id, host=broker.host, port=broker.port)
             for broker in response.brokers
         },
         topics={topic.name: _read_topic(topic) for topic in response.topics},
@@ -315,7 +302,6 @@ def _read_topic(topic: Any) -> TopicMetadata:
                 replicas=tuple(partition.replica_nodes),
                 isr=tuple(partition.isr_nodes),
                 offline_replicas=tuple(partition.offline_replicas),
-                error_code=partition.error_code,
             )
             for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
         },

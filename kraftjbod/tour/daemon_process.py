@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,14 +91,13 @@ class DaemonProcess:
         """The exit code of a child that ended; negative: the signal that ended it."""
         return None if self._child is None else self._child.poll()
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Start the daemon; returns at once."""
         assert not self.is_running, self
         with self.files.telemetry_path.open("ab") as telemetry:
             self._child = subprocess.Popen(  # noqa: S603 - our own words, no shell
                 [*self._privileges.command_prefix, *self._command, str(self.files.config_path)],
                 cwd=PACKAGE_ROOT,
-                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=telemetry,
                 stderr=telemetry,

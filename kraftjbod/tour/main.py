@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     work = {"run": run, "up": up, "stop": stop}[options.action]
     try:
         return asyncio.run(work(options.run_dir, reporter))
-    except KraftJbodError as e:
+    except (KraftJbodError, OSError) as e:
         reporter.trouble(str(e))
     except KeyboardInterrupt:
         reporter.trouble("interrupted")
@@ -123,7 +123,8 @@ async def _clear(run_dir: Path, reporter: Reporter) -> None:
         for log_dir in daemon.files.log_dirs:
             if log_dir.exists():
                 log_dir.chmod(0o755)
-        shutil.rmtree(daemon.files.directory, ignore_errors=True)
+        if daemon.files.directory.exists():
+            shutil.rmtree(daemon.files.directory)
     (cluster.run_dir / "cluster.json").unlink()
 
 

@@ -42,11 +42,19 @@ class MiniBroker:
         self.asked: list[str] = []
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
-        self.server = KafkaServer(host="127.0.0.1", port=0, handler=self._handle)
+        self.server = self._make_server(port=0)
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.server.port}"
+
+    async def start_again(self) -> None:
+        """After a close: the same address, the same topics."""
+        self.server = self._make_server(self.server.port)
+        await self.server.start()
+
+    def _make_server(self, port: int) -> KafkaServer:
+        return KafkaServer(host="127.0.0.1", port=port, handler=self._handle)
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
         topic_id = bytes(15) + bytes([200 - len(self.topics)])

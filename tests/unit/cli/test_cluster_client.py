@@ -6,6 +6,7 @@ import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, parse_bootstrap
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.protocol.kafka_codec import message
 from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 
 NOBODY = "127.0.0.1:1"
@@ -88,13 +89,14 @@ async def test_a_broker_that_metadata_does_not_name_cannot_be_asked() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         with pytest.raises(ConnectionLostError, match="broker 99"):
-            await client.version_of(99, 3)
+            await client.request(99, message("DescribeLogDirsRequest")(topics=None))
 
 
 async def test_a_connection_that_broke_is_opened_again() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
-        first = await client.version_of(BROKER_ID, 3)
-        for connection in list(client._connections.values()):
-            connection.close()
-        assert await client.version_of(BROKER_ID, 3) == first
+        await broker.server.close(timeout_ms=0)
+        with pytest.raises(ConnectionLostError):
+            await client.refresh_metadata()
+        await broker.start_again()
+        assert await client.refresh_metadata() == client.metadata
