@@ -56,6 +56,7 @@ def broker_properties(controller_port: int, *log_dirs: str, **more: str) -> dict
         "log.dirs": ",".join(log_dirs),
         "log.dir.check.interval.ms": "20",
         "broker.heartbeat.interval.ms": "50",
+        "controller.request.timeout.ms": "500",
         **{key.replace("_", "."): value for key, value in more.items()},
     }
 

@@ -1,0 +1,318 @@
+"""The broker daemon's start and stop, in this process and as one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    KafkaStorageError,
+    StartupError,
+)
+from kraftjbod.core.properties import format_properties
+from kraftjbod.daemon.broker_server import BrokerServer
+from kraftjbod.daemon.runner import EXIT_CLEAN, EXIT_STARTUP, EXIT_STORAGE_LOST, Surroundings
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.kafka_codec import Message, message
+from tests.faults.rig import batch
+from tests.unit.daemon.daemon_rig import (
+    PATIENCE_S,
+    broker_config,
+    broker_properties,
+    controller,
+    format_disk,
+    free_port,
+    taken_port,
+)
+
+PRODUCE, FETCH = message("ProduceRequest"), message("FetchRequest")
+METADATA = message("MetadataRequest")
+TIMEOUT_MS = 5_000
+
+
+@contextlib.asynccontextmanager
+async def serving(config: BrokerConfig) -> AsyncIterator[BrokerServer]:
+    """A broker that serves, and is stopped in order."""
+    server = BrokerServer(config, Surroundings())
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            await server.start()
+            yield server
+        finally:
+            await server.stop()
+
+
+async def ask(server: BrokerServer, body: Message, version: int | None = None) -> Any:
+    connection = await KafkaConnection.connect(
+        "127.0.0.1", server.ports["PLAINTEXT"], client_id="test", timeout_ms=TIMEOUT_MS
+    )
+    try:
+        return await connection.request(body, timeout_ms=TIMEOUT_MS, version=version)
+    finally:
+        connection.close()
+
+
+async def ask_for_topic(server: BrokerServer, name: str) -> None:
+    """Have a topic made, and wait until its one partition has a leader."""
+    request = METADATA(topics=[METADATA.MetadataRequestTopic(name=name)])
+    while True:
+        (topic,) = (await ask(server, request)).topics
+        if topic.error_code == 0 and topic.partitions[0].error_code == 0:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def write(server: BrokerServer, topic: str) -> int:
+    """Write one batch once the leader takes it; its offset."""
+    data = PRODUCE.TopicProduceData(
+        name=topic, partition_data=[PRODUCE.PartitionProduceData(index=0, records=batch())]
+    )
+    while True:
+        response = await ask(server, PRODUCE(acks=-1, timeout_ms=1_000, topic_data=[data]), 9)
+        (part,) = response.responses[0].partition_responses
+        if part.error_code == 0:
+            return int(part.base_offset)
+        await asyncio.sleep(0.01)
+
+
+async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> None:
+    paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
+    async with controller() as port:
+        config = broker_config(port, *paths)
+        for life in range(2):
+            async with serving(config) as server:
+                await ask_for_topic(server, "t")
+                assert await write(server, "t") == life
+                assert not (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
+            assert all((tmp_path / d / ".kafka_cleanshutdown").exists() for d in ("d1", "d2"))
+
+
+async def test_after_the_stop_its_door_is_shut_and_its_disks_are_free(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with controller() as port:
+        async with serving(broker_config(port, path)) as server:
+            ports = server.ports
+        with pytest.raises(ConnectionLostError):
+            await KafkaConnection.connect(
+                "127.0.0.1", ports["PLAINTEXT"], client_id="test", timeout_ms=TIMEOUT_MS
+            )
+        async with serving(broker_config(port, path)):
+            pass
+
+
+async def test_a_fetch_that_waits_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with controller() as port:
+        async with serving(broker_config(port, path)) as server:
+            await ask_for_topic(server, "t")
+            end = await write(server, "t") + 1
+            part = FETCH.FetchPartition(partition=0, fetch_offset=end, partition_max_bytes=1000)
+            waiting = asyncio.create_task(
+                ask(
+                    server,
+                    FETCH(
+                        max_wait_ms=60_000,
+                        min_bytes=1,
+                        topics=[FETCH.FetchTopic(topic="t", partitions=[part])],
+                    ),
+                    12,
+                )
+            )
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+        (answered,) = (await waiting).responses[0].partitions
+        # The leaders moved away first, so it is sent to look for another one.
+        assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_last_directory_ends_it(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    meta = format_disk(tmp_path / "meta", 2)
+    async with (
+        controller() as port,
+        serving(broker_config(port, path, metadata_log_dir=meta)) as server,
+    ):
+        (tmp_path / "d1" / "meta.properties").unlink()
+        with pytest.raises(KafkaStorageError, match="last log directory"):
+            await server.wait_failed()
+
+
+async def test_the_metadata_directory_ends_it(tmp_path: Path) -> None:
+    paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
+    meta = format_disk(tmp_path / "meta", 3)
+    async with (
+        controller() as port,
+        serving(broker_config(port, *paths, metadata_log_dir=meta)) as server,
+    ):
+        (tmp_path / "meta" / "meta.properties").unlink()
+        with pytest.raises(KafkaStorageError, match="metadata directory"):
+            await server.wait_failed()
+
+
+async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
+    paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
+    describe = message("DescribeLogDirsRequest")
+    async with controller() as port, serving(broker_config(port, *paths)) as server:
+        (tmp_path / "d2" / "meta.properties").unlink()
+        errors: dict[str, int] = {}
+        while not errors.get(paths[1]):
+            told = await ask(server, describe(topics=None))
+            errors = {result.log_dir: result.error_code for result in told.results}
+            await asyncio.sleep(0.01)
+        assert errors == {paths[0]: 0, paths[1]: KafkaStorageError.code}
+        await ask_for_topic(server, "t")
+        await write(server, "t")
+
+
+async def test_a_cluster_that_refuses_it_is_a_failed_start(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+    async with controller() as port, asyncio.timeout(PATIENCE_S):
+        server = BrokerServer(broker_config(port, path), Surroundings())
+        with pytest.raises(StartupError, match="cluster"):
+            await server.start()
+        await server.stop()
+
+
+async def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The runner cancels ``start`` when a signal comes, whatever it waits for."""
+    path = format_disk(tmp_path / "d1", 1)
+    async with asyncio.timeout(PATIENCE_S):
+        server = BrokerServer(broker_config(free_port(), path), Surroundings())
+        starting = asyncio.create_task(server.start())
+        while not server.ports:
+            await asyncio.sleep(0.001)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await server.stop()
+    async with controller() as port, serving(broker_config(port, path)):
+        pass
+
+
+# --- as a process of its own ----------------------------------------------------------------------
+
+
+class Process:
+    """``python -m kraftjbod.daemon.broker_server`` with its telemetry in a file."""
+
+    def __init__(self, tmp_path: Path, properties: dict[str, str]) -> None:
+        conf = tmp_path / "broker.properties"
+        conf.write_text(format_properties(properties, "test"))
+        self.telemetry = tmp_path / "telemetry.jsonl"
+        self.telemetry.touch()
+        self._child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kraftjbod.daemon.broker_server", str(conf)),
+                *("--override", f"telemetry.path={self.telemetry}"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    async def has_told(self, event: str) -> None:
+        while f'"{event}"' not in self.telemetry.read_text():
+            assert self._child.poll() is None, self._child.communicate()
+            await asyncio.sleep(0.02)
+
+    def signal(self, signum: signal.Signals) -> None:
+        self._child.send_signal(signum)
+
+    async def end(self) -> tuple[int, str]:
+        """Exit code and standard error."""
+        _, err = await asyncio.to_thread(self._child.communicate, timeout=PATIENCE_S)
+        return self._child.returncode, err
+
+    async def close(self) -> None:
+        """Whatever the test left of it is gone."""
+        if self._child.poll() is None:
+            self._child.kill()
+            await self.end()
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, properties: dict[str, str]) -> AsyncIterator[Process]:
+    process = Process(tmp_path, properties)
+    try:
+        async with asyncio.timeout(2 * PATIENCE_S):
+            yield process
+    finally:
+        await process.close()
+
+
+@pytest.mark.process
+async def test_a_signal_stops_the_process_in_order(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with (
+        controller() as port,
+        running(tmp_path, broker_properties(port, path)) as process,
+    ):
+        await process.has_told("broker_started")
+        process.signal(signal.SIGTERM)
+        assert await process.end() == (EXIT_CLEAN, "")
+        assert (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.process
+async def test_a_signal_stops_a_process_that_still_looks_for_its_controller(
+    tmp_path: Path,
+) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with running(tmp_path, broker_properties(free_port(), path)) as process:
+        await process.has_told("broker_registration_failed")
+        process.signal(signal.SIGINT)
+        assert await process.end() == (EXIT_CLEAN, "")
+
+
+@pytest.mark.process
+async def test_a_process_without_disks_ends_with_74(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with (
+        controller() as port,
+        running(tmp_path, broker_properties(port, path)) as process,
+    ):
+        await process.has_told("broker_started")
+        (tmp_path / "d1" / "meta.properties").unlink()
+        assert (await process.end())[0] == EXIT_STORAGE_LOST
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("why", ["not formatted", "no controller", "port taken"])
+async def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path, why: str) -> None:
+    with taken_port() as taken:
+        async with controller() as port:
+            path = tmp_path / "d1"
+            match why:
+                case "not formatted":
+                    path.mkdir()
+                    properties = broker_properties(port, str(path))
+                    said = "meta.properties"
+                case "no controller":
+                    properties = broker_properties(
+                        free_port(),
+                        format_disk(path, 1),
+                        initial_broker_registration_timeout_ms="300",
+                    )
+                    said = "regist"
+                case _:
+                    properties = broker_properties(
+                        port, format_disk(path, 1), listeners=f"PLAINTEXT://127.0.0.1:{taken}"
+                    )
+                    said = str(taken)
+            async with running(tmp_path, properties) as process:
+                code, err = await process.end()
+        assert code == EXIT_STARTUP
+        assert err.count("\n") == 1
+        assert err.startswith("kraftjbod-broker: ")
+        assert said in err
