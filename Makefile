@@ -113,6 +113,6 @@ bench: setup  ## Throughput, latency, restart and failover figures beside what t
 
 .PHONY: clean
 clean:  ## Stop the cluster and remove run/, caches and both environments
-	@[ ! -f run/cluster.json ] || $(PY) -m kraftjbod.tour.main stop
+	@[ ! -f run/cluster.json ] || [ ! -x $(PY) ] || $(PY) -m kraftjbod.tour.main stop
 	@rm -rf run dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV) .uv
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
