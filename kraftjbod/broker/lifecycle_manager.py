@@ -190,7 +190,7 @@ class BrokerLifecycleManager:
             case AnnounceRegistered(broker_epoch):
                 _settle(self._registered, broker_epoch)
             case AnnounceUnfenced():
-                self._log.info("broker_unfenced")
+                self._log.info("unfenced_by_controller")
                 _settle(self._unfenced, None)
             case AnnounceMayStop():
                 _settle(self._may_stop, None)
@@ -235,7 +235,7 @@ class BrokerLifecycleManager:
                     "broker_registration_failed", code=event.code.name, reason=event.message
                 )
             case RegistrationAnswered():
-                self._log.info("broker_registered", broker_epoch=event.broker_epoch)
+                self._log.info("registered_with_controller", broker_epoch=event.broker_epoch)
             case HeartbeatFailed():
                 self._failed_heartbeats += 1
                 if self._failed_heartbeats == 1:

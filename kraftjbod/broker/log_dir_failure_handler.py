@@ -50,8 +50,7 @@ class LogDirFailureHandler:
             try:
                 self._handle(log_dir)
             except Exception as e:
-                # Row one of the house's worst stories: a handler that died silently while the
-                # broker went on leading dead partitions.
+                # Better no broker than one that goes on leading partitions it cannot serve.
                 self._log.error("log_dir_failure_unhandled", path=log_dir.path, exc_info=e)
                 self._stop_broker(f"the failure of {log_dir.path} could not be handled")
 

@@ -24,7 +24,6 @@ from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
-    KafkaStorageError,
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
@@ -428,11 +427,11 @@ class ReplicaFetcher:
     async def _append(self, one: Followed, data: Message) -> None:
         try:
             await one.handle.append_as_follower(data.records)
-        except KafkaStorageError:
-            # The directory is dead, and whoever handles that takes this replica away.
-            self.remove(one.replica.topic_partition)
-            return
         except OperatingError as e:
+            if not one.handle.log_dir.is_online:
+                # Whoever handles that takes this replica away.
+                self.remove(one.replica.topic_partition)
+                return
             one.is_aligned = False
             self._delay(one, e.code, str(e))
             return

@@ -31,7 +31,7 @@ from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition, RoleChange
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import (
     LOST_DIR,
     NO_LEADER,
@@ -89,6 +89,8 @@ class ReplicaManager:
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         #: Logs on their way out; a new one of the same name waits for that.
         self._leaving: dict[TopicPartition, asyncio.Event] = {}
+        #: Logs being made; one for a topic that took over the name waits for that.
+        self._making: dict[TopicPartition, asyncio.Event] = {}
         self._log = get_logger(component="replica_manager")
         metrics.gauge("OfflineLogDirectoryCount", lambda: len(logs.offline_dirs()))
 
@@ -295,8 +297,8 @@ class ReplicaManager:
         changes, failures = ReplicaChanges(), 0
         topic_partition = replica.topic_partition
         while self._replicas.is_current(replica) and replica.handle is None:
-            if leaving := self._leaving.get(topic_partition):
-                await leaving.wait()
+            if other := self._leaving.get(topic_partition) or self._making.get(topic_partition):
+                await other.wait()
                 continue
             action = reconcile(self._wanted(replica), None, self._dirs())[0]
             if not isinstance(action, Create | CreateChosen):
@@ -304,30 +306,35 @@ class ReplicaManager:
                 self._stay_offline(replica, action)
                 break
             directory_id = action.directory_id if isinstance(action, Create) else None
+            self._making[topic_partition] = asyncio.Event()
             try:
-                handle = await self._create(replica, directory_id)
+                await self._create(replica, directory_id, changes)
             except OperatingError as e:
-                failures += 1
                 self._log.warning(
                     "replica_creation_failed", partition=str(topic_partition), reason=str(e)
                 )
+            finally:
+                self._making.pop(topic_partition).set()
+            if replica.handle is None and self._replicas.is_current(replica):
+                failures += 1
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
-                continue
-            if not handle.log_dir.is_online:
-                continue
-            if self._replicas.is_current(replica):
-                self._open(replica, handle, changes)
-            else:
-                await self._logs.delete(topic_partition)
         return changes
 
-    async def _create(self, replica: HostedReplica, directory_id: DirectoryId | None) -> LogHandle:
-        return await self._logs.create(
-            replica.topic_partition,
+    async def _create(
+        self, replica: HostedReplica, directory_id: DirectoryId | None, changes: ReplicaChanges
+    ) -> None:
+        """Make the log and open the replica, unless either is gone by then."""
+        topic_partition = replica.topic_partition
+        handle = await self._logs.create(
+            topic_partition,
             replica.topic_id,
             directory_id,
-            self._topic_configs.get(replica.topic_partition.topic),
+            self._topic_configs.get(topic_partition.topic),
         )
+        if not self._replicas.is_current(replica):
+            await self._remove(topic_partition, is_wanted_nowhere=False)
+        elif handle.log_dir.is_online:
+            self._open(replica, handle, changes)
 
     async def delete_log(self, topic_partition: TopicPartition) -> None:
         await self._let_go(topic_partition, is_wanted_nowhere=False)
@@ -339,17 +346,29 @@ class ReplicaManager:
 
     async def _let_go(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
         try:
-            if is_wanted_nowhere:
-                await self._logs.rename_stray(topic_partition)
-            else:
-                await self._logs.delete(topic_partition)
-        except KafkaStorageError as e:
-            # The directory died: what lies in it is seen to when it comes back.
-            self._log.warning(
-                "replica_removal_failed", partition=str(topic_partition), reason=str(e)
-            )
+            await self._remove(topic_partition, is_wanted_nowhere=is_wanted_nowhere)
         finally:
             self._leaving.pop(topic_partition).set()
+
+    async def _remove(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
+        """Take the log that is here out of service; once more where too much waits for its dir."""
+        failures = 0
+        while True:
+            try:
+                if is_wanted_nowhere:
+                    await self._logs.rename_stray(topic_partition)
+                else:
+                    await self._logs.delete(topic_partition)
+            except OverloadedError:
+                failures += 1
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+                continue
+            except OperatingError as e:
+                # The directory died: what lies in it is seen to when it comes back.
+                self._log.warning(
+                    "replica_removal_failed", partition=str(topic_partition), reason=str(e)
+                )
+            return
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write what is committed to each directory's checkpoint."""
@@ -392,7 +411,9 @@ class ReplicaManager:
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
         """The log that is here and may be used; one in a dying directory counts as gone."""
-        handle = None if topic_partition in self._leaving else self._logs.get(topic_partition)
+        if topic_partition in self._leaving or topic_partition in self._making:
+            return None
+        handle = self._logs.get(topic_partition)
         return handle if handle is not None and handle.log_dir.is_online else None
 
     def _wanted(self, replica: HostedReplica) -> Wanted:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
@@ -64,24 +63,6 @@ class BrokerDisks:
     logs: LogManager
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerParts:
-    """What the server starts and stops; the rest is reached through these."""
-
-    channel: ControllerChannel
-    cache: MetadataCache
-    lifecycle: BrokerLifecycleManager
-    assignments: AssignmentsManager
-    hosted: HostedReplicas
-    replicas: ReplicaManager
-    isr: IsrManager
-    fetchers: ReplicaFetcherManager
-    failure_handler: LogDirFailureHandler
-    publisher: BrokerMetadataPublisher
-    loader: MetadataLoader
-    apis: KafkaApis
-
-
 async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
     """Open every directory.
 
@@ -128,233 +109,221 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
     )
 
 
-def build_parts(
-    config: BrokerConfig,
-    around: Surroundings,
-    disks: BrokerDisks,
-    advertised: Sequence[Endpoint],
-    tasks: BackgroundTasks,
-) -> BrokerParts:
-    """Everything between the disks and the doors."""
-    broker_id, clock, metrics, logs = config.node_id, around.clock, around.metrics, disks.logs
-    random_unit = around.rng.random
-    backoff = partial(
-        ExponentialBackoff, initial_ms=_FIRST_BACKOFF_MS, random_unit=around.rng.random
-    )
-    channel = ControllerChannel(
-        voters=config.controller_quorum_voters,
-        clock=clock,
-        random_unit=random_unit,
-        request_timeout_ms=config.controller_request_timeout_ms,
-    )
-    lifecycle = _build_lifecycle(config, around, disks, advertised, channel)
-    cache = MetadataCache(cluster_id=disks.cluster_id)
-    topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=cache)
-    assignments = AssignmentsManager(
-        broker_id=broker_id,
-        broker_epoch=lambda: lifecycle.broker_epoch,
-        is_replica=partial(_is_replica, cache, broker_id),
-        channel=channel,
-        clock=clock,
-        random_unit=random_unit,
-        metrics=metrics,
-        request_timeout_ms=config.controller_request_timeout_ms,
-    )
-    hosted = HostedReplicas(
-        cache=cache,
-        produces=ProducePurgatory(clock=clock),
-        consumer_fetches=FetchPurgatory(),
-        metrics=metrics,
-    )
-    replicas = ReplicaManager(
-        broker_id=broker_id,
-        replicas=hosted,
-        logs=logs,
-        cache=cache,
-        topic_configs=topic_configs,
-        assignments=assignments,
-        clock=clock,
-        backoff=backoff(max_ms=config.replica_fetch_backoff_ms),
-        metrics=metrics,
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-    )
-    isr = IsrManager(
-        broker_id=broker_id,
-        replicas=hosted,
-        cache=cache,
-        channel=channel,
-        lifecycle=lifecycle,
-        clock=clock,
-        backoff=backoff(max_ms=_CONTROLLER_BACKOFF_MAX_MS),
-        metrics=metrics,
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-        request_timeout_ms=config.controller_request_timeout_ms,
-    )
-    fetchers = ReplicaFetcherManager(
-        make_fetcher=partial(_build_fetcher, config, around, cache, lifecycle),
-        tasks=tasks,
-        metrics=metrics,
-    )
-    publisher = BrokerMetadataPublisher(
-        cache=cache, replicas=replicas, fetchers=fetchers, lifecycle=lifecycle
-    )
-    return BrokerParts(
-        channel=channel,
-        cache=cache,
-        lifecycle=lifecycle,
-        assignments=assignments,
-        hosted=hosted,
-        replicas=replicas,
-        isr=isr,
-        fetchers=fetchers,
-        failure_handler=LogDirFailureHandler(
-            channel=disks.failures,
-            fetchers=fetchers,
-            replicas=replicas,
-            logs=logs,
-            lifecycle=lifecycle,
-            metadata_dir=config.metadata_dir,
-        ),
-        publisher=publisher,
-        loader=MetadataLoader(
-            broker_id=broker_id,
-            channel=channel,
-            cache=cache,
-            publisher=publisher,
-            backoff=backoff(max_ms=_CONTROLLER_BACKOFF_MAX_MS),
-            max_bytes=config.metadata_max_fetch_bytes,
-        ),
-        apis=_build_apis(
-            config, around, disks, cache, topic_configs, hosted, isr, channel, lifecycle
-        ),
-    )
+class BrokerParts:
+    """Everything between the disks and the doors; the server starts and stops it.
 
+    ``tasks`` is where the fetch loops run; ``advertised`` is what clients are told.
+    """
 
-def _build_lifecycle(
-    config: BrokerConfig,
-    around: Surroundings,
-    disks: BrokerDisks,
-    advertised: Sequence[Endpoint],
-    channel: ControllerChannel,
-) -> BrokerLifecycleManager:
-    return BrokerLifecycleManager(
-        identity=BrokerIdentity(
-            broker_id=config.node_id,
-            cluster_id=disks.cluster_id,
-            incarnation_id=Uuid.random(around.random_bytes),
-            listeners=tuple(
-                ListenerInfo(name=endpoint.name, host=endpoint.host, port=endpoint.port)
-                for endpoint in advertised
-            ),
-            rack=config.broker_rack,
-        ),
-        online_dirs=[log_dir.directory_id for log_dir in disks.logs.online_dirs()],
-        channel=channel,
-        clock=around.clock,
-        random_unit=around.rng.random,
-        times=LifecycleTimes(
-            heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
-            registration_timeout_ms=config.initial_broker_registration_timeout_ms,
-            dir_failure_timeout_ms=config.log_dir_failure_timeout_ms,
-        ),
-        request_timeout_ms=config.controller_request_timeout_ms,
-    )
+    def __init__(
+        self,
+        config: BrokerConfig,
+        around: Surroundings,
+        disks: BrokerDisks,
+        advertised: Sequence[Endpoint],
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._disks = disks
+        self.cache = MetadataCache(cluster_id=disks.cluster_id)
+        self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
+        self._join_the_cluster(advertised)
+        self._host_replicas()
+        self._follow_leaders_and_metadata(tasks)
+        self.apis = self._build_apis()
 
+    def _backoff(self, max_ms: int) -> ExponentialBackoff:
+        return ExponentialBackoff(
+            initial_ms=_FIRST_BACKOFF_MS, max_ms=max_ms, random_unit=self._around.rng.random
+        )
 
-def _build_fetcher(
-    config: BrokerConfig,
-    around: Surroundings,
-    cache: MetadataCache,
-    lifecycle: BrokerLifecycleManager,
-    leader: BrokerId,
-    log_dir_path: str,
-) -> ReplicaFetcher:
-    return ReplicaFetcher(
-        broker_id=config.node_id,
-        leader=leader,
-        log_dir_path=log_dir_path,
-        # Brokers talk to each other where clients do: under the first listener.
-        endpoint_of=lambda broker_id: cache.endpoint(broker_id, config.listeners[0].name),
-        broker_epoch=lambda: lifecycle.broker_epoch,
-        clock=around.clock,
-        backoff=ExponentialBackoff(
-            initial_ms=_FIRST_BACKOFF_MS,
-            max_ms=config.replica_fetch_backoff_ms,
+    def _join_the_cluster(self, advertised: Sequence[Endpoint]) -> None:
+        config, around = self._config, self._around
+        self.channel = ControllerChannel(
+            voters=config.controller_quorum_voters,
+            clock=around.clock,
             random_unit=around.rng.random,
-        ),
-        limits=FetchLimits(
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            max_partition_bytes=config.replica_fetch_max_bytes,
-            timeout_ms=config.replica_socket_timeout_ms,
-        ),
-    )
-
-
-def _build_apis(
-    config: BrokerConfig,
-    around: Surroundings,
-    disks: BrokerDisks,
-    cache: MetadataCache,
-    topic_configs: TopicConfigs,
-    hosted: HostedReplicas,
-    isr: IsrManager,
-    channel: ControllerChannel,
-    lifecycle: BrokerLifecycleManager,
-) -> KafkaApis:
-    reads = ReplicaReads(
-        replicas=hosted, clock=around.clock, follower_caught_up=isr.follower_caught_up
-    )
-    topics = TopicApis(
-        channel=channel,
-        producer_ids=ProducerIdManager(
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )
+        self.lifecycle = BrokerLifecycleManager(
+            identity=_identity(config, around, self._disks.cluster_id, advertised),
+            online_dirs=[log_dir.directory_id for log_dir in self._disks.logs.online_dirs()],
+            channel=self.channel,
+            clock=around.clock,
+            random_unit=around.rng.random,
+            times=LifecycleTimes(
+                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+                dir_failure_timeout_ms=config.log_dir_failure_timeout_ms,
+            ),
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )
+        self.assignments = AssignmentsManager(
             broker_id=config.node_id,
-            channel=channel,
-            broker_epoch=lambda: lifecycle.broker_epoch,
-            timeout_ms=config.controller_request_timeout_ms,
-        ),
-        auto_create_timeout_ms=config.controller_request_timeout_ms,
-    )
-    followers = FollowerFetches(
-        sessions=FetchSessions(clock=around.clock),
-        replicas=hosted,
-        reads=reads,
-        cache=cache,
-        clock=around.clock,
-        max_fetch_bytes=config.fetch_max_bytes,
-        suspect_after_ms=config.log_dir_io_suspect_ms,
-    )
-    return KafkaApis(
-        produce_fetch=ProduceFetchApis(
-            replicas=hosted,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            is_replica=self._is_replica,
+            channel=self.channel,
+            clock=around.clock,
+            random_unit=around.rng.random,
+            metrics=around.metrics,
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )
+
+    def _host_replicas(self) -> None:
+        config, around = self._config, self._around
+        self.hosted = HostedReplicas(
+            cache=self.cache,
+            produces=ProducePurgatory(clock=around.clock),
+            consumer_fetches=FetchPurgatory(),
+            metrics=around.metrics,
+        )
+        self.replicas = ReplicaManager(
+            broker_id=config.node_id,
+            replicas=self.hosted,
+            logs=self._disks.logs,
+            cache=self.cache,
+            topic_configs=self.topic_configs,
+            assignments=self.assignments,
+            clock=around.clock,
+            backoff=self._backoff(config.replica_fetch_backoff_ms),
+            metrics=around.metrics,
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+        )
+        self.isr = IsrManager(
+            broker_id=config.node_id,
+            replicas=self.hosted,
+            cache=self.cache,
+            channel=self.channel,
+            lifecycle=self.lifecycle,
+            clock=around.clock,
+            backoff=self._backoff(_CONTROLLER_BACKOFF_MAX_MS),
+            metrics=around.metrics,
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )
+
+    def _follow_leaders_and_metadata(self, tasks: BackgroundTasks) -> None:
+        config = self._config
+        self.fetchers = ReplicaFetcherManager(
+            make_fetcher=self._build_fetcher, tasks=tasks, metrics=self._around.metrics
+        )
+        self.publisher = BrokerMetadataPublisher(
+            cache=self.cache,
+            replicas=self.replicas,
+            fetchers=self.fetchers,
+            lifecycle=self.lifecycle,
+        )
+        self.loader = MetadataLoader(
+            broker_id=config.node_id,
+            channel=self.channel,
+            cache=self.cache,
+            publisher=self.publisher,
+            backoff=self._backoff(_CONTROLLER_BACKOFF_MAX_MS),
+            max_bytes=config.metadata_max_fetch_bytes,
+        )
+        self.failure_handler = LogDirFailureHandler(
+            channel=self._disks.failures,
+            fetchers=self.fetchers,
+            replicas=self.replicas,
+            logs=self._disks.logs,
+            lifecycle=self.lifecycle,
+            metadata_dir=config.metadata_dir,
+        )
+
+    def _build_fetcher(self, leader: BrokerId, log_dir_path: str) -> ReplicaFetcher:
+        config = self._config
+        return ReplicaFetcher(
+            broker_id=config.node_id,
+            leader=leader,
+            log_dir_path=log_dir_path,
+            # Brokers talk to each other where clients do: under the first listener.
+            endpoint_of=lambda broker_id: self.cache.endpoint(broker_id, config.listeners[0].name),
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            clock=self._around.clock,
+            backoff=self._backoff(config.replica_fetch_backoff_ms),
+            limits=FetchLimits(
+                max_wait_ms=config.replica_fetch_wait_max_ms,
+                min_bytes=config.replica_fetch_min_bytes,
+                max_bytes=config.replica_fetch_response_max_bytes,
+                max_partition_bytes=config.replica_fetch_max_bytes,
+                timeout_ms=config.replica_socket_timeout_ms,
+            ),
+        )
+
+    def _build_apis(self) -> KafkaApis:
+        config, around = self._config, self._around
+        reads = ReplicaReads(
+            replicas=self.hosted,
+            clock=around.clock,
+            follower_caught_up=self.isr.follower_caught_up,
+        )
+        topics = TopicApis(
+            channel=self.channel,
+            producer_ids=ProducerIdManager(
+                broker_id=config.node_id,
+                channel=self.channel,
+                broker_epoch=lambda: self.lifecycle.broker_epoch,
+                timeout_ms=config.controller_request_timeout_ms,
+            ),
+            auto_create_timeout_ms=config.controller_request_timeout_ms,
+        )
+        return KafkaApis(
+            produce_fetch=self._build_produce_fetch(reads),
+            offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
+            metadata=MetadataApis(
+                broker_id=config.node_id,
+                cache=self.cache,
+                topic_apis=topics,
+                auto_create_topics=config.auto_create_topics_enable,
+            ),
+            topics=topics,
+            configs=ConfigApis(config=config, cache=self.cache, topic_configs=self.topic_configs),
+            log_dirs=LogDirApis(logs=self._disks.logs, replicas=self.hosted),
+        )
+
+    def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:
+        config, around = self._config, self._around
+        return ProduceFetchApis(
+            replicas=self.hosted,
             appends=ReplicaAppends(
-                replicas=hosted,
-                topic_configs=topic_configs,
+                replicas=self.hosted,
+                topic_configs=self.topic_configs,
                 clock=around.clock,
                 metrics=around.metrics,
             ),
             reads=reads,
-            followers=followers,
+            followers=FollowerFetches(
+                sessions=FetchSessions(clock=around.clock),
+                replicas=self.hosted,
+                reads=reads,
+                cache=self.cache,
+                clock=around.clock,
+                max_fetch_bytes=config.fetch_max_bytes,
+                suspect_after_ms=config.log_dir_io_suspect_ms,
+            ),
             clock=around.clock,
             metrics=around.metrics,
             max_fetch_bytes=config.fetch_max_bytes,
             suspect_after_ms=config.log_dir_io_suspect_ms,
+        )
+
+    def _is_replica(self, key: TopicIdPartition) -> bool:
+        """Whether metadata still has a replica of the partition here."""
+        partition = self.cache.state.partition(key)
+        return partition is not None and partition.directory_of(self._config.node_id) is not None
+
+
+def _identity(
+    config: BrokerConfig, around: Surroundings, cluster_id: str, advertised: Sequence[Endpoint]
+) -> BrokerIdentity:
+    return BrokerIdentity(
+        broker_id=config.node_id,
+        cluster_id=cluster_id,
+        incarnation_id=Uuid.random(around.random_bytes),
+        listeners=tuple(
+            ListenerInfo(name=endpoint.name, host=endpoint.host, port=endpoint.port)
+            for endpoint in advertised
         ),
-        offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
-        metadata=MetadataApis(
-            broker_id=config.node_id,
-            cache=cache,
-            topic_apis=topics,
-            auto_create_topics=config.auto_create_topics_enable,
-        ),
-        topics=topics,
-        configs=ConfigApis(config=config, cache=cache, topic_configs=topic_configs),
-        log_dirs=LogDirApis(logs=disks.logs, replicas=hosted),
+        rack=config.broker_rack,
     )
-
-
-def _is_replica(cache: MetadataCache, broker_id: BrokerId, key: TopicIdPartition) -> bool:
-    """Whether metadata still has a replica of the partition here."""
-    partition = cache.state.partition(key)
-    return partition is not None and partition.directory_of(broker_id) is not None

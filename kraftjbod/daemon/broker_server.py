@@ -30,7 +30,7 @@ from kraftjbod.broker.lifecycle_state import BrokerState
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, build_parts, open_disks
+from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
@@ -70,7 +70,7 @@ class BrokerServer:
         for endpoint in self._config.listeners:
             if endpoint.port == 0:
                 await self._open_door(endpoint)
-        parts = self._parts = build_parts(
+        parts = self._parts = BrokerParts(
             self._config, self._around, self._disks, self._advertised(), self._tasks
         )
         parts.lifecycle.start()

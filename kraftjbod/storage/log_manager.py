@@ -20,7 +20,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import KafkaStorageError, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
@@ -366,12 +371,28 @@ class LogManager:
         )
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Out of sight at once; the files go after ``file.delete.delay.ms``."""
-        await self._move_aside(self._forget(topic_partition), ReplicaDirKind.DELETE)
+        """Out of sight at once; the files go after ``file.delete.delay.ms``.
+
+        :raises OverloadedError: too much waits for its dir; nothing has changed.
+        :raises UnknownTopicOrPartitionError: there is none; its dir may have been dropped.
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        """
+        await self._remove(topic_partition, ReplicaDirKind.DELETE)
 
     async def rename_stray(self, topic_partition: TopicPartition) -> None:
-        """The metadata knows no such replica: keep its files under a ``-stray`` name."""
-        await self._move_aside(self._forget(topic_partition), ReplicaDirKind.STRAY)
+        """The metadata knows no such replica: keep its files under a ``-stray`` name.
+
+        Raises as :meth:`delete`.
+        """
+        await self._remove(topic_partition, ReplicaDirKind.STRAY)
+
+    async def _remove(self, topic_partition: TopicPartition, kind: ReplicaDirKind) -> None:
+        handle = self._forget(topic_partition)
+        try:
+            await self._move_aside(handle, kind)
+        except OverloadedError:
+            self._handles[topic_partition] = handle
+            raise
 
     async def _move_aside(self, handle: LogHandle, kind: ReplicaDirKind) -> None:
         target = self._doomed_path(handle.log_dir, handle.topic_partition, kind)

@@ -22,7 +22,7 @@ from kraftjbod.core.ids import (
     TopicPartition,
     Uuid,
 )
-from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, build_parts
+from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import (
     Listener,
@@ -141,7 +141,7 @@ class BrokerRig:
             metadata_dir=self.dirs[0],
             logs=self.logs,
         )
-        self.parts: BrokerParts = build_parts(self.config, self.around, self.disks, (), self.tasks)
+        self.parts = BrokerParts(self.config, self.around, self.disks, (), self.tasks)
         self.door = KafkaServer(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 

@@ -12,7 +12,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.lifecycle_state import BrokerState
 from kraftjbod.core.config import Endpoint
 from kraftjbod.core.errors import StartupError
-from kraftjbod.daemon.broker_parts import BrokerDisks, build_parts, open_disks
+from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings
 from tests.faults.rig import CLUSTER_ID, directory_id
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
@@ -77,7 +77,7 @@ async def test_nothing_runs_when_the_parts_are_built(tmp_path: Path) -> None:
     disks = await open_disks(config, around)
     threads = threading.active_count()
     advertised = [Endpoint("PLAINTEXT", "127.0.0.1", 9)]
-    parts = build_parts(config, around, disks, advertised, tasks)
+    parts = BrokerParts(config, around, disks, advertised, tasks)
     assert len(tasks) == 0
     assert threading.active_count() == threads
     assert parts.lifecycle.broker_epoch == -1
@@ -92,7 +92,7 @@ async def test_the_figures_of_a_broker_are_there_from_the_start(tmp_path: Path) 
     path = format_disk(tmp_path / "d1", 1)
     config, around = broker_config(NO_CONTROLLER, path), Surroundings()
     disks = await open_disks(config, around)
-    parts = build_parts(config, around, disks, (), BackgroundTasks())
+    parts = BrokerParts(config, around, disks, (), BackgroundTasks())
     figures = around.metrics.snapshot()
     expected = {
         "LeaderCount",
