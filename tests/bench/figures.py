@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,6 +90,15 @@ def running_cluster(
     finally:
         cluster.kill()
         shutil.rmtree(run_dir)
+
+
+def cpu_s(daemons: Iterable[DaemonProcess]) -> float:
+    """CPU time that running daemons have used so far, user and system."""
+    ticks = 0
+    for daemon in daemons:
+        fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def rss_mb(daemon: DaemonProcess) -> float:

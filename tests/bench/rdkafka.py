@@ -127,9 +127,11 @@ class CountingConsumer(_Client):
     def __init__(self, topic: str, settings: Mapping[str, object]) -> None:
         super().__init__(_CONSUMER, settings, topic)
 
-    def consume(self, partitions: int, count: int, *, timeout_s: float = 60.0) -> None:
+    def consume(self, partitions: int, count: int, *, timeout_s: float = 60.0) -> tuple[int, float]:
         """Return once ``count`` records of the first ``partitions`` partitions have come.
 
+        :returns: how many came after the first ones, and in how many seconds; so the half second
+            that librdkafka takes to find leaders and offsets does not count.
         :raises BenchClientError: if they don't come in time.
         """
         # The callback only has to be a C function that ignores what it is given.
@@ -140,14 +142,18 @@ class CountingConsumer(_Client):
                 self._topic, partition, ctypes.c_int64(_OFFSET_BEGINNING), queue
             )
         deadline = time.monotonic() + timeout_s
-        came = 0
+        came, first, began = 0, 0, 0.0
         while came < count:
             came += self._lib.rd_kafka_consume_callback_queue(queue, 100, ignore, None)
+            if came and not first:
+                first, began = came, time.perf_counter()
             if time.monotonic() > deadline:
                 raise BenchClientError(f"{came} of {count} records came in {timeout_s:.0f} s")
+        seconds = time.perf_counter() - began
         for partition in range(partitions):
             self._lib.rd_kafka_consume_stop(self._topic, partition)
         self._lib.rd_kafka_queue_destroy(queue)
+        return came - first, seconds
 
 
 def _load() -> Any:

@@ -2,7 +2,8 @@
 
 One client process beside the daemons on the same machine; three partitions; records of one size
 without keys; a warm-up first. MB are 10**6 bytes of values, as librdkafka counts them.
-A producer's time ends when every record is acknowledged, a consumer's when every record came.
+A producer's time ends when every record is acknowledged, a consumer's begins with its first
+records and ends with its last. How much CPU the brokers took tells who was the slower one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from typing import Final
 
 from kraftjbod.tour.cluster_process import LocalCluster
-from tests.bench.figures import Machine, Report, rss_mb, running_cluster
+from tests.bench.figures import Machine, Report, cpu_s, rss_mb, running_cluster
 from tests.bench.rdkafka import BatchProducer, CountingConsumer
 from tests.integration.cluster import Cluster
 
@@ -65,24 +66,25 @@ def _produce_and_consume(
     value = bytes(range(256)) * (size // 256 + 1)
     # A third of the bytes for small records: there the records count, not the bytes.
     total = BYTES if size >= 1000 else BYTES // 2
+    brokers = list(local.brokers.values())
     with BatchProducer(topic, {**servers, **_PRODUCER, "acks": acks}) as producer:
         warmed = _produce(producer, value[:size], _WARM_UP_BYTES // size // PARTITIONS)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), cpu_s(brokers)
         produced = _produce(producer, value[:size], total // size // PARTITIONS)
-        seconds = time.perf_counter() - started
+        seconds, cpu = time.perf_counter() - started, cpu_s(brokers) - cpu
         ends = sum(producer.end_offset(partition) for partition in range(PARTITIONS))
         assert ends == warmed + produced, f"{ends} records arrived of {warmed + produced}"
     name = f"{size} B, acks={acks}, {replicas} broker{'s' if replicas > 1 else ''}"
-    how = f"{produced:,} records, {produced / seconds:,.0f} a second"
+    how = f"{produced / seconds:,.0f} records/s; brokers used {cpu / seconds:.0%} of one CPU"
     report.add(
         f"produce {name}", produced * size / seconds / 1e6, "MB/s", beside=str(beside), how=how
     )
     _consume(servers, topic, ends // 4)
-    started = time.perf_counter()
-    _consume(servers, topic, ends)
-    seconds = time.perf_counter() - started
-    how = f"{ends:,} records, {ends / seconds:,.0f} a second"
-    report.add(f"consume {name}", ends * size / seconds / 1e6, "MB/s", beside=str(beside), how=how)
+    cpu = cpu_s(brokers)
+    came, seconds = _consume(servers, topic, ends)
+    cpu = cpu_s(brokers) - cpu
+    how = f"{came / seconds:,.0f} records/s; brokers used {cpu / seconds:.0%} of one CPU"
+    report.add(f"consume {name}", came * size / seconds / 1e6, "MB/s", beside=str(beside), how=how)
 
 
 def _produce(producer: BatchProducer, value: bytes, count_each: int) -> int:
@@ -97,9 +99,9 @@ def _produce(producer: BatchProducer, value: bytes, count_each: int) -> int:
     return count_each * PARTITIONS
 
 
-def _consume(servers: dict[str, str], topic: str, count: int) -> None:
+def _consume(servers: dict[str, str], topic: str, count: int) -> tuple[int, float]:
     with CountingConsumer(topic, {**servers, **_CONSUMER}) as consumer:
-        consumer.consume(PARTITIONS, count)
+        return consumer.consume(PARTITIONS, count)
 
 
 def _tell_memory(report: Report, local: LocalCluster, when: str) -> None:
