@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from errno import EINVAL
 
 from structlog.testing import capture_logs
 
 from tests.faults.rig import batch, headers_of
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 
 
@@ -90,3 +93,17 @@ async def test_a_new_replica_joins_a_poll_that_is_under_way():
         other = TP._replace(partition=1)
         written = await rigs[0].ask(produce(batch(1), tp=other, timeout_ms=20_000), 9)
         assert written.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_write_that_failed_without_the_directory_is_tried_again():
+    """EINVAL says something about the call, not about the disk, so nobody else takes over."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(2, 1), leader=2))
+        await rigs[1].ask(produce(batch()), 9)
+        sick.inject(Fault(errno=EINVAL, kinds=frozenset({"write_at"}), sticky=False))
+        written = await rigs[1].ask(produce(batch(), timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert rigs[0].dirs[0].is_online
+        assert end(rigs[0]) == 2

@@ -1,0 +1,69 @@
+"""Operations that wait until a test lets them go on, waits that end in any case, and bugs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from typing import Any
+
+from tests.faults.vfs_fault import FaultVfs
+
+PATIENCE_S = 20.0
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Let everybody else run until ``holds``; at most ``PATIENCE_S``."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+class Gate:
+    """Operations of ``kind`` on paths like ``path`` stand before it until it is opened.
+
+    A context manager: it is open at the end, whatever happens.
+    """
+
+    def __init__(self, vfs: FaultVfs, kind: str, path: str = "*") -> None:
+        self._vfs = vfs
+        self._kind = kind
+        self._path = path
+        self._is_open = threading.Event()
+        self._is_reached = threading.Event()
+
+    def __enter__(self) -> Gate:
+        self._vfs.on_operation = self._pass
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+        self._vfs.on_operation = None
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    async def reached(self) -> None:
+        """Wait until an operation stands before the gate."""
+        await until(self._is_reached.is_set)
+
+    def _pass(self, kind: str, path: str) -> None:
+        """In the directory's thread."""
+        if kind == self._kind and fnmatch(path, self._path):
+            self._is_reached.set()
+            self._is_open.wait(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def no_bugs() -> Iterator[None]:
+    """What the loop complains of is what a daemon would end with 70 for."""
+    told: list[object] = []
+
+    def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        told.append(context.get("exception") or context["message"])
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    yield
+    assert told == []
