@@ -7,8 +7,13 @@ import asyncio
 from kraftjbod.broker.replica_appends import ReplicaAppends
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.gates import Gate, no_bugs, until
 from tests.unit.broker.scripted_controller import RealClock
 
 
@@ -67,3 +72,81 @@ async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline():
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
         assert (await pending.done).code is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
+    async with brokers(min_insync_replicas="2") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2, 3), isr=[1, 2]))
+        pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+        await until(lambda: len(rig.parts.hosted.produces))
+        rig.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
+        )
+        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_told_too():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            rig.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)))
+        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        appends, records = appends_of(rig), batch(2, producer=(9, 0, 0))
+        first = appends.append(TP, records, acks=-1, timeout_ms=60_000)
+        retry = appends.append(TP, records, acks=-1, timeout_ms=60_000)
+        await until(lambda: len(rig.parts.hosted.produces) == 2)
+        replica = rig.parts.hosted.require(TP)
+        assert replica.handle is not None and replica.handle.log_end_offset == 2
+        rig.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
+        )
+        outcomes = [await first.done, await retry.done]
+        assert [(o.code, o.base_offset) for o in outcomes] == [(ErrorCode.NONE, 0)] * 2
+
+
+async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
+    slow = FaultVfs(MemVfs())
+    with no_bugs():
+        async with brokers(1, slow, MemVfs()) as (rig,):
+            await rig.follow(topic(), partition())
+            with Gate(slow, "write_at", "*.log") as gate:
+                pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+                await gate.reached()
+                rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+            assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends = appends_of(rig)
+        sick.inject(Fault(kinds=frozenset({"write_at"})))
+        hit = appends.append(TP, batch(), acks=-1, timeout_ms=60_000)
+        beside = appends.append(TP._replace(partition=1), batch(), acks=1, timeout_ms=60_000)
+        assert (await hit.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await beside.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+
+
+async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends.append(TP, batch(3), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            (outcome,) = await appends.outcomes([pending], suspect_after_ms=1)
+            assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+        replica = rig.parts.hosted.require(TP)
+        await until(lambda: replica.partition and replica.partition.high_watermark == 3)
+        assert rig.dirs[0].is_online

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from errno import EINVAL
 
+import pytest
 from structlog.testing import capture_logs
 
 from tests.faults.rig import batch, headers_of
@@ -107,3 +109,42 @@ async def test_a_write_that_failed_without_the_directory_is_tried_again():
         assert written.responses[0].partition_responses[0].error_code == 0
         assert rigs[0].dirs[0].is_online
         assert end(rigs[0]) == 2
+
+
+def bytes_of(rig: BrokerRig) -> bytes:
+    """The replica as it lies on its disk."""
+    vfs = rig.dirs[0].vfs
+    return b"".join(
+        vfs.read_if_exists(f"/d1/t-0/{entry.name}") or b""
+        for entry in vfs.list_dir("/d1/t-0")
+        if entry.name.endswith(".log")
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: int):
+    """KIP-101, KIP-279: each leads alone for a while and writes what nobody else may keep."""
+    rng = random.Random(seed)
+    async with brokers(3) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2, 3)))
+        for epoch in range(1, 8):
+            leader = rigs[rng.randrange(3)]
+            # Some hear of the new leader at once and follow, the others after it has written.
+            behind = [rig for rig in rigs if rig is not leader and rng.random() < 0.6]
+            record = partition(replicas=(1, 2, 3), leader=leader.broker_id, epoch=epoch)
+            for rig in rigs:
+                if rig not in behind:
+                    rig.replay(record)
+            for _ in range(rng.randrange(3)):
+                body = rng.randbytes(rng.randrange(1, 200))
+                await leader.ask(produce(batch(rng.randrange(1, 4), body=body), acks=1), 9)
+            for rig in behind:
+                rig.replay(record)
+        record = partition(replicas=(1, 2, 3), leader=2, epoch=9)
+        for rig in rigs:
+            rig.replay(record)
+        written = await rigs[1].ask(produce(batch(), timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
+        assert end(rigs[0]) == end(rigs[1]) == end(rigs[2])

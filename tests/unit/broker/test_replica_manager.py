@@ -26,7 +26,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate, no_bugs
+from tests.unit.broker.gates import Gate, no_bugs, until
 
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
 
@@ -270,3 +270,20 @@ async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
         assert (handle.topic_id, handle.log_end_offset) == (again, 0)
         names = [entry.name for entry in disks[0].list_dir("/d1")]
         assert [name.endswith("-stray") for name in names if name.startswith("t-0.")] == [True]
+
+
+async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_else():
+    """The failure is not handled yet, so the dead log is still there to be found."""
+    disks = (MemVfs(), MemVfs())
+    where = [dir_of(2, 1), UNASSIGNED_DIR]
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(replicas=(2, 1), isr=[2], leader=2, directories=where))
+        rig.dirs[0].go_offline("test")
+        rig.parts.publisher.open()
+        await asyncio.sleep(0.05)
+        rig.logs.drop(rig.dirs[0])
+        await until(lambda: rig.logs.get(TP) is not None)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
