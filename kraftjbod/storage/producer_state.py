@@ -4,8 +4,10 @@ A batch with a producer id is appended once: its sequence must follow the last o
 was appended already is answered with the offset it got. The last five batches of each producer
 are remembered, as many as a client keeps in flight.
 
-``to_snapshot`` and ``from_snapshot`` are the bytes of Kafka's ``.snapshot`` file, which keeps
-only the last batch of each producer.
+``to_snapshot`` and ``from_snapshot`` are the bytes of Kafka's ``.snapshot`` file.
+Kafka writes one entry per producer, with its last batch; we write one for each remembered batch,
+oldest first, because what was in flight at an orderly stop is sent again after it.
+Kafka's reader lets later entries replace earlier ones, so it finds there what it expects.
 Transactions are not known here.
 """
 
@@ -108,20 +110,20 @@ class ProducerState:
             del self._producers[producer_id]
 
     def to_snapshot(self) -> bytes:
-        """Version, CRC-32C of the rest, count, and one entry of 46 bytes per producer."""
+        """Version, CRC-32C of the rest, count, and one entry of 46 bytes per batch."""
         entries = [
             _ENTRY.pack(
                 producer_id,
                 known.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.base_offset,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.last_offset - batch.base_offset,
                 known.last_timestamp,
                 _NO_COORDINATOR,
                 _NO_OFFSET,
             )
             for producer_id, known in sorted(self._producers.items())
-            for last in [known.batches[-1] if known.batches else _NO_BATCH]
+            for batch in known.batches or [_NO_BATCH]
         ]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
         return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
@@ -149,13 +151,12 @@ class ProducerState:
             _,
             _,
         ) in _ENTRY.iter_unpack(body[_COUNT.size :]):
-            known = _Producer(epoch, timestamp)
+            known = state._producers.setdefault(producer_id, _Producer(epoch, timestamp))
             if last_offset != _NO_OFFSET:
                 first = (last_sequence - delta) & _LARGEST_SEQUENCE
                 known.batches.append(
                     AppendedBatch(first, last_sequence, last_offset - delta, last_offset)
                 )
-            state._producers[producer_id] = known
         return state
 
 

@@ -76,11 +76,14 @@ def test_an_old_epoch_is_refused(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.parametrize("how", ["orderly", "kill"])
 def test_the_memory_survives_a_restart(cluster: Cluster, topic: str, how: str) -> None:
-    """From the snapshot after an orderly stop, from the log itself after a kill."""
+    """From the snapshot after an orderly stop, from the log itself after a kill.
+
+    All that a client keeps in flight is remembered, not just the last batch.
+    """
     address = _address(cluster, topic)
     id_, epoch = raw.producer_id(address)
-    one = raw.batch([b"once"], producer_id=id_, epoch=epoch, sequence=0)
-    assert raw.produce(address, topic, one) == (0, 0)
+    five = [raw.batch([b"once"], producer_id=id_, epoch=epoch, sequence=n) for n in range(5)]
+    assert [raw.produce(address, topic, one) for one in five] == [(0, n) for n in range(5)]
     daemon = cluster.brokers[1]
     if how == "kill":
         daemon.kill()
@@ -88,8 +91,9 @@ def test_the_memory_survives_a_restart(cluster: Cluster, topic: str, how: str) -
         cluster.stop_daemon(daemon)
     cluster.start_daemon(daemon)
     cluster.wait_whole(topic)
-    assert raw.produce(_address(cluster, topic), topic, one) == (0, 0)
-    assert clients.read_confluent(cluster.bootstrap, topic, 10) == [b"once"]
+    address = _address(cluster, topic)
+    assert [raw.produce(address, topic, one) for one in five] == [(0, n) for n in range(5)]
+    assert clients.read_confluent(cluster.bootstrap, topic, 10) == [b"once"] * 5
 
 
 def test_the_new_leader_knows_what_the_old_one_had(cluster: Cluster, topic: str) -> None:

@@ -81,13 +81,22 @@ def test_snapshot_bytes_are_kafkas():
     assert state.to_snapshot() == struct.pack(">hI", 1, crc32c.crc32c(body)) + body
 
 
-def test_snapshot_comes_back_with_the_last_batch():
+def test_snapshot_comes_back_with_every_remembered_batch():
+    """What was in flight at an orderly stop is sent again after it."""
     back = ProducerState.from_snapshot(state_after(header(0, 3), header(3, 2)).to_snapshot())
     assert back is not None
     assert back.check(header(5)) is None
-    found = back.check(header(3, 2))
-    assert found is not None
-    assert (found.base_offset, found.last_offset) == (103, 104)
+    for sent, offsets in [(header(0, 3), (100, 102)), (header(3, 2), (103, 104))]:
+        found = back.check(sent)
+        assert found is not None
+        assert (found.base_offset, found.last_offset) == offsets
+
+
+def test_the_last_entry_of_a_producer_is_its_last_batch():
+    """Kafka's reader keeps the last one, and so finds what it would have written."""
+    data = state_after(header(0, 3), header(3, 2)).to_snapshot()
+    last = struct.pack(">qhiqiqiq", 7, 0, 4, 104, 1, 9, -1, -1)
+    assert data.endswith(last)
 
 
 def test_damaged_snapshot_is_no_state():
