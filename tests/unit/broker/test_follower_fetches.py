@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from errno import EAGAIN
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.protocol.kafka_codec import message
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import TOPIC_ID, BrokerRig, brokers, partition, produce, topic
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate
 
 KIND = message("FetchRequest")
 VERSION = 16
@@ -117,3 +130,58 @@ async def test_losing_the_leadership_ends_a_wait():
         await asyncio.sleep(0.05)
         rig.replay(partition(0, replicas=(1, 2), leader=2, epoch=1))
         assert told(await waiting)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_dead_directory_is_told_at_once():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        waiting = asyncio.create_task(
+            rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
+        )
+        await asyncio.sleep(0.05)
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        codes = {index: part.error_code for index, part in told(await waiting).items()}
+        assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
+
+
+async def test_what_a_hanging_directory_does_not_give_is_told_when_it_does():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
+        directories = [[dir_of(1, n), dir_of(2, 1)] for n in (1, 2)]
+        await rig.follow(
+            topic(),
+            *(partition(i, replicas=(1, 2), directories=directories[i]) for i in (0, 1)),
+        )
+        for index in (0, 1):
+            await rig.ask(produce(batch(), acks=1, tp=TP._replace(partition=index)), 9)
+        sick.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
+        with Gate(sick, "read_at", "*.log"):
+            first = await rig.ask(request(0, 0), VERSION)
+            assert {i: len(p.records) > 0 for i, p in told(first).items()} == {0: False, 1: True}
+        second = await rig.ask(request(session=(first.session_id, 1)), VERSION)
+        assert len(told(second)[0].records)
+
+
+async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        waiting = asyncio.create_task(
+            rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
+        )
+        await asyncio.sleep(0.05)
+        await rig.ask(produce(batch(), acks=1), 9)
+        (part,) = told(await waiting).values()
+        assert (part.high_watermark, len(part.records) > 0) == (0, True)
+
+
+async def test_a_session_begun_anew_takes_the_place_of_the_old_one():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        anew = await rig.ask(request(0, session=(first.session_id, 0)), VERSION)
+        assert anew.session_id != first.session_id
+        lost = await rig.ask(request(session=(first.session_id, 1)), VERSION)
+        assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

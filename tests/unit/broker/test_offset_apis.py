@@ -6,8 +6,20 @@ from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.log_dir_policy import OpKind
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, produce, topic
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate
 
 LIST, EPOCHS = message("ListOffsetsRequest"), message("OffsetForLeaderEpochRequest")
 EARLIEST, LATEST, OF_MAX_TIMESTAMP = -2, -1, -3
@@ -73,3 +85,22 @@ async def test_where_epochs_ended():
         assert await ended(rig, 3) == (0, 0, 2)
         assert await ended(rig, 5) == (0, 5, 2)
         assert (await ended(rig, 0, current=4))[0] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_directory_that_hangs_costs_its_own_partitions_only():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        for index in (0, 1):
+            await rig.ask(produce(batch(timestamp=1_000), tp=TP._replace(partition=index)), 9)
+        with Gate(sick, "exists") as gate:
+            busy = rig.dirs[0].submit(OpKind.READ, lambda: sick.exists("/d1"))
+            await gate.reached()
+            parts = [LIST.ListOffsetsPartition(partition_index=i, timestamp=500) for i in (0, 1)]
+            request = LIST(
+                replica_id=-1, topics=[LIST.ListOffsetsTopic(name="t", partitions=parts)]
+            )
+            told = (await rig.ask(request, 8)).topics[0].partitions
+            codes = [part.error_code for part in told]
+            assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        await busy

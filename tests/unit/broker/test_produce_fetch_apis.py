@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from errno import EAGAIN
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
+    TIMEOUT_MS,
+    TOPIC_ID,
     TP,
     brokers,
     fetch,
@@ -18,6 +22,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
+from tests.unit.broker.gates import Gate, until
 
 BY_NAME = 12
 
@@ -155,3 +160,67 @@ async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only():
             assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
         finally:
             sick.clear()
+
+
+#: As if nothing were in the page cache.
+COLD = Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}))
+
+
+async def test_what_is_cold_is_read_in_the_directory_s_thread():
+    cold = FaultVfs(MemVfs())
+    async with brokers(1, cold, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), BY_NAME)
+        cold.inject(COLD)
+        read = only(await rig.ask(fetch(), BY_NAME))
+        assert [header.base_offset for header in headers_of(read.records)] == [0]
+
+
+async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_full():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
+        other = TopicPartition(TP.topic, 1)
+        for tp in (TP, other):
+            await rig.ask(produce(batch(), tp=tp), BY_NAME)
+        sick.inject(COLD)
+        with Gate(sick, "read_at", "*.log"):
+            request = fetch(max_wait_ms=60_000)
+            request.topics += fetch(tp=other).topics
+            response = await rig.ask(request, BY_NAME)
+            parts = [t.partitions[0] for t in response.responses]
+            assert [(p.error_code, len(p.records) > 0) for p in parts] == [(0, False), (0, True)]
+
+
+async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_written():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
+        await until(lambda: len(rig.parts.hosted.consumer_fetches))
+        await rig.ask(produce(batch(), acks=1), BY_NAME)
+        assert len(rig.parts.hosted.consumer_fetches) == 1
+        rig.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(rig.broker_id,)))
+        assert only(await waiting).high_watermark == 1
+
+
+async def test_requests_of_one_connection_are_written_in_their_order():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        connection = await rig.connect()
+        writes = [
+            connection.request(
+                produce(batch(producer=(9, 0, n)), acks=1), timeout_ms=TIMEOUT_MS, version=BY_NAME
+            )
+            for n in range(30)
+        ]
+        written = [only(response) for response in await asyncio.gather(*writes)]
+        assert [(p.error_code, p.base_offset) for p in written] == [(0, n) for n in range(30)]
+
+
+async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
+        await until(lambda: len(rig.parts.hosted.consumer_fetches))
+        rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+        assert only(await waiting).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from errno import EINVAL
 
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.net.kafka_client import KafkaConnection
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
-from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.005)
+from tests.unit.broker.broker_rig import (
+    TIMEOUT_MS,
+    TP,
+    BrokerRig,
+    brokers,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import PATIENCE_S, no_bugs, until
 
 
 def end(rig: BrokerRig) -> int:
@@ -148,3 +153,43 @@ async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: 
         assert written.responses[0].partition_responses[0].error_code == 0
         assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
         assert end(rigs[0]) == end(rigs[1]) == end(rigs[2])
+
+
+async def write_if_it_leads(
+    connection: KafkaConnection, body: bytes, acks: int, acknowledged: list[bytes]
+) -> None:
+    records = batch(2, body=body)
+    response = await connection.request(
+        produce(records, acks=acks, timeout_ms=300), timeout_ms=TIMEOUT_MS, version=9
+    )
+    if acks == -1 and only(response).error_code == 0:
+        acknowledged.append(body)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leaders(seed: int):
+    """Producers write all the time, brokers hear of leaders in any order, one disk is slow."""
+    rng = random.Random(seed)
+    slow = FaultVfs(MemVfs())
+    slow.inject(Fault(effect=Effect.DELAY, kinds=frozenset({"write_at"}), delay_s=0.002))
+    acknowledged: list[bytes] = []
+    with no_bugs():
+        async with brokers(3, slow, MemVfs()) as rigs:
+            for rig in rigs:
+                await rig.follow(topic(), partition(replicas=(1, 2, 3)))
+            connections = [await rig.connect() for rig in rigs]
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as writes:
+                for epoch in range(1, 10):
+                    record = partition(replicas=(1, 2, 3), leader=rng.randint(1, 3), epoch=epoch)
+                    for rig in rng.sample(rigs, 3):
+                        rig.replay(record)
+                        body = b"<%d>" % rng.getrandbits(64)
+                        connection, acks = rng.choice(connections), rng.choice([1, -1])
+                        writes.create_task(write_if_it_leads(connection, body, acks, acknowledged))
+                        await asyncio.sleep(rng.choice([0, 0.005]))
+            for rig in rigs:
+                rig.replay(partition(replicas=(1, 2, 3), leader=2, epoch=10))
+            last = only(await rigs[1].ask(produce(batch(), timeout_ms=TIMEOUT_MS), 9))
+            assert last.error_code == 0
+            assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
+            assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
