@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ class Cluster:
         assignments: Mapping[int, Sequence[int]] | None = None,
         **config: object,
     ) -> None:
-        """Create a topic and wait until each partition has a leader and a full ISR.
+        """Create a topic and wait until every replica is in sync and on a disk.
 
         :param config: topic configuration, with underscores for dots.
         """
@@ -130,7 +131,9 @@ class Cluster:
         configs = {key.replace("_", "."): str(value) for key, value in config.items()}
         with self.admin() as admin:
             admin.create_topics({name: {**placement, "configs": configs}})
-        self.wait(f"every replica of {name} to be in sync", lambda: self._is_whole(name))
+        self.wait_whole(name)
+        # A new partition's ISR is full from the start, before there are any files.
+        self.wait(f"every replica of {name} to be on a disk", lambda: self._is_on_disks(name))
 
     def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
         """The topic's partitions as broker ``ask``, or any, tells them."""
@@ -230,6 +233,14 @@ class Cluster:
             told.append(f"--- {daemon.files.name} {state}; {path}")
             told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
         return "\n".join(told)
+
+    def _is_on_disks(self, topic: str) -> bool:
+        parts = self.partitions(topic)
+        return all(
+            {index for index, part in parts.items() if broker in part.replicas}
+            == set(itertools.chain(*self.replicas_by_dir(broker, topic).values()))
+            for broker in {broker for part in parts.values() for broker in part.replicas}
+        )
 
     def _is_whole(self, topic: str) -> bool:
         return all(
