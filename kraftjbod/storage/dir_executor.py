@@ -20,7 +20,7 @@ from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.timing import Clock
 
 T = TypeVar("T")
@@ -139,9 +139,7 @@ class LogDirExecutor(Executor):
         self._jobs.put(None)
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
-            if not future.done():
-                future.set_exception(refusal())
-                future.exception()  # The waiter may be gone; that is no news to report.
+            _fail(future, refusal())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let the thread end after what is queued. Waits only for a thread that is idle soon."""
@@ -195,11 +193,19 @@ class LogDirExecutor(Executor):
             return
         if job.translate is not None:
             error = job.translate(error)
-        if not job.future.done():
-            job.future.set_exception(error)
+        _fail(job.future, error)
 
 
 _ABSENT: Final = object()
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if future.done():
+        return
+    future.set_exception(error)
+    if isinstance(error, OperatingError):
+        # The waiter may be gone, and nobody has to hear of it then; a bug somebody has to.
+        future.exception()
 
 
 def _pass_on(done: asyncio.Future[T], outcome: Future[T]) -> None:

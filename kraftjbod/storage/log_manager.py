@@ -295,12 +295,14 @@ class LogManager:
         task = asyncio.ensure_future(self._create_in(log_dir, topic_partition, topic_id))
         self._creating[topic_partition] = task
         self._creating_in[topic_partition] = log_dir
-        task.add_done_callback(lambda done: self._created(topic_partition))
+        task.add_done_callback(lambda done: self._created(topic_partition, done))
         return await asyncio.shield(task)
 
-    def _created(self, topic_partition: TopicPartition) -> None:
+    def _created(self, topic_partition: TopicPartition, done: asyncio.Future[LogHandle]) -> None:
         self._creating.pop(topic_partition, None)
         self._creating_in.pop(topic_partition, None)
+        if not done.cancelled():
+            done.exception()  # Whoever wanted the log may have given up; that is no news then.
 
     async def _create_in(self, log_dir: LogDir, tp: TopicPartition, topic_id: TopicId) -> LogHandle:
         vfs, root, config = log_dir.vfs, log_dir.path, self._config_of(tp.topic)

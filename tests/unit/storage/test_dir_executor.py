@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -73,3 +74,29 @@ async def test_abandoned_executor_answers_everyone_and_hears_nothing_more():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert settled == []
+
+
+@pytest.mark.parametrize(
+    ("error", "complaints"), [(KafkaStorageError("dead"), 0), (AssertionError("a bug"), 1)]
+)
+async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
+    error: Exception, complaints: int
+):
+    """The daemons take what the loop complains of for a bug, and stop."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    executor, hold = make(), threading.Event()
+
+    def op() -> None:
+        hold.wait()
+        raise error
+
+    waiting = asyncio.ensure_future(asyncio.shield(executor.submit_op(op)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    hold.set()
+    await executor.submit_op(int)
+    del waiting
+    gc.collect()
+    assert len(told) == complaints
+    executor.shutdown()
