@@ -51,6 +51,7 @@ from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.gates import no_bugs
 from tests.unit.broker.scripted_controller import RealClock, ScriptedController, serving
 
 TOPIC = "t"
@@ -234,26 +235,28 @@ async def brokers(
     """Brokers 1 to ``count`` that know each other; ``vfss`` are the first one's directories.
 
     Without ``opens`` their logs are loaded, but the metadata has no effect on them yet.
+    What a daemon would call a bug fails the test.
     """
     controller = ScriptedController(answer)
     keys = {key.replace("_", "."): value for key, value in overrides.items()}
     rigs: list[BrokerRig] = []
-    async with serving(controller):
-        for broker_id in range(1, count + 1):
-            disks = vfss if vfss and broker_id == 1 else (MemVfs(), MemVfs())
-            rigs.append(BrokerRig(broker_id, disks, controller, keys))
-        try:
-            for rig in rigs:
-                await rig.door.start()
-            for rig in rigs:
-                await rig.logs.load()
-                rig.replay(*(other.registration() for other in rigs))
-                if opens:
-                    rig.parts.publisher.open()
-            yield rigs
-        finally:
-            for rig in rigs:
-                await rig.close()
+    with no_bugs():
+        async with serving(controller):
+            for broker_id in range(1, count + 1):
+                disks = vfss if vfss and broker_id == 1 else (MemVfs(), MemVfs())
+                rigs.append(BrokerRig(broker_id, disks, controller, keys))
+            try:
+                for rig in rigs:
+                    await rig.door.start()
+                for rig in rigs:
+                    await rig.logs.load()
+                    rig.replay(*(other.registration() for other in rigs))
+                    if opens:
+                        rig.parts.publisher.open()
+                yield rigs
+            finally:
+                for rig in rigs:
+                    await rig.close()
 
 
 def produce(

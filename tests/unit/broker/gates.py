@@ -66,4 +66,4 @@ def no_bugs() -> Iterator[None]:
 
     asyncio.get_running_loop().set_exception_handler(note)
     yield
-    assert told == []
+    assert told == [], told

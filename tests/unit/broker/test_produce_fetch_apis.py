@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from errno import EAGAIN
 
 from kraftjbod.core.errors import ErrorCode
@@ -224,3 +225,17 @@ async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once():
         await until(lambda: len(rig.parts.hosted.consumer_fetches))
         rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
         assert only(await waiting).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_directory_only():
+    """The rig takes what the loop complains of for a bug, as the daemon does."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="20") as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), BY_NAME)
+        sick.inject(COLD)
+        sick.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"read_at"})))
+        await rig.ask(fetch(max_wait_ms=1), BY_NAME)
+        sick.release()
+        await until(lambda: not rig.dirs[0].is_online)
+        gc.collect()

@@ -13,7 +13,7 @@ from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, BrokerRig, brokers, partition, topic
-from tests.unit.broker.gates import Gate, no_bugs, until
+from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.scripted_controller import RealClock
 
 
@@ -114,14 +114,13 @@ async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_
 
 async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
     slow = FaultVfs(MemVfs())
-    with no_bugs():
-        async with brokers(1, slow, MemVfs()) as (rig,):
-            await rig.follow(topic(), partition())
-            with Gate(slow, "write_at", "*.log") as gate:
-                pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
-                await gate.reached()
-                rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
-            assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():

@@ -23,7 +23,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import PATIENCE_S, no_bugs, until
+from tests.unit.broker.gates import PATIENCE_S, until
 
 
 def end(rig: BrokerRig) -> int:
@@ -173,23 +173,22 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
     slow = FaultVfs(MemVfs())
     slow.inject(Fault(effect=Effect.DELAY, kinds=frozenset({"write_at"}), delay_s=0.002))
     acknowledged: list[bytes] = []
-    with no_bugs():
-        async with brokers(3, slow, MemVfs()) as rigs:
-            for rig in rigs:
-                await rig.follow(topic(), partition(replicas=(1, 2, 3)))
-            connections = [await rig.connect() for rig in rigs]
-            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as writes:
-                for epoch in range(1, 10):
-                    record = partition(replicas=(1, 2, 3), leader=rng.randint(1, 3), epoch=epoch)
-                    for rig in rng.sample(rigs, 3):
-                        rig.replay(record)
-                        body = b"<%d>" % rng.getrandbits(64)
-                        connection, acks = rng.choice(connections), rng.choice([1, -1])
-                        writes.create_task(write_if_it_leads(connection, body, acks, acknowledged))
-                        await asyncio.sleep(rng.choice([0, 0.005]))
-            for rig in rigs:
-                rig.replay(partition(replicas=(1, 2, 3), leader=2, epoch=10))
-            last = only(await rigs[1].ask(produce(batch(), timeout_ms=TIMEOUT_MS), 9))
-            assert last.error_code == 0
-            assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
-            assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
+    async with brokers(3, slow, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2, 3)))
+        connections = [await rig.connect() for rig in rigs]
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as writes:
+            for epoch in range(1, 10):
+                record = partition(replicas=(1, 2, 3), leader=rng.randint(1, 3), epoch=epoch)
+                for rig in rng.sample(rigs, 3):
+                    rig.replay(record)
+                    body = b"<%d>" % rng.getrandbits(64)
+                    connection, acks = rng.choice(connections), rng.choice([1, -1])
+                    writes.create_task(write_if_it_leads(connection, body, acks, acknowledged))
+                    await asyncio.sleep(rng.choice([0, 0.005]))
+        for rig in rigs:
+            rig.replay(partition(replicas=(1, 2, 3), leader=2, epoch=10))
+        last = only(await rigs[1].ask(produce(batch(), timeout_ms=TIMEOUT_MS), 9))
+        assert last.error_code == 0
+        assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
+        assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []

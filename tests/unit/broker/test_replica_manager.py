@@ -26,7 +26,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate, no_bugs, until
+from tests.unit.broker.gates import Gate, until
 
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
 
@@ -190,66 +190,62 @@ async def test_of_two_copies_the_one_that_metadata_names_is_served():
 async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own():
     slow = FaultVfs(MemVfs())
     again = TopicId(b"2" * 16)
-    with no_bugs():
-        async with brokers(1, slow, MemVfs()) as (rig,):
-            with Gate(slow, "make_dirs", "*/t-0*") as gate:
-                rig.replay(topic(), partition())
-                await gate.reached()
-                rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
-                rig.replay(topic(topic_id=again), partition(topic_id=again))
-                gate.open()
-                await rig.parts.publisher.disk_work_done()
-            handle = rig.logs.get(TP)
-            assert handle is not None and handle.topic_id == again
-            assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        with Gate(slow, "make_dirs", "*/t-0*") as gate:
+            rig.replay(topic(), partition())
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            rig.replay(topic(topic_id=again), partition(topic_id=again))
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.topic_id == again
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
 
 async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
     slow = FaultVfs(MemVfs())
-    with no_bugs():
-        async with brokers(1, slow, MemVfs()) as (rig,):
-            with Gate(slow, "make_dirs", "*/t-0*") as gate:
-                rig.replay(topic(), partition())
-                await gate.reached()
-                rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
-                gate.open()
-                await rig.parts.publisher.disk_work_done()
-            assert rig.logs.handles() == []
-            assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        with Gate(slow, "make_dirs", "*/t-0*") as gate:
+            rig.replay(topic(), partition())
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        assert rig.logs.handles() == []
+        assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
 async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_told():
-    with no_bugs():
-        async with brokers() as (rig,):
-            await rig.follow(topic(), partition())
-            with capture_logs() as told:
-                rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
-                rig.dirs[0].go_offline("test")
-                rig.parts.replicas.mark_offline(rig.dirs[0])
-                rig.logs.drop(rig.dirs[0])
-                await rig.parts.publisher.disk_work_done()
-            assert "replica_removal_failed" in [line["event"] for line in told]
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        with capture_logs() as told:
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            rig.dirs[0].go_offline("test")
+            rig.parts.replicas.mark_offline(rig.dirs[0])
+            rig.logs.drop(rig.dirs[0])
+            await rig.parts.publisher.disk_work_done()
+        assert "replica_removal_failed" in [line["event"] for line in told]
 
 
 async def test_a_removal_waits_while_too_much_waits_for_the_directory():
     slow = FaultVfs(MemVfs())
-    with no_bugs():
-        async with brokers(1, slow, MemVfs()) as (rig,):
-            await rig.follow(topic(), partition())
-            log_dir = rig.dirs[0]
-            with Gate(slow, "exists") as gate:
-                queued = [log_dir.submit(OpKind.READ, lambda: slow.exists("/d1"))]
-                await gate.reached()
-                with contextlib.suppress(OverloadedError):
-                    while True:
-                        queued.append(log_dir.submit(OpKind.READ, bool))
-                rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
-                await asyncio.sleep(0)
-                gate.open()
-                await rig.parts.publisher.disk_work_done()
-                await asyncio.gather(*queued)
-            assert rig.logs.handles() == []
-            assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        log_dir = rig.dirs[0]
+        with Gate(slow, "exists") as gate:
+            queued = [log_dir.submit(OpKind.READ, lambda: slow.exists("/d1"))]
+            await gate.reached()
+            with contextlib.suppress(OverloadedError):
+                while True:
+                    queued.append(log_dir.submit(OpKind.READ, bool))
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            await asyncio.sleep(0)
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+            await asyncio.gather(*queued)
+        assert rig.logs.handles() == []
+        assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
 async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():

@@ -62,14 +62,17 @@ async def test_topics_are_created_and_a_name_given_twice_is_refused():
 
 async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones():
     async with brokers(answer=answer) as (rig,):
-        old = await rig.ask(DELETE(topic_names=["a"]), 3)
-        new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")]))
+        old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)
+        new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=5_000))
         assert [r.responses[0].error_code for r in (old, new)] == [0, 0]
 
 
 async def test_partitions_are_added():
     async with brokers(answer=answer) as (rig,):
-        request = GROW(topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)])
+        request = GROW(
+            topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)],
+            timeout_ms=5_000,
+        )
         assert [r.name for r in (await rig.ask(request)).results] == ["a"]
 
 
