@@ -259,13 +259,22 @@ class LogManager:
             self._handles[tp] = handle
 
     async def resolve(self, topic_partition: TopicPartition, winner: LogHandle) -> None:
-        """Serve ``winner`` of several copies; the others become ``-delete``."""
+        """Serve ``winner`` of several copies; the others become ``-delete``.
+
+        A copy whose dir does not let it be renamed stays where it is; what that says of the dir
+        the dir has judged.
+        """
         copies = self._held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
         self._handles[topic_partition] = winner
         for copy in copies:
-            if copy is not winner:
+            if copy is winner:
+                continue
+            try:
                 await self._move_aside(copy, ReplicaDirKind.DELETE)
+            except OperatingError as e:
+                where = copy.log_dir.path
+                self._log.warning("replica_copy_not_removed", log_dir=where, reason=e.message)
 
     # -- create and delete ------------------------------------------------------------------
 

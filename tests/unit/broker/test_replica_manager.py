@@ -283,3 +283,23 @@ async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_els
         await until(lambda: rig.logs.get(TP) is not None)
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
+    disks = (MemVfs(), MemVfs())
+    for n in (1, 2):
+        async with brokers(1, *disks, opens=False) as (rig,):
+            await rig.logs.create(TP, topic().topic_id, dir_of(1, n))
+            disks[0].rename("/d1/t-0", "/d1/hidden") if n == 1 else None
+    disks[0].rename("/d1/hidden", "/d1/t-0")
+    sick = FaultVfs(disks[0])
+    async with brokers(1, sick, disks[1], opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
+        sick.inject(Fault(kinds=frozenset({"rename"})))
+        with capture_logs() as told:
+            await rig.parts.replicas.resolve_duplicates()
+        assert "replica_copy_not_removed" in [line["event"] for line in told]
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
