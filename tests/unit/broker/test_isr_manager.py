@@ -17,6 +17,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import TP, BrokerRig, accept, brokers, partition, produce, topic
+from tests.unit.broker.gates import until
 
 
 def wishes(rig: BrokerRig) -> list[tuple[BrokerId, ...]]:
@@ -100,3 +101,31 @@ async def test_a_wish_that_was_not_delivered_is_sent_again():
             while isr(rigs[0]) != (1, 2):
                 await asyncio.sleep(0.005)
         assert "alter_partition_failed" in [line["event"] for line in told]
+
+
+async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata():
+    """The refused change stays pending: who it added is waited for until metadata comes."""
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, AlterPartitionRequest):
+            (wish,) = request.partitions
+            code = ErrorCode.INVALID_UPDATE_VERSION
+            refusal = AlteredPartition(
+                topic_id=wish.topic_id, partition=wish.partition, error_code=code
+            )
+            return AlterPartitionResponse(partitions=(refusal,))
+        return accept(request)
+
+    async with brokers(2, answer=answer) as rigs:
+        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        with capture_logs() as told:
+            for rig in rigs:
+                await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            await until(lambda: "isr_change_refused" in [line["event"] for line in told])
+        replica = rigs[0].parts.hosted.require(TP)
+        assert replica.partition is not None
+        assert replica.partition.pending_isr_change is not None
+        await rigs[0].follow(partition(replicas=(1, 2), epoch=1))
+        assert replica.partition.pending_isr_change is None
+        assert isr(rigs[0]) == (1, 2)
+        assert wishes(rigs[0]) == [(1, 2)]

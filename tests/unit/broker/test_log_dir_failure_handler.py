@@ -9,8 +9,10 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.log_dir_failure_handler import LogDirFailureHandler
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError
+from kraftjbod.metadata.records import PartitionChangeRecord
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
     TP,
     BrokerRig,
     brokers,
@@ -20,6 +22,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
+from tests.unit.broker.gates import until
 
 
 def handler_of(rig: BrokerRig, metadata_dir: str = "/meta") -> LogDirFailureHandler:
@@ -84,3 +87,27 @@ async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler
         rig.dirs[1].go_offline("test")
         while rig.logs.handles_in(rig.dirs[1]):
             await asyncio.sleep(0)
+
+
+async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following():
+    async with brokers(2) as (leader, rig):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        records = [
+            partition(i, replicas=(1, 2), directories=[dir_of(1, 1), dir_of(2, i + 1)])
+            for i in (0, 1)
+        ]
+        for one in (leader, rig):
+            await one.follow(topic(), *records)
+        other = TP._replace(partition=1)
+        assert only(await leader.ask(produce(batch(), tp=other), 9)).error_code == 0
+        rig.dirs[0].go_offline("test")
+        await until(lambda: rig.logs.get(TP) is None)
+        assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 1
+        assert only(await leader.ask(produce(batch(), tp=other), 9)).base_offset == 1
+        # Nothing of the dead directory counts until metadata says that it left the ISR.
+        waiting = asyncio.create_task(leader.ask(produce(batch(), timeout_ms=60_000), 9))
+        await until(lambda: len(leader.parts.hosted.produces))
+        leader.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(leader.broker_id,))
+        )
+        assert only(await waiting).error_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
@@ -91,3 +92,31 @@ async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
         described = await rig.ask(kind(include_fenced_brokers=True))
         assert [(b.broker_id, b.is_fenced) for b in described.brokers] == [(1, False), (2, True)]
         assert (await rig.ask(kind(endpoint_type=2))).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_clients_that_ask_for_the_same_topic_together_have_it_created_once():
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, CreateTopicsRequest):
+            return CreateTopicsResponse(
+                topics=tuple(CreatedTopic(name=t.name) for t in request.topics)
+            )
+        return accept(request)
+
+    async with brokers(answer=answer) as (rig,):
+        rig.controller.may_answer.clear()
+        asked = [asyncio.create_task(rig.ask(asking("new"))) for _ in range(5)]
+        await rig.controller.wait_seen(bool)
+        await asyncio.sleep(0.05)
+        rig.controller.may_answer.set()
+        codes = {(await one).topics[0].error_code for one in asked}
+        assert codes == {ErrorCode.LEADER_NOT_AVAILABLE}
+        assert len(rig.controller.seen) == 1
+
+
+async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_offline():
+    async with brokers(2) as (rig, other):
+        await rig.follow(topic(), partition(replicas=(1, 2)), other.registration(fenced=True))
+        response = await rig.ask(asking("t"))
+        (part,) = response.topics[0].partitions
+        assert [broker.node_id for broker in response.brokers] == [1]
+        assert (part.replica_nodes, part.offline_replicas) == ([1, 2], [2])
