@@ -315,7 +315,6 @@ class BrokerConfig(_NodeConfig):
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
-    max_open_files_per_log_dir: int = Field(default=4096, ge=64)
     metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -133,8 +134,15 @@ def run_daemon(
         except StartupError as e:
             return _refuse(name, str(e))
         sys.setswitchinterval(_THREAD_SWITCH_S)
+        _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_Life(name, daemon, config, surroundings.metrics).live())
+
+
+def _allow_many_open_files() -> None:
+    """Each replica that is touched keeps a file open; the soft limit is often 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _Life:

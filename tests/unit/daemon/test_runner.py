@@ -73,6 +73,23 @@ def test_a_signal_stops_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
     assert (code, out) == (runner.EXIT_CLEAN, "stopped\n")
 
 
+def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -> None:
+    """One file per replica soon passes the soft limit that a shell hands down."""
+    body = """
+    import resource
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 256), hard))
+
+    class Mine(Daemon):
+        async def start(self):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            print(soft == hard, flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    code, out, _ = _finish(_run(tmp_path, body))
+    assert (code, out) == (runner.EXIT_CLEAN, "True\nstopped\n")
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "told"),
     [
