@@ -23,6 +23,7 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.tour.privileges import PACKAGE_ROOT, Privileges
 
 _POLL_S = 0.02
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,7 @@ class DaemonProcess:
             return
         with self.files.telemetry_path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.startswith("{") and line.endswith("}\n"):
-                    yield json.loads(line)
+                yield from _events_on(line)
 
     def _signal(self, signum: signal.Signals) -> None:
         if self._child is not None:
@@ -171,3 +171,19 @@ class DaemonProcess:
         except OSError:
             return False
         return os.fsencode(self.files.config_path) in words
+
+
+def _events_on(line: str) -> Iterator[dict[str, Any]]:
+    """Whole events on one line: what was killed may have left its last line without an end,
+    and what was started after it goes on there.
+    """
+    position = line.find("{")
+    while position >= 0:
+        try:
+            event, position = _DECODER.raw_decode(line, position)
+        except ValueError:
+            position += 1
+        else:
+            if isinstance(event, dict) and "event" in event:
+                yield event
+        position = line.find("{", position)

@@ -59,6 +59,17 @@ def test_whole_events_are_read_and_other_lines_passed_over(talking: DaemonProces
     assert talking.events("other") == []
 
 
+def test_events_behind_an_unfinished_line_are_read_too(tmp_path: Path) -> None:
+    """As ``kill -9`` leaves a line, and the next start goes on in it."""
+    daemon = make(tmp_path, "")
+    daemon.files.telemetry_path.write_text(
+        '{"event": "cut", "reas{"event": "second", "ports": {"A": 1}}\n'
+        '{"event": "whole"}{"event": "third"}\n'
+        '{"event": "half'
+    )
+    assert [event["event"] for event in daemon.events()] == ["second", "whole", "third"]
+
+
 async def test_a_daemon_stops_when_asked(talking: DaemonProcess) -> None:
     wait_for(talking, "began")
     assert talking.is_running
