@@ -64,7 +64,9 @@ def restart(report: Report) -> None:
         waited = "the 9 s session of the one that was killed has to end first"
         report.add("restart until it serves", served, "s", beside=beside, how=f"{how}; {waited}")
         report.add("restart until all lead", seconds, "s", beside=beside, how=how)
-        own = _at(broker.events("broker_started")[-1]) - _at(broker.events("registered_with_controller")[-1])
+        own = _at(broker.events("broker_started")[-1]) - _at(
+            broker.events("registered_with_controller")[-1]
+        )
         report.add("of which loading and recovery", own, "s", beside=beside, how=how)
 
 

@@ -2,8 +2,8 @@
 
 One client process beside the daemons on the same machine; three partitions; records of one size
 without keys; a warm-up first. MB are 10**6 bytes of values, as librdkafka counts them.
-A producer's time ends when every record is acknowledged, a consumer's begins with its first
-records and ends with its last. How much CPU the brokers took tells who was the slower one.
+A producer's time ends when every record is acknowledged, a consumer's when every record came.
+How much CPU the brokers took tells who was the slower one.
 """
 
 from __future__ import annotations
