@@ -1,7 +1,8 @@
-"""``Housekeeping``: what goes on behind the requests: retention, flushes, checkpoints, purges.
+"""``Housekeeping``: what goes on in one log dir behind the requests: retention, flushes, purges.
 
-One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`.
-A dir that goes offline is passed over: its failure has been told by the dir itself.
+* One per dir, so that a disk that hangs holds up the chores of no other.
+* One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`.
+* A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.log_dir import LogDir
@@ -30,30 +30,31 @@ class _Purge(NamedTuple):
 
     due_ms: int
     order: int
-    log_dir: LogDir
     work: Callable[[], Awaitable[object]]
 
 
 class Housekeeping:
-    """The LogManager's jobs. All methods are for the loop's thread."""
+    """The chores of one dir. All methods are for the loop's thread."""
 
     def __init__(
         self,
+        log_dir: LogDir,
         *,
         clock: Clock,
         handles: Callable[[], list[LogHandle]],
-        checkpoint: Callable[[LogDir], Awaitable[None]],
+        checkpoint: Callable[[], Awaitable[None]],
         retention_check_interval_ms: int,
         checkpoint_interval_ms: int,
         flush_check_interval_ms: int,
     ) -> None:
+        self._log_dir = log_dir
         self._clock = clock
         self._handles = handles
         self._checkpoint = checkpoint
         self._retention_check_interval_ms = retention_check_interval_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._flush_check_interval_ms = flush_check_interval_ms
-        self._log = get_logger()
+        self._log = get_logger(log_dir=log_dir.path)
         self._purges: list[_Purge] = []
         self._order = count()
         #: Handles that rolled a segment, oldest request first; each once.
@@ -67,7 +68,7 @@ class Housekeeping:
             jobs.create_task(
                 self._every(self._retention_check_interval_ms, self.retain, first_retention_ms)
             )
-            jobs.create_task(self._every(self._checkpoint_interval_ms, self._checkpoint_all))
+            jobs.create_task(self._every(self._checkpoint_interval_ms, self._checkpoint_now))
             jobs.create_task(self._every(self._flush_check_interval_ms, self.flush_overdue))
             jobs.create_task(self._every(_PURGE_CHECK_MS, self.purge_due))
             jobs.create_task(self._flush_rolled())
@@ -81,39 +82,34 @@ class Housekeeping:
     def purge_segments(
         self, handle: LogHandle, segments: Sequence[LogSegment], delay_ms: int
     ) -> None:
-        self._purge_at(delay_ms, handle.log_dir, lambda: handle.purge(segments))
+        self._purge_at(delay_ms, lambda: handle.purge(segments))
 
-    def purge_replica(
-        self, log_dir: LogDir, path: str, handle: LogHandle | None, delay_ms: int
-    ) -> None:
+    def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
         """Remove the directory ``path``; ``handle``, if it was loaded, lets go of it first."""
+        log_dir = self._log_dir
 
         async def purge() -> None:
             if handle is not None:
                 await handle.close_files()
             await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(path))
 
-        self._purge_at(delay_ms, log_dir, purge)
+        self._purge_at(delay_ms, purge)
 
-    def forget(self, log_dir: LogDir) -> None:
-        """Nothing more is to be done in ``log_dir``."""
-        self._purges = [purge for purge in self._purges if purge.log_dir is not log_dir]
-        heapq.heapify(self._purges)
-        for handle in [h for h in self._wants_flush if h.log_dir is log_dir]:
-            del self._wants_flush[handle]
+    def forget(self) -> None:
+        """Nothing more is to be done here."""
+        self._purges = []
+        self._wants_flush = {}
 
-    def _purge_at(
-        self, delay_ms: int, log_dir: LogDir, work: Callable[[], Awaitable[object]]
-    ) -> None:
+    def _purge_at(self, delay_ms: int, work: Callable[[], Awaitable[object]]) -> None:
         due_ms = self._clock.now_ms() + delay_ms
-        heapq.heappush(self._purges, _Purge(due_ms, next(self._order), log_dir, work))
+        heapq.heappush(self._purges, _Purge(due_ms, next(self._order), work))
 
     # -- jobs -------------------------------------------------------------------------------
 
     async def retain(self) -> None:
         """Apply retention to every log."""
         for handle in self._handles():
-            await self._unless_offline(handle.log_dir, handle.apply_retention)
+            await self._unless_offline(handle.apply_retention)
 
     async def flush_overdue(self) -> None:
         """Flush logs whose ``flush.ms`` has passed."""
@@ -121,32 +117,26 @@ class Housekeeping:
         for handle in self._handles():
             is_dirty = handle.recovery_point < handle.log_end_offset
             if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
-                await self._unless_offline(handle.log_dir, handle.flush)
+                await self._unless_offline(handle.flush)
 
     async def purge_due(self) -> None:
-        """Remove what has waited long enough."""
+        """Remove what has waited long enough; what the dir is too busy for waits for next time."""
         while self._purges and self._purges[0].due_ms <= self._clock.now_ms():
             purge = heapq.heappop(self._purges)
-            await self._unless_offline(purge.log_dir, purge.work)
+            if isinstance(await self._unless_offline(purge.work), OverloadedError):
+                heapq.heappush(self._purges, purge)
+                return
 
-    async def _checkpoint_all(self) -> None:
-        for log_dir in {handle.log_dir for handle in self._handles()}:
-            await self._unless_offline(log_dir, partial(self._checkpoint, log_dir))
+    async def _checkpoint_now(self) -> None:
+        await self._unless_offline(self._checkpoint)
 
     async def _flush_rolled(self) -> None:
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
-            # Dirs flush side by side, the logs of one dir one after the other.
             wanted, self._wants_flush = list(self._wants_flush), {}
-            dirs = {handle.log_dir for handle in wanted}
-            await asyncio.gather(
-                *(self._flush_in([h for h in wanted if h.log_dir is log_dir]) for log_dir in dirs)
-            )
-
-    async def _flush_in(self, handles: Sequence[LogHandle]) -> None:
-        for handle in handles:
-            await self._unless_offline(handle.log_dir, handle.flush)
+            for handle in wanted:
+                await self._unless_offline(handle.flush)
 
     async def _every(
         self, interval_ms: int, job: Callable[[], Awaitable[None]], first_ms: int | None = None
@@ -156,11 +146,13 @@ class Housekeeping:
             await job()
             await asyncio.sleep(interval_ms / 1000)
 
-    async def _unless_offline(self, log_dir: LogDir, work: Callable[[], Awaitable[object]]) -> None:
+    async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
         """Do ``work``; what is expected to go wrong is told, and leaves the other work alone."""
-        if not log_dir.is_online:
-            return
+        if not self._log_dir.is_online:
+            return None
         try:
             await work()
         except OperatingError as e:
-            self._log.info("housekeeping_skipped", log_dir=log_dir.path, reason=e.message)
+            self._log.info("housekeeping_skipped", reason=e.message)
+            return e
+        return None

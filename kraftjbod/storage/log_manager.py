@@ -17,6 +17,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from kraftjbod.core.config import TopicConfig
@@ -101,14 +102,18 @@ class LogManager:
         self._candidates_until_ms = 0
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
-        self._housekeeping = Housekeeping(
-            clock=clock,
-            handles=self.handles,
-            checkpoint=self._checkpoint_offsets,
-            retention_check_interval_ms=retention_check_interval_ms,
-            checkpoint_interval_ms=checkpoint_interval_ms,
-            flush_check_interval_ms=flush_check_interval_ms,
-        )
+        self._housekeeping = {
+            log_dir: Housekeeping(
+                log_dir,
+                clock=clock,
+                handles=partial(self.handles_in, log_dir),
+                checkpoint=partial(self._checkpoint_offsets, log_dir),
+                retention_check_interval_ms=retention_check_interval_ms,
+                checkpoint_interval_ms=checkpoint_interval_ms,
+                flush_check_interval_ms=flush_check_interval_ms,
+            )
+            for log_dir in dirs
+        }
 
     # -- what there is ----------------------------------------------------------------------
 
@@ -432,7 +437,7 @@ class LogManager:
             self._held_aside[tp] = [copy for copy in copies if copy.log_dir is not log_dir]
             if not self._held_aside[tp]:
                 del self._held_aside[tp]
-        self._housekeeping.forget(log_dir)
+        self._housekeeping[log_dir].forget()
         return gone
 
     # -- configuration ----------------------------------------------------------------------
@@ -493,10 +498,11 @@ class LogManager:
     # -- what handles ask for ---------------------------------------------------------------
 
     def request_flush(self, handle: LogHandle) -> None:
-        self._housekeeping.request_flush(handle)
+        self._housekeeping[handle.log_dir].request_flush(handle)
 
     def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
-        self._housekeeping.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
+        chores = self._housekeeping[handle.log_dir]
+        chores.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
 
     async def lower_recovery_point(self, handle: LogHandle) -> None:
         if handle.checkpointed_recovery_point > handle.recovery_point:
@@ -504,13 +510,16 @@ class LogManager:
 
     def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
         config = self._default_config if handle is None else handle.config
-        self._housekeeping.purge_replica(log_dir, path, handle, config.file_delete_delay_ms)
+        chores = self._housekeeping[log_dir]
+        chores.purge_replica(path, handle, config.file_delete_delay_ms)
 
     # -- background and stop ----------------------------------------------------------------
 
     async def run_background(self) -> None:
         """Retention, checkpoints, flushes and purges, until cancelled."""
-        await self._housekeeping.run()
+        async with asyncio.TaskGroup() as chores:
+            for housekeeping in self._housekeeping.values():
+                chores.create_task(housekeeping.run())
 
     async def close(self, broker_epoch: int) -> None:
         """Flush and close every log, and mark the dirs where all went well as clean."""
@@ -529,7 +538,7 @@ class LogManager:
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(broker_epoch)
             await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))
-        except KafkaStorageError as e:
+        except OperatingError as e:
             self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)
 
     def _every_handle(self) -> list[LogHandle]:

@@ -11,6 +11,7 @@ import crc32c
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
 from kraftjbod.protocol.record_batch import BatchHeader, batches
+from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
@@ -102,3 +103,8 @@ def manager_of(
         default_config=config or TopicConfig(),
         random_bytes=random_bytes_of(),
     )
+
+
+def chores(manager: LogManager, log_dir: LogDir | None = None) -> Housekeeping:
+    """The background jobs of one dir, the first by default, to be run by hand."""
+    return manager._housekeeping[log_dir or manager.dirs()[0]]

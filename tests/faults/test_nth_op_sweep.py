@@ -16,7 +16,16 @@ from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import LogDirState
-from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    chores,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
@@ -55,7 +64,7 @@ async def tell(log_dir: LogDir, told: Acknowledged) -> None:
     await manager.create(OTHER, TOPIC_ID)
     await manager.delete(OTHER)
     told.deleted = True
-    await manager._housekeeping.purge_due()
+    await chores(manager).purge_due()
     await manager.close(1)
 
 

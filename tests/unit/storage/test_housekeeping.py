@@ -7,17 +7,21 @@ import asyncio
 import pytest
 
 from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
     ManualClock,
     batch,
+    chores,
     format_dir,
     headers_of,
     manager_of,
     open_dir,
+    random_bytes_of,
 )
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, flush_ms=50)
@@ -35,10 +39,10 @@ async def test_flush_by_time():
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
-    await manager._housekeeping.flush_overdue()
+    await chores(manager).flush_overdue()
     assert handle.recovery_point == 0
     clock.ms += 50
-    await manager._housekeeping.flush_overdue()
+    await chores(manager).flush_overdue()
     assert handle.recovery_point == 1
 
 
@@ -62,9 +66,9 @@ async def test_dead_dir_does_not_stop_the_jobs():
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
     handle.log_dir.go_offline("gone")
     clock.ms += 100_000
-    await manager._housekeeping.flush_overdue()
-    await manager._housekeeping.retain()
-    await manager._housekeeping.purge_due()
+    await chores(manager).flush_overdue()
+    await chores(manager).retain()
+    await chores(manager).purge_due()
     await manager.checkpoint_recovery_points()
     await manager.checkpoint_high_watermarks({TP: 1})
     assert handle.recovery_point == 0
@@ -80,3 +84,42 @@ async def test_checkpoint_of_recovery_points():
     assert vfs.read_if_exists("/d1/log-start-offset-checkpoint") == b"0\n0\n"
     await handle.truncate_to(0)
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
+
+
+async def test_a_hung_dir_holds_up_the_chores_of_no_other():
+    """Flushes and purges of a healthy disk go on while another one does not answer."""
+    hung, well, clock = FaultVfs(MemVfs()), MemVfs(), ManualClock()
+    format_dir(hung, "/d1", 1)
+    format_dir(well, "/d2", 2)
+    dirs = [open_dir(hung, clock=clock), open_dir(well, "/d2", 2, clock=clock)]
+    manager = LogManager(
+        dirs=dirs,
+        clock=clock,
+        default_config=CONFIG.model_copy(update={"flush_ms": 1, "file_delete_delay_ms": 0}),
+        random_bytes=random_bytes_of(),
+        flush_check_interval_ms=1,
+    )
+    await manager.load()
+    data = batch()
+    handles = [
+        await manager.create(TopicPartition("t", n), TOPIC_ID, log_dir.directory_id)
+        for n, log_dir in enumerate(dirs)
+    ]
+    hung.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
+    for handle in handles:
+        await handle.append_as_leader(data, headers_of(data), 0)
+    clock.ms += 1_000
+    background = asyncio.ensure_future(manager.run_background())
+    try:
+        async with asyncio.timeout(20):
+            while handles[1].recovery_point < 1:
+                await asyncio.sleep(0.001)
+            await manager.delete(TopicPartition("t", 1))
+            while [entry for entry in well.list_dir("/d2") if entry.is_dir]:
+                await asyncio.sleep(0.001)
+        assert handles[0].recovery_point == 0
+    finally:
+        background.cancel()
+        hung.release()
+        with pytest.raises(asyncio.CancelledError):
+            await background

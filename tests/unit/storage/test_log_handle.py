@@ -16,6 +16,7 @@ from tests.faults.rig import (
     TP,
     ManualClock,
     batch,
+    chores,
     format_dir,
     headers_of,
     manager_of,
@@ -155,7 +156,7 @@ async def test_retention_stays_below_the_high_watermark_and_purges_later():
     names = [entry.name for entry in vfs.list_dir("/d1/t-0")]
     assert "00000000000000000000.log.deleted" in names
     clock.ms += 10
-    await manager._housekeeping.purge_due()
+    await chores(manager).purge_due()
     assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".deleted")]
 
 

@@ -16,6 +16,7 @@ from tests.faults.rig import (
     TP,
     ManualClock,
     batch,
+    chores,
     directory_id,
     format_dir,
     headers_of,
@@ -102,7 +103,7 @@ async def test_deleted_replica_is_gone_at_once_and_its_files_later():
         handle.append_as_leader(batch(), headers_of(batch()), 0)
     with pytest.raises(UnknownTopicOrPartitionError):
         await manager.delete(TP)
-    housekeeping = manager._housekeeping
+    housekeeping = chores(manager)
     await housekeeping.purge_due()
     assert [e.name for e in vfs.list_dir("/d1") if e.name.endswith("-delete")]
     clock.ms += 60_000
@@ -118,7 +119,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it():
     manager = await start(vfs, clock=clock)
     assert manager.handles() == []
     clock.ms += 60_000
-    await manager._housekeeping.purge_due()
+    await chores(manager).purge_due()
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
