@@ -428,7 +428,10 @@ class LogManager:
         return f"{log_dir.path}/{doomed_dir_name(tp, kind, Uuid.random(self._random_bytes))}"
 
     def drop(self, log_dir: LogDir) -> list[LogHandle]:
-        """Forget the replicas of a dir that went OFFLINE, without touching a file; which ones."""
+        """Forget the replicas of a dir that went OFFLINE, without touching a file; which ones.
+
+        A metadata dir that is not among the log dirs has none.
+        """
         gone = self.handles_in(log_dir)
         for handle in gone:
             del self._handles[handle.topic_partition]
@@ -437,7 +440,8 @@ class LogManager:
             self._held_aside[tp] = [copy for copy in copies if copy.log_dir is not log_dir]
             if not self._held_aside[tp]:
                 del self._held_aside[tp]
-        self._housekeeping[log_dir].forget()
+        if log_dir in self._housekeeping:
+            self._housekeeping[log_dir].forget()
         return gone
 
     # -- configuration ----------------------------------------------------------------------

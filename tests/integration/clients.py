@@ -28,13 +28,18 @@ Write = Callable[..., list[int]]
 Read = Callable[[str, str, int], list[bytes]]
 
 
+def quiet(bootstrap: str) -> dict[str, str | int]:
+    """Settings of a librdkafka client that does not tell standard error of stopped brokers."""
+    return {"bootstrap.servers": bootstrap, "log_level": 0}
+
+
 def write_confluent(
     bootstrap: str, topic: str, values: Sequence[bytes], *, compression: str = "none", **more: Any
 ) -> list[int]:
     settings = {key.replace("_", "."): value for key, value in more.items()}
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **quiet(bootstrap),
             "compression.type": compression,
             "linger.ms": 20,
             **settings,

@@ -45,7 +45,7 @@ def _name() -> str:
 @pytest.fixture
 def confluent(cluster: Cluster) -> AdminClient:
     """librdkafka's admin client; its futures end with it, so a test has to hold it."""
-    return AdminClient({"bootstrap.servers": cluster.bootstrap})
+    return AdminClient(clients.quiet(cluster.bootstrap))
 
 
 def test_a_topic_is_spread_over_brokers_and_dirs(cluster: Cluster) -> None:
@@ -152,7 +152,7 @@ def test_what_is_not_there_cannot_be_deleted(cluster: Cluster) -> None:
 def test_topics_come_by_themselves(cluster: Cluster) -> None:
     """auto.create.topics.enable: the first record to an unknown topic creates it."""
     name = _name()
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     producer.produce(name, value=b"first")
     assert producer.flush(clients.TIMEOUT_S) == 0
     assert len(cluster.partitions(name)) == 2
@@ -230,7 +230,7 @@ def test_two_admins_create_the_same_topic_at_once(cluster: Cluster, confluent: A
     """One wins, the other is told; and the topic is one topic."""
     name = _name()
     new = [NewTopic(name, num_partitions=3, replication_factor=3)]
-    second = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    second = AdminClient(clients.quiet(cluster.bootstrap))
     futures = [admin.create_topics(new)[name] for admin in (confluent, second)]
     outcomes = [future.exception(clients.TIMEOUT_S) for future in futures]
     failures = [outcome for outcome in outcomes if outcome is not None]

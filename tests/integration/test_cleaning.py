@@ -97,7 +97,7 @@ def test_retention_by_size(cluster: Cluster) -> None:
 def test_retention_by_time(cluster: Cluster) -> None:
     """Records far in the past are too old at once; the active segment rolls for them too."""
     cluster.create_topic("by-time", replication_factor=2, retention_ms=60_000)
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     for _ in range(3):
         producer.produce("by-time", value=b"old", partition=0, timestamp=1_000_000)
     assert producer.flush(clients.TIMEOUT_S) == 0

@@ -84,7 +84,7 @@ def test_idempotent_producers(cluster: Cluster, topic: str, writer: str) -> None
 
 
 def test_keys_headers_and_timestamps_survive(cluster: Cluster, topic: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     headers: list[tuple[str, str | bytes | None]] = [("trace", b"\x00\xff"), ("empty", None)]
     producer.produce(topic, value=None, key=b"k", headers=headers, timestamp=1_700_000_000_123)
     assert producer.flush(clients.TIMEOUT_S) == 0
@@ -99,7 +99,7 @@ def test_keys_headers_and_timestamps_survive(cluster: Cluster, topic: str) -> No
 
 def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
     """A timestamp finds the first record that is not older; beyond the last one there is none."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     for n in range(10):
         producer.produce(topic, value=b"v", partition=0, timestamp=1_000_000 + 1000 * n)
         # One batch each, so that the answer is not just a batch's first record.
@@ -118,14 +118,12 @@ def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
 
 def test_offsets_by_time_inside_a_batch(cluster: Cluster, topic: str) -> None:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": cluster.bootstrap, "linger.ms": 200, "compression.type": "lz4"}
+        {**clients.quiet(cluster.bootstrap), "linger.ms": 200, "compression.type": "lz4"}
     )
     for n in range(10):
         producer.produce(topic, value=b"v", partition=0, timestamp=1_000_000 + 1000 * n)
     assert producer.flush(clients.TIMEOUT_S) == 0
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "times"}
-    )
+    consumer = confluent_kafka.Consumer({**clients.quiet(cluster.bootstrap), "group.id": "times"})
     try:
         (found,) = consumer.offsets_for_times(
             [confluent_kafka.TopicPartition(topic, 0, 1_004_500)], timeout=clients.TIMEOUT_S
