@@ -56,7 +56,7 @@ class BrokerLifecycleManager:
     ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
     ``set_ready_to_unfence()``, ``note_metadata_offset(offset)`` and
     ``report_offline(directory_id, leads)`` at any time in between;
-    ``await begin_controlled_shutdown(timeout_ms)`` and ``await close()`` at the end.
+    ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
     ``state`` and ``broker_epoch`` tell the present; the epoch is -1 while not registered.
     """
@@ -146,9 +146,12 @@ class BrokerLifecycleManager:
         """A directory died. ``leads`` says, when asked later, whether we still lead there."""
         self._post(DirectoryFailed(directory_id=directory_id, leads=leads))
 
-    async def begin_controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Let the controller move leaders away; True if that was done within ``timeout_ms``."""
-        self._post(ShutdownRequested())
+    async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
+        """Let the controller move leaders away; True if that was done within ``timeout_ms``.
+
+        ``at_once`` for a broker that cannot serve any more: it is fenced by the first heartbeat.
+        """
+        self._post(ShutdownRequested(at_once=at_once))
         ends = {self._may_stop, self._failed}
         await asyncio.wait(ends, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
         if not self._may_stop.done():

@@ -133,9 +133,11 @@ class ReportDeadlinePassed:
     directory_id: DirectoryId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """Somebody wants the broker to stop in order."""
+    """The broker is to stop: in order, leaders first, or ``at_once``, because it cannot serve."""
+
+    at_once: bool = False
 
 
 Event = (
@@ -323,7 +325,7 @@ class LifecycleState:
             case ReportDeadlinePassed():
                 return self._report_deadline_passed(event.directory_id, now_ms)
             case ShutdownRequested():
-                return self._shutdown_requested()
+                return self._shutdown_requested(event)
             case _:
                 assert_never(event)
 
@@ -507,7 +509,11 @@ class LifecycleState:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def _shutdown_requested(self) -> list[Action]:
+    def _shutdown_requested(self, event: ShutdownRequested) -> list[Action]:
+        if event.at_once:
+            # A heartbeat that wants the fence and the shutdown is granted both: nobody has to
+            # wait for the session to end.
+            self.is_ready = False
         match self.state:
             case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
                 return []

@@ -28,7 +28,7 @@ from typing import Any, Final
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.lifecycle_state import BrokerState
 from kraftjbod.core.config import BrokerConfig, Endpoint
-from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings, run_daemon
@@ -40,6 +40,8 @@ from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.storage.log_manager import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
+#: How long a broker without disks tries to tell the controller before it ends.
+_FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
 
 
@@ -55,7 +57,8 @@ class BrokerServer:
         #: By listener name.
         self._doors: dict[str, KafkaServer] = {}
         self._is_open = asyncio.Event()
-        self._is_lost = False
+        #: What ended this broker, if it did not end in order.
+        self._lost: KraftJbodError | None = None
         self._log = get_logger(component="broker_server", broker_id=config.node_id)
 
     @property
@@ -169,8 +172,8 @@ class BrokerServer:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except KraftJbodError:
-            self._is_lost = True
+        except KraftJbodError as e:
+            self._lost = e
             raise
         finally:
             for task in tasks:
@@ -185,7 +188,8 @@ class BrokerServer:
             await parts.lifecycle.begin_controlled_shutdown(
                 self._config.controlled_shutdown_timeout_ms
             )
-        await self._close_doors(parts)
+        # The listeners close first; who is still connected must not hold up the farewell.
+        await asyncio.gather(self._close_doors(parts), self._say_farewell(parts))
         broker_epoch = -1
         if parts is not None:
             broker_epoch = parts.lifecycle.broker_epoch
@@ -201,10 +205,15 @@ class BrokerServer:
             await disks.logs.close(broker_epoch)
             disks.metadata_dir.close()
 
+    async def _say_farewell(self, parts: BrokerParts | None) -> None:
+        """A broker without disks asks to be fenced, so that nobody waits for its session to end."""
+        if parts is not None and isinstance(self._lost, KafkaStorageError):
+            await parts.lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
+
     def _may_move_leaders(self, parts: BrokerParts) -> bool:
         return (
             self._config.controlled_shutdown_enable
-            and not self._is_lost
+            and self._lost is None
             and parts.lifecycle.state is BrokerState.RUNNING
         )
 

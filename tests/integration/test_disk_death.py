@@ -176,6 +176,7 @@ def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
         load.stop()
         load.print_gaps("all directories of one broker")
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
+    _said_farewell(cluster)
 
 
 def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
@@ -187,7 +188,16 @@ def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> N
         assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_STORAGE_LOST
         _goes_on(cluster, load)
         load.stop()
+        load.print_gaps("the metadata directory of one broker")
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
+    _said_farewell(cluster)
+
+
+def _said_farewell(cluster: Cluster) -> None:
+    """The cluster did not have to wait for the broker's session to end."""
+    controller = cluster.local.controller
+    assert controller.events("broker_fenced")
+    assert not controller.events("broker_session_expired")
 
 
 def test_the_controllers_metadata_dir_takes_the_controller_along(

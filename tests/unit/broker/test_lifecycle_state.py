@@ -308,6 +308,12 @@ def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
     assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
 
 
+def test_a_broker_that_cannot_serve_any_more_wants_the_fence_with_its_shutdown() -> None:
+    m = running()
+    sent = heartbeat(m.handle(ShutdownRequested(at_once=True), 0))
+    assert (sent.want_fence, sent.want_shut_down) == (True, True)
+
+
 def test_a_dir_that_dies_during_a_controlled_shutdown_is_reported_too() -> None:
     m = running()
     m.handle(ShutdownRequested(), 0)
