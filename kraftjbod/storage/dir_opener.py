@@ -102,6 +102,11 @@ class DirOpener:
     def _examine(self, log_dir: LogDir) -> _Answer:
         """In the dir's thread. Nothing but the lock file is written."""
         vfs, path = log_dir.vfs, log_dir.path
+        if not vfs.exists(path):
+            raise KafkaStorageError(
+                f"{path} does not exist: mount its disk, or create and format it "
+                f"with `kraftjbod-storage format`"
+            )
         device = vfs.device(path)
         properties = read_meta_properties(vfs, f"{path}/{META_PROPERTIES}")
         if properties is not None and not log_dir.try_lock():

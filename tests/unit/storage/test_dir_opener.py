@@ -108,6 +108,13 @@ async def test_absent_directory_is_offline_with_no_name_known():
     assert dirs["/d2"].directory_id == LOST_DIR
 
 
+async def test_a_directory_that_does_not_exist_is_told_without_a_riddle():
+    """A newcomer's first start: one line that says what to do, and no stack trace."""
+    with capture_logs() as events, pytest.raises(StartupError, match="/d1 does not exist"):
+        await open_all({"/d1": MemVfs(), "/d2": MemVfs()})
+    assert "log_dir_operation_made_no_sense" not in {event["event"] for event in events}
+
+
 async def test_ids_travel_with_the_disks():
     vfss = disks(1, 2)
     await open_all(vfss)
