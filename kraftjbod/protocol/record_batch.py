@@ -215,7 +215,10 @@ def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check what a producer sent for one partition; the headers, in order, never none.
+    """Check what a producer sent for one partition: one batch; a list of its header.
+
+    As in Kafka a request holds exactly one batch per partition, so that a producer's sequence
+    numbers are checked batch by batch.
 
     :raises CorruptRecordError: bytes that are no whole v2 batches, or a wrong CRC.
     :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT or
@@ -237,6 +240,8 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
         raise CorruptRecordError(f"{len(buf) - end} bytes at {end} are no whole batch")
     if not headers:
         raise _invalid_record("the request holds no record batch for the partition")
+    if len(headers) > 1:
+        raise _invalid_record(f"{len(headers)} record batches for the partition, only one may be")
     return headers
 
 

@@ -156,6 +156,7 @@ WITH_PRODUCER = foreign_batch([b"a"], producer_id=5, sequence=0)
         pytest.param(
             foreign_batch([bytes(LIMIT)]), ErrorCode.MESSAGE_TOO_LARGE, id="larger than the limit"
         ),
+        pytest.param(BATCH + BATCH, ErrorCode.INVALID_RECORD, id="two batches"),
     ],
 )
 def test_what_a_producer_may_not_send(batch: bytes, code: ErrorCode) -> None:
