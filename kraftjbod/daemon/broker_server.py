@@ -33,8 +33,8 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.net.connection import ConnectionLimits
-from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
-from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.storage.log_manager import LoadProgress
@@ -55,7 +55,7 @@ class BrokerServer:
         self._disks: BrokerDisks | None = None
         self._parts: BrokerParts | None = None
         #: By listener name.
-        self._doors: dict[str, KafkaServer] = {}
+        self._doors: dict[str, Listener] = {}
         self._is_open = asyncio.Event()
         #: What ended this broker, if it did not end in order.
         self._lost: KraftJbodError | None = None
@@ -116,7 +116,7 @@ class BrokerServer:
             assert self._parts is not None
             return await self._parts.apis.handle(endpoint.name, header, body)
 
-        door = KafkaServer(
+        door = kafka_server(
             host=endpoint.host,
             port=endpoint.port,
             handler=handle,

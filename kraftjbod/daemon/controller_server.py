@@ -18,9 +18,9 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.metadata.records import METADATA_VERSION
 from kraftjbod.net.connection import ConnectionLimits
-from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
-from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore
 from kraftjbod.storage.bootstrap import read_bootstrap
@@ -54,7 +54,7 @@ class ControllerServer:
             max_queued_bytes=config.log_dir_queue_max_bytes,
         )
         self._controller: QuorumController | None = None
-        self._door: RpcServer | None = None
+        self._door: Listener | None = None
 
     async def start(self) -> None:
         config, log_dir = self._config, self._log_dir
@@ -150,9 +150,9 @@ class ControllerServer:
             max_fetch_bytes=config.metadata_max_fetch_bytes,
         )
 
-    def _build_door(self, controller: QuorumController) -> RpcServer:
+    def _build_door(self, controller: QuorumController) -> Listener:
         config = self._config
-        return RpcServer(
+        return rpc_server(
             host=config.endpoint.host,
             port=config.endpoint.port,
             handler=controller.handle,

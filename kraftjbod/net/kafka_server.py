@@ -44,50 +44,18 @@ DEFAULT_SESSION_LIMITS = SessionLimits(
 DEFAULT_LISTENER_LIMITS = ListenerLimits()
 
 
-class KafkaServer:
-    """Kafka's wire protocol on one port."""
+def kafka_server(
+    *,
+    host: str,
+    port: int,
+    handler: Handler,
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+    session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
+    listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
+) -> Listener:
+    """A listener, not started yet, that speaks Kafka's wire protocol on one port."""
 
-    def __init__(
-        self,
-        *,
-        host: str,
-        port: int,
-        handler: Handler,
-        connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
-        session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
-        listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
-    ) -> None:
-        self._handler = handler
-        self._session_limits = session_limits
-        self._listener = Listener(
-            name="kafka",
-            host=host,
-            port=port,
-            make_session=self._session,
-            connection_limits=connection_limits,
-            limits=listener_limits,
-        )
-
-    def __repr__(self) -> str:
-        return f"<KafkaServer {self._listener!r}>"
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    @property
-    def connection_count(self) -> int:
-        return self._listener.connection_count
-
-    async def start(self) -> None:
-        """:raises StartupError: if the address cannot be had."""
-        await self._listener.start()
-
-    async def close(self, *, timeout_ms: int) -> None:
-        """Stop accepting at once, answer what is in flight within ``timeout_ms``."""
-        await self._listener.close(timeout_ms=timeout_ms)
-
-    def _session(self, connection: Connection) -> RequestSession:
+    def make_session(connection: Connection) -> RequestSession:
         info = ConnectionInfo(peer=connection.peer)
 
         async def answer(request: PendingRequest) -> Sequence[Buffer] | None:
@@ -95,7 +63,16 @@ class KafkaServer:
             request.api = api_name(header.api_key)
             if body is None or header.api_key == ApiKey.API_VERSIONS:
                 return api_versions_response(header)
-            response = await self._handler(header, body, info)
+            response = await handler(header, body, info)
             return None if response is None else encode_response(header, response)
 
-        return RequestSession(connection, answer=answer, in_order=True, limits=self._session_limits)
+        return RequestSession(connection, answer=answer, in_order=True, limits=session_limits)
+
+    return Listener(
+        name="kafka",
+        host=host,
+        port=port,
+        make_session=make_session,
+        connection_limits=connection_limits,
+        limits=listener_limits,
+    )

@@ -27,55 +27,18 @@ DEFAULT_SESSION_LIMITS = SessionLimits(
 DEFAULT_LISTENER_LIMITS = ListenerLimits(max_connections=2_000)
 
 
-class RpcServer:
-    """Our RPC on one port."""
+def rpc_server(
+    *,
+    host: str,
+    port: int,
+    handler: RpcHandler,
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+    session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
+    listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
+) -> Listener:
+    """A listener, not started yet, that speaks our RPC on one port."""
 
-    def __init__(
-        self,
-        *,
-        host: str,
-        port: int,
-        handler: RpcHandler,
-        connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
-        session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
-        listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
-    ) -> None:
-        self._handler = handler
-        self._session_limits = session_limits
-        self._listener = Listener(
-            name="rpc",
-            host=host,
-            port=port,
-            make_session=self._session,
-            connection_limits=connection_limits,
-            limits=listener_limits,
-        )
-
-    def __repr__(self) -> str:
-        return f"<RpcServer {self._listener!r}>"
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    @property
-    def connection_count(self) -> int:
-        return self._listener.connection_count
-
-    async def start(self) -> None:
-        """:raises StartupError: if the address cannot be had."""
-        await self._listener.start()
-
-    async def close(self, *, timeout_ms: int) -> None:
-        """Stop accepting at once, answer what is in flight within ``timeout_ms``."""
-        await self._listener.close(timeout_ms=timeout_ms)
-
-    def _session(self, connection: Connection) -> RequestSession:
-        return RequestSession(
-            connection, answer=self._answer, in_order=False, limits=self._session_limits
-        )
-
-    async def _answer(self, pending: PendingRequest) -> Sequence[Buffer]:
+    async def answer(pending: PendingRequest) -> Sequence[Buffer]:
         request = decode_request(pending.frame)
         pending.api = request.api
         if request.body is None:
@@ -85,7 +48,19 @@ class RpcServer:
             )
             return [encode_error(request.correlation_id, unknown)]
         try:
-            response = await self._handler(request.body)
+            response = await handler(request.body)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]
         return [encode_response(request.correlation_id, response)]
+
+    def make_session(connection: Connection) -> RequestSession:
+        return RequestSession(connection, answer=answer, in_order=False, limits=session_limits)
+
+    return Listener(
+        name="rpc",
+        host=host,
+        port=port,
+        make_session=make_session,
+        connection_limits=connection_limits,
+        limits=listener_limits,
+    )

@@ -33,7 +33,7 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.metadata.state import MetadataDelta
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
+from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader, message
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -143,7 +143,7 @@ class BrokerRig:
             logs=self.logs,
         )
         self.parts = BrokerParts(self.config, self.around, self.disks, (), self.tasks)
-        self.door = KafkaServer(host="127.0.0.1", port=0, handler=self._handle)
+        self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
     async def _handle(

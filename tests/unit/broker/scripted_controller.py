@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.core.config import Voter
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 
@@ -32,7 +32,7 @@ class ScriptedController:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self._arrived = asyncio.Condition()
-        self.server = RpcServer(host="127.0.0.1", port=0, handler=self._handle)
+        self.server = rpc_server(host="127.0.0.1", port=0, handler=self._handle)
 
     async def wait_seen(self, wanted: Callable[[list[RpcRequest]], bool]) -> None:
         async with self._arrived:

@@ -14,7 +14,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
+from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.listener import Listener
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader, api_name, message
 from kraftjbod.protocol.record_batch import batches, read_header, stamp
 
@@ -53,8 +54,8 @@ class MiniBroker:
         self.server = self._make_server(self.server.port)
         await self.server.start()
 
-    def _make_server(self, port: int) -> KafkaServer:
-        return KafkaServer(host="127.0.0.1", port=port, handler=self._handle)
+    def _make_server(self, port: int) -> Listener:
+        return kafka_server(host="127.0.0.1", port=port, handler=self._handle)
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
         topic_id = bytes(15) + bytes([200 - len(self.topics)])

@@ -19,7 +19,8 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.net.kafka_server import KafkaServer
+from kraftjbod.net.kafka_server import kafka_server
+from kraftjbod.net.listener import Listener
 from kraftjbod.protocol.kafka_codec import (
     Message,
     RequestHeader,
@@ -46,8 +47,8 @@ async def echo_session(header: RequestHeader, body: Message, info: object) -> Me
 
 
 @asynccontextmanager
-async def server() -> AsyncIterator[KafkaServer]:
-    made = KafkaServer(host="127.0.0.1", port=0, handler=echo_session)
+async def server() -> AsyncIterator[Listener]:
+    made = kafka_server(host="127.0.0.1", port=0, handler=echo_session)
     await made.start()
     try:
         yield made

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ConnectionLostError, StartupError
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.net.kafka_server import ConnectionInfo, KafkaServer
-from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader, encode_request, message
 
@@ -45,8 +45,8 @@ def framed_ask(name: str, correlation_id: int) -> bytes:
 @asynccontextmanager
 async def serving(
     handler: Callable[..., Awaitable[Message | None]] = name_it, **limits: Any
-) -> AsyncIterator[KafkaServer]:
-    server = KafkaServer(host="127.0.0.1", port=0, handler=handler, **limits)
+) -> AsyncIterator[Listener]:
+    server = kafka_server(host="127.0.0.1", port=0, handler=handler, **limits)
     await server.start()
     try:
         yield server
@@ -54,7 +54,7 @@ async def serving(
         await server.close(timeout_ms=0)
 
 
-async def connected(server: KafkaServer) -> KafkaConnection:
+async def connected(server: Listener) -> KafkaConnection:
     return await KafkaConnection.connect(
         "127.0.0.1", server.port, client_id="test", timeout_ms=5000
     )
@@ -271,7 +271,7 @@ async def test_closing_does_not_wait_beyond_the_deadline() -> None:
 
 async def test_a_port_that_is_taken() -> None:
     async with serving() as server:
-        second = KafkaServer(host="127.0.0.1", port=server.port, handler=name_it)
+        second = kafka_server(host="127.0.0.1", port=server.port, handler=name_it)
         with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
             await second.start()
         assert f"port={server.port}" in repr(server)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ConnectionLostError, OverloadedError, RequestTimedOutError
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
-from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -74,7 +74,7 @@ def new_client(port: int, waits: list[int] | None = None, **options: Any) -> Rpc
 
 async def test_comes_back_when_the_peer_does() -> None:
     waits: list[int] = []
-    server = RpcServer(host="127.0.0.1", port=0, handler=answers)
+    server = rpc_server(host="127.0.0.1", port=0, handler=answers)
     await server.start()
     port = server.port
     client = new_client(port, waits)
@@ -86,7 +86,7 @@ async def test_comes_back_when_the_peer_does() -> None:
             await client.call(REQUEST, timeout_ms=5000)
     assert waits == [1, 2, 3]
     assert "failures=3" in repr(client)
-    server = RpcServer(host="127.0.0.1", port=port, handler=answers)
+    server = rpc_server(host="127.0.0.1", port=port, handler=answers)
     await server.start()
     assert isinstance(await client.call(REQUEST, timeout_ms=5000), AllocateProducerIdsResponse)
     await server.close(timeout_ms=1000)
@@ -109,7 +109,7 @@ async def test_a_late_answer_disturbs_nobody() -> None:
             await go.wait()
         return await answers(request)
 
-    server = RpcServer(host="127.0.0.1", port=0, handler=first_waits)
+    server = rpc_server(host="127.0.0.1", port=0, handler=first_waits)
     await server.start()
     client = new_client(server.port)
     with pytest.raises(RequestTimedOutError, match="AllocateProducerIds was not answered"):
@@ -123,7 +123,7 @@ async def test_a_late_answer_disturbs_nobody() -> None:
 
 
 async def test_too_many_calls_in_flight_and_close() -> None:
-    server = RpcServer(host="127.0.0.1", port=0, handler=never)
+    server = rpc_server(host="127.0.0.1", port=0, handler=never)
     await server.start()
     client = new_client(server.port, max_in_flight=2)
     calls = [asyncio.create_task(client.call(REQUEST, timeout_ms=60_000)) for _ in range(3)]

@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_client import RpcClient
-from kraftjbod.net.rpc_server import RpcServer
+from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -57,9 +58,9 @@ def answered(response: Any) -> int:
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[RpcServer, RpcClient, Handler]]:
+async def serving(**options: Any) -> AsyncIterator[tuple[Listener, RpcClient, Handler]]:
     handler = Handler()
-    server = RpcServer(host="127.0.0.1", port=0, handler=handler, **options)
+    server = rpc_server(host="127.0.0.1", port=0, handler=handler, **options)
     await server.start()
     client = new_client(server.port)
     try:
@@ -164,4 +165,4 @@ async def test_closing_answers_what_is_in_flight() -> None:
         await closing
         with pytest.raises(ConnectionLostError):
             await client.call(ask(7), timeout_ms=5000)
-        assert "RpcServer" in repr(server)
+        assert "rpc" in repr(server)
