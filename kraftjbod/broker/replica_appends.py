@@ -128,9 +128,13 @@ class ReplicaAppends:
         if error is not None:
             raise error
         result = append.result()
-        partition, handle = replica.partition, replica.handle
-        if partition is None or handle is None or not self._replicas.is_current(replica):
+        if not self._replicas.is_current(replica):
             pending.end(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        try:
+            partition, handle = replica.require_open()
+        except OperatingError as e:
+            pending.end(AppendOutcome(e.code, e.message))
             return
         partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)

@@ -165,7 +165,8 @@ class _Tour:
             await self._create_topic(client)
             self._reporter.step(
                 f"Producing every line of Python's standard library: {workload.lines:,} records, "
-                f"{PARTITIONS} producers, acks=all, as fast as they go."
+                f"{PARTITIONS} producers, acks=all, as fast as they go, and round again until the "
+                "disk's death has been seen through."
             )
             producing = asyncio.create_task(workload.run(self._cluster.bootstrap_servers, TOPIC))
             try:

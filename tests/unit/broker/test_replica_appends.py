@@ -123,6 +123,18 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
         assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_the_disk():
+    """The client shall learn that the disk is gone, not that another broker leads."""
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=60_000)
+            await gate.reached()
+            rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert (await pending.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
 async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
