@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -68,6 +68,42 @@ def _split(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+class ThrottledReplicas(NamedTuple):
+    """``partition:broker,...``, ``*`` for every replica, or nothing."""
+
+    is_all: bool = False
+    replicas: frozenset[tuple[int, int]] = frozenset()
+    """Partition and broker."""
+
+    @classmethod
+    def parse(cls, text: str) -> ThrottledReplicas:
+        if text.strip() == "*":
+            return cls(is_all=True)
+        pairs = []
+        for part in _parts(text):
+            partition, colon, broker = part.partition(":")
+            if not (colon and partition.isdigit() and broker.isdigit()):
+                raise ValueError(f"{part!r} is no throttled replica: write partition:broker, or *")
+            pairs.append((int(partition), int(broker)))
+        return cls(replicas=frozenset(pairs))
+
+    def __str__(self) -> str:
+        return "*" if self.is_all else ",".join(f"{p}:{b}" for p, b in sorted(self.replicas))
+
+    def holds(self, partition: int, broker_id: BrokerId) -> bool:
+        return self.is_all or (partition, broker_id) in self.replicas
+
+
+#: What a broker takes over while it runs, from ConfigRecords of its own or of all brokers.
+DYNAMIC_BROKER_KEYS: Final = frozenset(
+    {
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+    }
+)
 
 
 class _Keyed(BaseModel):
@@ -317,6 +353,15 @@ class BrokerConfig(_NodeConfig):
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
     metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
 
+    num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
+    """Threads that move replicas between directories; as many as directories if not set."""
+    replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    """What all moves between directories may copy together."""
+    leader_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    """Bytes per second that throttled replicas on other brokers may fetch from here."""
+    follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    """Bytes per second that throttled replicas here may fetch."""
+
     @model_validator(mode="after")
     def _relations(self) -> Self:
         if "broker" not in self.process_roles:
@@ -381,6 +426,17 @@ class TopicConfig(_Keyed):
     max_message_bytes: int = Field(default=_MIB + 12, ge=0)
     file_delete_delay_ms: int = Field(default=60_000, ge=0)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+    follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+
+    @field_validator(
+        "leader_replication_throttled_replicas",
+        "follower_replication_throttled_replicas",
+        mode="before",
+    )
+    @classmethod
+    def _throttled(cls, value: object) -> object:
+        return ThrottledReplicas.parse(value) if isinstance(value, str) else value
 
     def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
         """This configuration with a topic's own values on top.

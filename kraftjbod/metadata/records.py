@@ -83,6 +83,13 @@ class RegisterBrokerRecord:
     Never filled by a registration, only by a snapshot, so that a repeated report of a failed
     directory is still known after the log before the snapshot is gone.
     """
+    log_dir_paths: tuple[str, ...] = ()
+    """Where each of ``log_dirs`` is mounted, in the same order; empty if the broker did not say.
+
+    By these an operator names the directory that a new replica shall go to.
+    """
+    cordoned_log_dirs: tuple[DirectoryId, ...] = ()
+    """Directories that take no new replicas (KIP-1066), sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,7 @@ class BrokerRegistrationChangeRecord:
     in_controlled_shutdown: bool | None = None
     log_dirs: tuple[DirectoryId, ...] | None = None
     """The directories that are still available; those left out went offline."""
+    cordoned_log_dirs: tuple[DirectoryId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +145,10 @@ class PartitionRecord:
     partition_epoch: PartitionEpoch
     leader_recovering: bool = False
     """True after an unclean election, until the leader says that it is whole again."""
+    adding_replicas: tuple[BrokerId, ...] = ()
+    """Members of ``replicas`` that a reassignment brings in; they are not in sync yet."""
+    removing_replicas: tuple[BrokerId, ...] = ()
+    """Members of ``replicas`` that leave once the added ones are in sync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +169,8 @@ class PartitionChangeRecord:
     replicas: tuple[BrokerId, ...] | None = None
     directories: tuple[DirectoryId, ...] | None = None
     leader_recovering: bool | None = None
+    adding_replicas: tuple[BrokerId, ...] | None = None
+    removing_replicas: tuple[BrokerId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,8 +308,12 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "incarnation_id": Uuid,
     "log_dirs": _directory_ids,
     "offline_log_dirs": _directory_ids,
+    "cordoned_log_dirs": _directory_ids,
+    "log_dir_paths": tuple,
     "directories": _directory_ids,
     "replicas": tuple,
+    "adding_replicas": tuple,
+    "removing_replicas": tuple,
     "isr": tuple,
     "resource_type": ResourceType,
     "listeners": lambda raw: tuple(

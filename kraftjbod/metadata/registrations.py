@@ -123,6 +123,8 @@ class PartitionRegistration:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     leader_recovering: bool
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
 
     @classmethod
     def from_record(cls, record: PartitionRecord) -> PartitionRegistration:
@@ -136,6 +138,8 @@ class PartitionRegistration:
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
             leader_recovering=record.leader_recovering,
+            adding_replicas=record.adding_replicas,
+            removing_replicas=record.removing_replicas,
         )
 
     def to_record(self, topic_id: TopicId, partition_id: int) -> PartitionRecord:
@@ -149,6 +153,8 @@ class PartitionRegistration:
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
             leader_recovering=self.leader_recovering,
+            adding_replicas=self.adding_replicas,
+            removing_replicas=self.removing_replicas,
         )
 
     def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
@@ -168,7 +174,17 @@ class PartitionRegistration:
             leader_recovering=self.leader_recovering
             if change.leader_recovering is None
             else change.leader_recovering,
+            adding_replicas=self.adding_replicas
+            if change.adding_replicas is None
+            else change.adding_replicas,
+            removing_replicas=self.removing_replicas
+            if change.removing_replicas is None
+            else change.removing_replicas,
         )
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
 
     @property
     def has_leader(self) -> bool:

@@ -92,12 +92,13 @@ class BrokerRegistrationResponse(RpcResponse):
 class BrokerRegistrationRequest(RpcRequest):
     """A broker introduces this incarnation of itself (KIP-858, "Broker registration").
 
-    ``log_dirs`` are the ids of its available log directories. ``previous_broker_epoch`` is the one
-    its clean shutdown left behind, or -1.
+    ``log_dirs`` are the ids of its available log directories, ``log_dir_paths`` where each of them
+    is, in the same order, and ``cordoned_log_dirs`` those that take no new replicas (KIP-1066).
+    ``previous_broker_epoch`` is the one its clean shutdown left behind, or -1.
     """
 
     api = "BrokerRegistration"
-    version = 2
+    version = 3
     Response = BrokerRegistrationResponse
 
     broker_id: WireBrokerId
@@ -107,6 +108,8 @@ class BrokerRegistrationRequest(RpcRequest):
     rack: str | None = None
     features: dict[str, tuple[int, int]] = Field(default_factory=dict)
     log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
+    log_dir_paths: tuple[str, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
+    cordoned_log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
     previous_broker_epoch: BrokerEpoch = BrokerEpoch(-1)
 
 
@@ -124,7 +127,7 @@ class BrokerHeartbeatRequest(RpcRequest):
     """
 
     api = "BrokerHeartbeat"
-    version = 1
+    version = 2
     Response = BrokerHeartbeatResponse
 
     broker_id: WireBrokerId
@@ -133,6 +136,10 @@ class BrokerHeartbeatRequest(RpcRequest):
     want_fence: bool
     want_shut_down: bool
     offline_log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
+    cordoned_log_dirs: tuple[WireDirectoryId, ...] | None = Field(
+        default=None, max_length=MAX_DIRECTORIES
+    )
+    """None says nothing; an empty tuple says that none is cordoned."""
 
 
 # --- brokers: replicas ---------------------------------------------------------------------------
@@ -369,6 +376,129 @@ class CreatePartitionsRequest(RpcRequest):
     validate_only: bool = False
 
 
+class ReassignedPartition(RpcBody):
+    """Where the replicas of one partition shall be; ``replicas`` None cancels what is under way.
+
+    ``target_dirs`` runs parallel to ``replicas`` or is empty: for each replica ``"any"``, the
+    absolute path of one of that broker's directories, or ``"dirid:"`` and a directory id. It
+    counts for replicas that the partition does not have yet.
+    """
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...] | None
+    target_dirs: tuple[str, ...] = ()
+
+
+class ReassignmentOutcome(RpcBody):
+    topic: str
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlterPartitionReassignmentsResponse(RpcResponse):
+    """One outcome per asked partition, in the same order."""
+
+    partitions: tuple[ReassignmentOutcome, ...]
+
+
+class AlterPartitionReassignmentsRequest(RpcRequest):
+    """Move replicas between brokers (KIP-455), each to a directory if wanted."""
+
+    api = "AlterPartitionReassignments"
+    Response = AlterPartitionReassignmentsResponse
+
+    partitions: tuple[ReassignedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    allow_replication_factor_change: bool = True
+
+
+class OngoingReassignment(RpcBody):
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...]
+    adding_replicas: tuple[BrokerId, ...]
+    removing_replicas: tuple[BrokerId, ...]
+
+
+class ListPartitionReassignmentsResponse(RpcResponse):
+    """Only partitions that are being reassigned."""
+
+    partitions: tuple[OngoingReassignment, ...]
+
+
+class ListPartitionReassignmentsRequest(RpcRequest):
+    """``partitions`` maps topics to partitions; None asks for all."""
+
+    api = "ListPartitionReassignments"
+    Response = ListPartitionReassignmentsResponse
+
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+
+class ConfigChange(RpcBody):
+    """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339)."""
+
+    name: str
+    operation: int = Field(ge=0, le=3)
+    value: str | None = None
+
+
+class AlteredResource(RpcBody):
+    """One topic or broker to be configured; ``name`` is empty for all brokers."""
+
+    resource_type: int
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class ResourceOutcome(RpcBody):
+    resource_type: int
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class IncrementalAlterConfigsResponse(RpcResponse):
+    resources: tuple[ResourceOutcome, ...]
+
+
+class IncrementalAlterConfigsRequest(RpcRequest):
+    api = "IncrementalAlterConfigs"
+    Response = IncrementalAlterConfigsResponse
+
+    resources: tuple[AlteredResource, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    validate_only: bool = False
+
+
+class FeatureUpdate(RpcBody):
+    """``upgrade_type`` is Kafka's: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade (KIP-584)."""
+
+    name: str
+    level: int = Field(ge=0)
+    upgrade_type: int = Field(ge=1, le=3)
+
+
+class FeatureOutcome(RpcBody):
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class UpdateFeaturesResponse(RpcResponse):
+    results: tuple[FeatureOutcome, ...]
+
+
+class UpdateFeaturesRequest(RpcRequest):
+    """All updates take effect, or none does."""
+
+    api = "UpdateFeatures"
+    Response = UpdateFeaturesResponse
+
+    updates: tuple[FeatureUpdate, ...] = Field(max_length=100)
+    validate_only: bool = False
+
+
 #: Every request by its ``api``, for the door that decodes them.
 REQUESTS: dict[str, type[RpcRequest]] = {
     request.api: request
@@ -382,5 +512,9 @@ REQUESTS: dict[str, type[RpcRequest]] = {
         CreateTopicsRequest,
         DeleteTopicsRequest,
         CreatePartitionsRequest,
+        AlterPartitionReassignmentsRequest,
+        ListPartitionReassignmentsRequest,
+        IncrementalAlterConfigsRequest,
+        UpdateFeaturesRequest,
     )
 }
