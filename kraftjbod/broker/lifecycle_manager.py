@@ -12,22 +12,18 @@ from typing import Any, TypeVar, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.controller_channel import ControllerChannel
-from kraftjbod.broker.lifecycle_state import (
+from kraftjbod.broker.lifecycle_events import (
     Action,
     AnnounceMayStop,
     AnnounceRegistered,
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
-    BrokerIdentity,
-    BrokerState,
     DirectoryFailed,
     DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
     HeartbeatFailed,
-    LifecycleState,
-    LifecycleTimes,
     MetadataReplayed,
     RegistrationAnswered,
     RegistrationFailed,
@@ -39,6 +35,12 @@ from kraftjbod.broker.lifecycle_state import (
     Started,
     WakeAt,
     WokeUp,
+)
+from kraftjbod.broker.lifecycle_state import (
+    BrokerIdentity,
+    BrokerState,
+    LifecycleState,
+    LifecycleTimes,
 )
 from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.event_queue import EventQueue

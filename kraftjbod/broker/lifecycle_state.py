@@ -25,11 +25,34 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
 
+from kraftjbod.broker.lifecycle_events import (
+    Action,
+    AnnounceMayStop,
+    AnnounceRegistered,
+    AnnounceUnfenced,
+    ArmReportDeadline,
+    BecameReady,
+    DirectoryFailed,
+    DisarmReportDeadline,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    ReportDeadlinePassed,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDown,
+    ShutdownRequested,
+    Started,
+    WakeAt,
+    WokeUp,
+)
 from kraftjbod.core.errors import (
     ErrorCode,
     InvalidTransition,
     KafkaStorageError,
-    KraftJbodError,
     StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
@@ -71,153 +94,6 @@ class BrokerState(Enum):
     RUNNING = "running"
     PENDING_CONTROLLED_SHUTDOWN = "pending_controlled_shutdown"
     SHUTTING_DOWN = "shutting_down"
-
-
-# --- events --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The broker may begin to register."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationAnswered:
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationFailed:
-    code: ErrorCode
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswered:
-    response: BrokerHeartbeatResponse
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatFailed:
-    code: ErrorCode
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class WokeUp:
-    """The instant of the last ``WakeAt`` has come."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataReplayed:
-    """Metadata has been replayed up to ``offset``."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class BecameReady:
-    """The replicas are loaded and the controller knows where each of them is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryFailed:
-    """``leads`` says, whenever asked, whether this broker leads a replica in the directory."""
-
-    directory_id: DirectoryId
-    leads: Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportDeadlinePassed:
-    directory_id: DirectoryId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownRequested:
-    """The broker is to stop: in order, leaders first, or ``at_once``, because it cannot serve."""
-
-    at_once: bool = False
-
-
-Event = (
-    Started
-    | RegistrationAnswered
-    | RegistrationFailed
-    | HeartbeatAnswered
-    | HeartbeatFailed
-    | WokeUp
-    | MetadataReplayed
-    | BecameReady
-    | DirectoryFailed
-    | ReportDeadlinePassed
-    | ShutdownRequested
-)
-
-# --- actions -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendRegistration:
-    request: BrokerRegistrationRequest
-
-
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
-    request: BrokerHeartbeatRequest
-
-
-@dataclass(frozen=True, slots=True)
-class WakeAt:
-    """Replaces the ``WakeAt`` before it."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArmReportDeadline:
-    directory_id: DirectoryId
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DisarmReportDeadline:
-    directory_id: DirectoryId
-
-
-@dataclass(frozen=True, slots=True)
-class AnnounceRegistered:
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AnnounceUnfenced:
-    """Clients may be served."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnnounceMayStop:
-    """The controlled shutdown is over: nothing is led here any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShutDown:
-    """The broker must stop; ``error`` says why."""
-
-    error: KraftJbodError
-
-
-Action = (
-    SendRegistration
-    | SendHeartbeat
-    | WakeAt
-    | ArmReportDeadline
-    | DisarmReportDeadline
-    | AnnounceRegistered
-    | AnnounceUnfenced
-    | AnnounceMayStop
-    | ShutDown
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

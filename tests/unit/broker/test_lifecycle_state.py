@@ -9,23 +9,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kraftjbod.broker.lifecycle_state import (
-    NOT_REGISTERED,
+from kraftjbod.broker.lifecycle_events import (
     Action,
     AnnounceMayStop,
     AnnounceRegistered,
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
-    BrokerIdentity,
-    BrokerState,
     DirectoryFailed,
     DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
     HeartbeatFailed,
-    LifecycleState,
-    LifecycleTimes,
     MetadataReplayed,
     RegistrationAnswered,
     RegistrationFailed,
@@ -37,6 +32,13 @@ from kraftjbod.broker.lifecycle_state import (
     Started,
     WakeAt,
     WokeUp,
+)
+from kraftjbod.broker.lifecycle_state import (
+    NOT_REGISTERED,
+    BrokerIdentity,
+    BrokerState,
+    LifecycleState,
+    LifecycleTimes,
 )
 from kraftjbod.core.errors import (
     ErrorCode,
