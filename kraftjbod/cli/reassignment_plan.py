@@ -1,0 +1,249 @@
+"""The files that ``kraftjbod-reassign-partitions`` reads and writes: which replica goes where.
+
+Kafka's JSON (KIP-113, "Scripts"), in which a directory is ``any``, an absolute path, or here also
+``dirid:`` and a directory id. Rules:
+
+* what a file says is checked whole before anything is asked of a cluster;
+* every complaint names the place in the file.
+
+Whether brokers, topics and directories exist is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
+from kraftjbod.core.ids import DirectoryId, TopicPartition
+
+ANY_LOG_DIR: Final = "any"
+DIRECTORY_ID_PREFIX: Final = "dirid:"
+_VERSION: Final = 1
+
+
+class ReassignmentError(KraftJbodError):
+    """The reassignment cannot be what was meant."""
+
+
+class Replica(NamedTuple):
+    """A partition on a broker; sorts by broker first, as Kafka's tool lists them."""
+
+    broker_id: int
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.broker_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """Brokers by partition, the preferred leader first; ``log_dirs`` leaves out ``any``."""
+
+    replicas: Mapping[TopicPartition, tuple[int, ...]]
+    log_dirs: Mapping[Replica, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({partition.topic for partition in self.replicas})
+
+    @property
+    def brokers(self) -> list[int]:
+        return sorted({broker for brokers in self.replicas.values() for broker in brokers})
+
+    def dirs_of(self, partition: TopicPartition) -> list[str]:
+        """Parallel to the partition's replicas."""
+        topic, index = partition
+        return [
+            self.log_dirs.get(Replica(broker, topic, index), ANY_LOG_DIR)
+            for broker in self.replicas[partition]
+        ]
+
+    def as_json(self) -> str:
+        """Kafka's document, on one line, in the order of the partitions."""
+        partitions = [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "replicas": brokers,
+                "log_dirs": self.dirs_of(partition),
+            }
+            for partition, brokers in sorted(self.replicas.items())
+        ]
+        return json.dumps({"version": _VERSION, "partitions": partitions}, separators=(",", ":"))
+
+
+def parse_reassignment(text: str) -> Reassignment:
+    """What ``--reassignment-json-file`` holds.
+
+    :raises ReassignmentError: for anything that is not a reassignment, in Kafka's words where it
+        has some.
+    """
+    replicas: dict[TopicPartition, tuple[int, ...]] = {}
+    log_dirs: dict[Replica, str] = {}
+    entries = _entries(text, "partitions")
+    if not entries:
+        raise ReassignmentError("Partition reassignment list cannot be empty")
+    named = []
+    for place, entry in entries:
+        partition = TopicPartition(
+            _field(entry, place, "topic", str), _field(entry, place, "partition", int)
+        )
+        brokers = _list(entry, place, "replicas", int)
+        if not brokers:
+            raise ReassignmentError(f"Partition replica list cannot be empty: {partition}")
+        named.append(partition)
+        replicas[partition] = tuple(brokers)
+        for broker, log_dir in zip(brokers, _log_dirs(entry, place, partition), strict=True):
+            if log_dir != ANY_LOG_DIR:
+                log_dirs[Replica(broker, *partition)] = log_dir
+    _refuse_duplicates(named, "Partition reassignment contains duplicate topic partitions: {}")
+    doubled = [
+        f"{partition} contains multiple entries for {_joined(_duplicates(brokers))}"
+        for partition, brokers in replicas.items()
+        if _duplicates(brokers)
+    ]
+    if doubled:
+        raise ReassignmentError(
+            "Partition replica lists may not contain duplicate entries: " + ". ".join(doubled)
+        )
+    return Reassignment(replicas=replicas, log_dirs=log_dirs)
+
+
+def parse_topics(text: str) -> list[str]:
+    """The topics that ``--topics-to-move-json-file`` names.
+
+    :raises ReassignmentError: for anything that is not such a list.
+    """
+    topics: list[str] = [
+        _field(entry, place, "topic", str) for place, entry in _entries(text, "topics")
+    ]
+    if not topics:
+        raise ReassignmentError("List of topics to reassign cannot be empty")
+    _refuse_duplicates(topics, "List of topics to reassign contains duplicate entries: [{}]")
+    return topics
+
+
+def parse_broker_list(text: str) -> list[int]:
+    """``1,2,3``.
+
+    :raises ReassignmentError: naming the part that is no broker id.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not (part.isascii() and part.isdigit()):
+            raise ReassignmentError(f"Broker list {text!r}: {part!r} is not a broker id")
+    brokers = [int(part) for part in parts]
+    _refuse_duplicates(brokers, "Broker list contains duplicate entries: [{}]")
+    return brokers
+
+
+def directory_id(log_dir: str) -> DirectoryId | None:
+    """The id that ``dirid:...`` names, None for a path or ``any``."""
+    if not log_dir.startswith(DIRECTORY_ID_PREFIX):
+        return None
+    return DirectoryId.parse(log_dir.removeprefix(DIRECTORY_ID_PREFIX))
+
+
+def _entries(text: str, key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects of a version 1 document's list, each with its place in the file."""
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        raise ReassignmentError(f"The input string is not a valid JSON: {e}") from e
+    if not isinstance(document, dict):
+        raise ReassignmentError(f"expected an object with {key!r}, found {_shown(document)}")
+    version = document.get("version", _VERSION)
+    if version != _VERSION:
+        raise ReassignmentError(f"Not supported version field value {version}")
+    entries = document.get(key, [])
+    if not isinstance(entries, list):
+        raise ReassignmentError(f"{key}: expected a list, found {_shown(entries)}")
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise ReassignmentError(f"{key}[{index}]: expected an object, found {_shown(entry)}")
+    return [(f"{key}[{index}]", entry) for index, entry in enumerate(entries)]
+
+
+_KINDS: Final = {str: "a name", int: "a number >= 0"}
+
+
+def _field(entry: Mapping[str, Any], place: str, name: str, kind: type[Any]) -> Any:
+    if name not in entry:
+        raise ReassignmentError(f"{place}: {name!r} is missing")
+    return _checked(entry[name], f"{place}.{name}", kind)
+
+
+def _list(entry: Mapping[str, Any], place: str, name: str, kind: type[Any]) -> list[Any]:
+    values = entry.get(name)
+    if not isinstance(values, list):
+        raise ReassignmentError(f"{place}.{name}: expected a list, found {_shown(values)}")
+    return [_checked(value, f"{place}.{name}[{index}]", kind) for index, value in enumerate(values)]
+
+
+def _checked(value: Any, place: str, kind: type[Any]) -> Any:
+    # JSON's true is an int to Python.
+    is_bad_number = isinstance(value, bool) or (
+        kind is int and isinstance(value, int) and value < 0
+    )
+    if not isinstance(value, kind) or is_bad_number or value == "":
+        raise ReassignmentError(f"{place}: expected {_KINDS[kind]}, found {_shown(value)}")
+    return value
+
+
+def _log_dirs(entry: Mapping[str, Any], place: str, partition: TopicPartition) -> list[str]:
+    """Parallel to the entry's replicas."""
+    replicas = entry["replicas"]
+    if "log_dirs" not in entry:
+        return [ANY_LOG_DIR] * len(replicas)
+    log_dirs = _list(entry, place, "log_dirs", str)
+    if len(log_dirs) != len(replicas):
+        raise ReassignmentError(
+            f"Size of replicas list [{_joined(replicas)}] is different from size of log dirs list"
+            f" [{_joined(log_dirs)}] for partition {partition}"
+        )
+    return [
+        _checked_log_dir(log_dir, f"{place}.log_dirs[{index}]")
+        for index, log_dir in enumerate(log_dirs)
+    ]
+
+
+def _checked_log_dir(text: str, place: str) -> str:
+    try:
+        if text == ANY_LOG_DIR or directory_id(text) is not None:
+            return text
+    except InvalidUuidText as e:
+        raise ReassignmentError(f"{place}: {e}") from e
+    if not text.startswith("/"):
+        raise ReassignmentError(
+            f"{place}: {text!r} is neither {ANY_LOG_DIR!r} nor an absolute path"
+            f" nor {DIRECTORY_ID_PREFIX}<id>"
+        )
+    return text.rstrip("/") or "/"
+
+
+def _refuse_duplicates(values: Sequence[Any], complaint: str) -> None:
+    doubled = _duplicates(values)
+    if doubled:
+        raise ReassignmentError(complaint.format(_joined(doubled)))
+
+
+def _duplicates(values: Iterable[Any]) -> list[Any]:
+    return [value for value, times in Counter(values).items() if times > 1]
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
