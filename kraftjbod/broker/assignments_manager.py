@@ -2,18 +2,22 @@
 
 There is no event queue between the two: a wish counts in ``queued`` from the moment it is made, so
 that nobody can take the broker for settled while a wish is on its way into the machine.
+
+Who wishes may leave a callback; it belongs to that very wish and dies with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from kraftjbod.broker.assignments_state import (
     MAX_ASSIGNMENTS_PER_REQUEST,
+    Accepted,
     Answered,
     AssignmentsState,
+    Dropped,
     Event,
     Failed,
     Send,
@@ -33,8 +37,8 @@ from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignReplicasToD
 class AssignmentsManager:
     """Tells the controller which directory holds which replica.
 
-    ``assign(partition, directory_id)`` at any time on the loop; ``queued`` counts what the
-    controller has not accepted yet; ``await idle()`` returns once that is nothing;
+    ``assign(partition, directory_id, on_accepted)`` at any time on the loop; ``queued`` counts
+    what the controller has not accepted yet; ``await idle()`` returns once that is nothing;
     ``await close()`` forgets the rest.
     """
 
@@ -68,6 +72,8 @@ class AssignmentsManager:
             gather_ms=gather_ms,
             max_batch=max_batch,
         )
+        #: What to call when the last wish of a replica is accepted.
+        self._on_accepted: dict[TopicIdPartition, Callable[[], None]] = {}
         self._tasks = BackgroundTasks()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -84,9 +90,26 @@ class AssignmentsManager:
         """Replicas whose directory the controller has not accepted yet."""
         return self._state.queued
 
-    def assign(self, partition: TopicIdPartition, directory_id: DirectoryId) -> None:
-        """The replica is in ``directory_id``; replaces what was wished for it before."""
+    def assign(
+        self,
+        partition: TopicIdPartition,
+        directory_id: DirectoryId,
+        on_accepted: Callable[[], None] | None = None,
+    ) -> None:
+        """The replica is, or shall be, in ``directory_id``; replaces what was wished before.
+
+        ``on_accepted`` is called once, when the controller knows; never if another wish for the
+        replica comes first, or the replica leaves this broker.
+        """
+        if on_accepted is None:
+            self._on_accepted.pop(partition, None)
+        else:
+            self._on_accepted[partition] = on_accepted
         self._handle(Wished(partition=partition, directory_id=directory_id))
+
+    def has_queued_into(self, directory_id: DirectoryId) -> bool:
+        """Whether the controller may not know yet of a replica in ``directory_id``."""
+        return self._state.has_queued_into(directory_id)
 
     async def idle(self) -> None:
         """Return once the controller has accepted all that was wished."""
@@ -101,18 +124,30 @@ class AssignmentsManager:
     def _handle(self, event: Event) -> None:
         if self._is_closed:
             return
+        called: list[Callable[[], None]] = []
         for action in self._state.handle(event, self._clock.now_ms()):
             match action:
                 case Send():
                     self._tasks.start(self._send(action.directories), "assign_replicas_to_dirs")
                 case WakeAt():
                     self._wake_at(action.at_ms)
+                case Accepted(partitions):
+                    called += self._take_callbacks(partitions)
+                case Dropped(partitions):
+                    self._take_callbacks(partitions)
                 case _:
                     assert_never(action)
         if self.queued:
             self._idle.clear()
         else:
             self._idle.set()
+        # Last, because who is called may wish again.
+        for on_accepted in called:
+            on_accepted()
+
+    def _take_callbacks(self, partitions: Iterable[TopicIdPartition]) -> list[Callable[[], None]]:
+        found = (self._on_accepted.pop(partition, None) for partition in partitions)
+        return [on_accepted for on_accepted in found if on_accepted is not None]
 
     def _wake_at(self, at_ms: int) -> None:
         if self._timer is not None:

@@ -5,6 +5,8 @@
 * Wishes gather for ``gather_ms`` before they are sent, unless they fill a batch.
 * What was refused, or lost with its request, is sent again after a back-off, for as long as this
   broker hosts the replica.
+* A wish is told to be accepted only while it is the last one: the late success of an older wish
+  says nothing about what is wished now.
 
 ``assignments_manager.py`` is the driver.
 """
@@ -63,7 +65,21 @@ class WakeAt:
     at_ms: int
 
 
-Action = Send | WakeAt
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The controller knows these as they are wished now."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """This broker hosts these no more, so their wishes are not sent."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+Action = Send | WakeAt | Accepted | Dropped
 
 
 class AssignmentsState:
@@ -101,6 +117,10 @@ class AssignmentsState:
     def queued(self) -> int:
         """Replicas whose directory the controller does not know yet."""
         return len(self._ready) + sum(1 for key in self._in_flight if key not in self._ready)
+
+    def has_queued_into(self, directory_id: DirectoryId) -> bool:
+        """Whether a replica is wished into ``directory_id``, and the controller may not know."""
+        return directory_id in self._ready.values() or directory_id in self._in_flight.values()
 
     def check_invariants(self) -> None:
         assert len(self._in_flight) <= self._max_batch, self
@@ -141,23 +161,32 @@ class AssignmentsState:
     def _send(self) -> list[Action]:
         if self._in_flight:
             return []
+        dropped: list[TopicIdPartition] = []
         while self._ready and len(self._in_flight) < self._max_batch:
             partition = next(iter(self._ready))
             directory_id = self._ready.pop(partition)
             if self._is_replica(partition):
                 self._in_flight[partition] = directory_id
-        return [Send(directories=_grouped(self._in_flight))] if self._in_flight else []
+            else:
+                dropped.append(partition)
+        actions: list[Action] = [Dropped(tuple(dropped))] if dropped else []
+        if self._in_flight:
+            actions.append(Send(directories=_grouped(self._in_flight)))
+        return actions
 
     def _answered(self, refused: frozenset[TopicIdPartition], now_ms: int) -> list[Action]:
         if not self._in_flight:
             raise InvalidTransition(f"an answer, but {self!r} asked nothing")
-        for partition in refused & self._in_flight.keys():
-            self._ready.setdefault(partition, self._in_flight[partition])
-        self._in_flight = {}
+        answered, self._in_flight = self._in_flight, {}
+        accepted = tuple(p for p in answered if p not in refused and p not in self._ready)
+        for partition in answered:
+            if partition in refused:
+                self._ready.setdefault(partition, answered[partition])
+        actions: list[Action] = [Accepted(accepted)] if accepted else []
         self._failures = self._failures + 1 if refused else 0
         if refused:
-            return self._wake_after(self._backoff.wait_ms(self._failures), now_ms)
-        return self._send()
+            return actions + self._wake_after(self._backoff.wait_ms(self._failures), now_ms)
+        return actions + self._send()
 
 
 def _grouped(wishes: dict[TopicIdPartition, DirectoryId]) -> tuple[AssignedDirectory, ...]:

@@ -152,3 +152,63 @@ async def test_after_the_end_nothing_is_sent() -> None:
         manager.assign(TopicIdPartition(T, 2), A)
         await asyncio.sleep(0)
         assert not controller.seen and "ready=1" in repr(manager)
+
+
+async def test_who_wished_hears_once_that_the_controller_knows() -> None:
+    key, told = TopicIdPartition(T, 3), list[str]()
+    async with assigning(Cluster(refuse_once={key})) as (manager, _):
+        manager.assign(key, A, lambda: told.append("A"))
+        await manager.idle()
+        manager.assign(key, A)
+        await manager.idle()
+    assert told == ["A"]
+
+
+async def test_a_newer_wish_silences_the_older_one_whose_success_comes_late() -> None:
+    """A cancelled move never hears of its assignment, and the next move never takes it for its
+    own."""
+    key, told, other = TopicIdPartition(T, 3), list[str](), TopicIdPartition(T, 4)
+    cluster = Cluster()
+    async with assigning(cluster) as (manager, controller):
+        manager.assign(key, B, lambda: told.append("first"))
+        while not controller.seen:
+            await asyncio.sleep(0)
+        # The answer is on its way.
+        manager.assign(key, A)
+        manager.assign(other, A, lambda: told.append("other"))
+        manager.assign(key, B, lambda: told.append("second"))
+        await manager.idle()
+    assert sorted(told) == ["other", "second"] and cluster.directories[key] == B
+
+
+async def test_a_cluster_too_old_for_assignments_keeps_them_queued() -> None:
+    key = TopicIdPartition(T, 3)
+    cluster = Cluster(fail_once=ErrorCode.UNSUPPORTED_VERSION)
+    with capture_logs() as told:
+        async with assigning(cluster) as (manager, controller):
+            manager.assign(key, A)
+            assert manager.has_queued_into(A)
+            await manager.idle()
+            assert len(controller.seen) == 2 and not manager.has_queued_into(A)
+    assert cluster.directories == {key: A}
+    (failed,) = [e for e in told if e["event"] == "replica_assignments_failed"]
+    assert failed["code"] == "UNSUPPORTED_VERSION"
+
+
+async def test_a_wish_may_follow_from_an_accepted_one() -> None:
+    key, told = TopicIdPartition(T, 3), list[str]()
+    cluster = Cluster()
+    async with assigning(cluster) as (manager, _):
+        manager.assign(key, A, lambda: manager.assign(key, B, lambda: told.append("B")))
+        while not told:
+            await manager.idle()
+            await asyncio.sleep(0)
+    assert cluster.directories == {key: B}
+
+
+async def test_a_replica_that_left_is_not_told_of() -> None:
+    told = list[str]()
+    async with assigning(Cluster()) as (manager, _):
+        manager.assign(TopicIdPartition(T, 666), A, lambda: told.append("gone"))
+        await manager.idle()
+    assert told == []

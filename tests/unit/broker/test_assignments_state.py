@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftjbod.broker.assignments_state import (
+    Accepted,
     Action,
     Answered,
     AssignmentsState,
+    Dropped,
     Failed,
     Send,
     WakeAt,
@@ -44,8 +46,7 @@ def wish(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list
 
 
 def sent(actions: list[Action]) -> dict[TopicIdPartition, DirectoryId]:
-    (send,) = actions
-    assert isinstance(send, Send)
+    (send,) = [action for action in actions if isinstance(action, Send)]
     return {
         TopicIdPartition(topic.topic_id, index): directory.directory_id
         for directory in send.directories
@@ -67,7 +68,8 @@ def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() 
     ]
     assert told == [(A, [(T, (0, 1)), (U, (5,))]), (B, [(T, (2,))])]
     assert m.queued == 4
-    assert m.handle(GRANTED, 30) == [] and m.queued == 0
+    (accepted,) = m.handle(GRANTED, 30)
+    assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0
 
 
 def test_a_full_batch_goes_out_at_once_and_the_rest_behind_it() -> None:
@@ -94,7 +96,7 @@ def test_a_wish_that_is_under_way_is_not_repeated() -> None:
     wish(m, 0, A)
     m.handle(WokeUp(), 20)
     assert wish(m, 0, A) == [] and m.queued == 1
-    assert m.handle(GRANTED, 30) == [] and m.queued == 0
+    assert m.handle(GRANTED, 30) == [Accepted((key(0),))] and m.queued == 0
 
 
 def test_another_wish_for_a_replica_under_way_follows_and_a_way_back_cancels_it() -> None:
@@ -104,7 +106,7 @@ def test_another_wish_for_a_replica_under_way_follows_and_a_way_back_cancels_it(
     wish(m, 0, B)
     assert m.queued == 1
     wish(m, 0, A)
-    assert m.handle(GRANTED, 30) == []
+    assert m.handle(GRANTED, 30) == [Accepted((key(0),))]
     wish(m, 1, A)
     m.handle(WokeUp(), 60)
     wish(m, 1, B)
@@ -116,12 +118,15 @@ def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
     wish(m, 0)
     wish(m, 1)
     m.handle(WokeUp(), 20)
-    assert m.handle(Answered(refused=frozenset({key(1)})), 30) == [WakeAt(130)]
+    assert m.handle(Answered(refused=frozenset({key(1)})), 30) == [
+        Accepted((key(0),)),
+        WakeAt(130),
+    ]
     assert m.queued == 1
     assert sent(m.handle(WokeUp(), 130)) == {key(1): A}
     assert m.handle(Answered(refused=frozenset({key(1)})), 140) == [WakeAt(340)]
     m.handle(WokeUp(), 340)
-    assert m.handle(GRANTED, 350) == [] and m.queued == 0
+    assert m.handle(GRANTED, 350) == [Accepted((key(1),))] and m.queued == 0
 
 
 def test_a_failed_request_puts_everything_back_but_newer_wishes_stay() -> None:
@@ -153,7 +158,31 @@ def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
     assert sent(m.handle(WokeUp(), 20)) == {key(1): A}
     gone.add(key(1))
     m.handle(Answered(refused=frozenset({key(1)})), 30)
-    assert m.handle(WokeUp(), 130) == [] and m.queued == 0
+    assert m.handle(WokeUp(), 130) == [Dropped((key(1),))] and m.queued == 0
+
+
+def test_the_late_success_of_an_older_wish_is_not_told_to_the_newer_one() -> None:
+    """KIP-858's two steps: a move that was cancelled and begun anew is not accepted by the
+    answer to the first one."""
+    m = machine()
+    wish(m, 0, B)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, A)
+    actions = m.handle(GRANTED, 30)
+    assert not [action for action in actions if isinstance(action, Accepted)]
+    assert sent(actions) == {key(0): A}
+    assert m.handle(GRANTED, 40) == [Accepted((key(0),))]
+
+
+def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() -> None:
+    m = machine()
+    assert not m.has_queued_into(A)
+    wish(m, 0, A)
+    assert m.has_queued_into(A) and not m.has_queued_into(B)
+    m.handle(WokeUp(), 20)
+    assert m.has_queued_into(A)
+    m.handle(GRANTED, 30)
+    assert not m.has_queued_into(A)
 
 
 def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
@@ -185,6 +214,8 @@ def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
         for action in actions:
             if isinstance(action, WakeAt):
                 wakes = True
+            elif isinstance(action, Accepted):
+                assert all(known[partition] == wishes[partition] for partition in action.partitions)
             else:
                 assert not request and len(sent([action])) <= 3
                 request = sent([action])
