@@ -46,7 +46,6 @@ from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
-from kraftjbod.storage.vfs import RealVfs
 
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
@@ -73,7 +72,7 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
     dirs = {
         path: LogDir(
             path=path,
-            vfs=RealVfs(),
+            vfs=around.make_vfs(),
             clock=around.clock,
             failure_channel=failures,
             io_timeout_ms=config.log_dir_io_timeout_ms,

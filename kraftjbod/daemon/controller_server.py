@@ -28,7 +28,6 @@ from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import RealVfs, Vfs
 
 _SECOND_MS = 1000
 
@@ -36,16 +35,14 @@ _SECOND_MS = 1000
 class ControllerServer:
     """One controller, built of its configuration."""
 
-    def __init__(
-        self, config: ControllerConfig, surroundings: Surroundings, vfs: Vfs | None = None
-    ) -> None:
+    def __init__(self, config: ControllerConfig, surroundings: Surroundings) -> None:
         self._config = config
         self._surroundings = surroundings
         self._log = get_logger(daemon="controller", node_id=config.node_id)
         self._failures = LogDirFailureChannel(max_dirs=1)
         self._log_dir = LogDir(
             path=config.metadata_dir,
-            vfs=RealVfs() if vfs is None else vfs,
+            vfs=surroundings.make_vfs(),
             clock=surroundings.clock,
             failure_channel=self._failures,
             io_timeout_ms=config.log_dir_io_timeout_ms,

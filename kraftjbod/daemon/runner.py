@@ -45,6 +45,7 @@ from kraftjbod.core.errors import ConfigError, KafkaStorageError, StartupError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.storage.vfs import RealVfs, Vfs
 
 C = TypeVar("C", BrokerConfig, ControllerConfig)
 
@@ -100,6 +101,8 @@ class Surroundings:
     random_bytes: Callable[[int], bytes] = os.urandom
     rng: random.Random = field(default_factory=random.Random)
     metrics: Metrics = field(default_factory=Metrics)
+    make_vfs: Callable[[], Vfs] = RealVfs
+    """Called once per log directory."""
 
 
 def run_daemon(

@@ -80,7 +80,7 @@ async def controller() -> AsyncIterator[int]:
         "metadata.log.dir": "/d1",
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
-    server = ControllerServer(config, Surroundings(), vfs)
+    server = ControllerServer(config, Surroundings(make_vfs=lambda: vfs))
     await server.start()
     try:
         yield port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,8 @@ def _server(
         **(keys or {}),
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
-    return ControllerServer(config, surroundings or Surroundings(), vfs)
+    around = replace(surroundings or Surroundings(), make_vfs=lambda: vfs)
+    return ControllerServer(config, around)
 
 
 @pytest.fixture
