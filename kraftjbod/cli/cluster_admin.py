@@ -1,16 +1,18 @@
-"""Questions and orders about a cluster: topics, their configuration, log directories, offsets.
+"""Questions and orders about a cluster: topics, configuration, features, offsets.
 
 One function per request; each turns error codes into :class:`OperatingError` and leaves trying
 again to :meth:`ClusterClient.retry`.
+Where replicas are, and where they shall be, is the business of replica_admin.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode
@@ -18,9 +20,6 @@ from kraftjbod.protocol.kafka_codec import message
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-
-_TOPIC_RESOURCE: Final = 2
-_DYNAMIC_TOPIC_CONFIG: Final = 1
 
 
 async def create_topic(
@@ -55,7 +54,7 @@ async def create_topic(
         request(topics=[topic], timeout_ms=client.request_timeout_ms)
     )
     for result in response.topics:
-        _require_ok(result, f"topic {result.name}")
+        require_ok(result, f"topic {result.name}")
 
 
 async def delete_topic(client: ClusterClient, name: str) -> None:
@@ -66,7 +65,7 @@ async def delete_topic(client: ClusterClient, name: str) -> None:
     body.topics = [request.DeleteTopicState(name=name)]
     response = await client.request_controller(body)
     for result in response.responses:
-        _require_ok(result, f"topic {result.name}")
+        require_ok(result, f"topic {result.name}")
 
 
 async def create_partitions(client: ClusterClient, topic: str, count: int) -> None:
@@ -79,78 +78,300 @@ async def create_partitions(client: ClusterClient, topic: str, count: int) -> No
         )
     )
     for result in response.results:
-        _require_ok(result, f"topic {result.name}")
+        require_ok(result, f"topic {result.name}")
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+class ResourceType(IntEnum):
+    """What can be configured; Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigResource(NamedTuple):
+    """One topic by its name, one broker by its id, or all brokers by the empty name."""
+
+    type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower()} {self.name or '(all)'}"
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; Kafka's numbers."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN
+
+
+class ConfigSynonym(NamedTuple):
+    """A place that could set a value, and what it says."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One value in force; ``value`` is None where it is not set, or secret.
+
+    ``synonyms`` holds every place that sets it, the winning one first.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+class ConfigOperation(IntEnum):
+    """How one value changes (KIP-339); the last two are for lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One key of one resource."""
+
+    name: str
+    value: str | None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+async def describe_configs(
+    client: ClusterClient, resources: Iterable[ConfigResource]
+) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+    """Every value in force of each resource, by key.
+
+    A broker is asked itself, so the client's metadata must know it.
+
+    :raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others, naming the resource.
+    """
+    request = message("DescribeConfigsRequest")
+
+    def body(own: Sequence[ConfigResource]) -> Any:
+        wanted = [
+            request.DescribeConfigsResource(
+                resource_type=resource.type, resource_name=resource.name, configuration_keys=None
+            )
+            for resource in own
+        ]
+        return request(resources=wanted, include_synonyms=True)
+
+    described = {}
+    for response in await _ask_each(client, _by_broker(resources), body):
+        for result in response.results:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            require_ok(result, str(resource))
+            described[resource] = {entry.name: _config_entry(entry) for entry in result.configs}
+    return described
 
 
 async def topic_configs(
     client: ClusterClient, topics: Iterable[str]
 ) -> dict[str, dict[str, str | None]]:
     """Each topic's own configuration, without what it inherits."""
-    request = message("DescribeConfigsRequest")
-    resources = [
-        request.DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
-        )
-        for topic in topics
-    ]
-    response = await client.request_any(request(resources=resources))
-    configs = {}
-    for result in response.results:
-        _require_ok(result, f"topic {result.resource_name}")
-        configs[result.resource_name] = {
+    described = await describe_configs(
+        client, [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    )
+    return {
+        resource.name: {
             entry.name: entry.value
-            for entry in result.configs
-            if entry.config_source == _DYNAMIC_TOPIC_CONFIG
+            for entry in entries.values()
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
-    return configs
+        for resource, entries in described.items()
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSize:
-    """One replica in a log directory; ``offset_lag`` in records behind the leader's end."""
+async def incremental_alter_configs(
+    client: ClusterClient,
+    changes: Mapping[ConfigResource, Sequence[ConfigChange]],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change single values and leave all others as they are (KIP-339).
 
-    topic: str
-    partition: int
-    size_bytes: int
-    offset_lag: int
-    is_future: bool
+    Each resource changes as a whole or not at all; others may have changed when this raises.
+
+    :raises OperatingError: INVALID_CONFIG and others, for the first resource refused.
+    """
+    request = message("IncrementalAlterConfigsRequest")
+
+    def body(own: Sequence[ConfigResource]) -> Any:
+        wanted = [
+            request.AlterConfigsResource(
+                resource_type=resource.type,
+                resource_name=resource.name,
+                configs=[
+                    request.AlterableConfig(name=name, config_operation=operation, value=value)
+                    for name, value, operation in changes[resource]
+                ],
+            )
+            for resource in own
+        ]
+        return request(resources=wanted, validate_only=validate_only)
+
+    # A broker that is down can be configured through any other.
+    grouped = _by_broker(changes, among=client.metadata.brokers)
+    for response in await _ask_each(client, grouped, body):
+        for result in response.responses:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            require_ok(result, str(resource))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirDescription:
-    """One log directory; byte figures are -1 where the broker does not tell them."""
+def _by_broker(
+    resources: Iterable[ConfigResource], among: Collection[int] | None = None
+) -> dict[int | None, list[ConfigResource]]:
+    """The resources by whom to ask about them; None stands for any broker.
 
-    path: str
-    error_code: int
-    total_bytes: int
-    usable_bytes: int
-    replicas: tuple[ReplicaSize, ...]
+    Kafka's brokers answer about themselves only.
+    """
+    grouped: dict[int | None, list[ConfigResource]] = defaultdict(list)
+    for resource in resources:
+        node_id = None
+        if resource.type is ResourceType.BROKER and resource.name:
+            node_id = int(resource.name)
+            if among is not None and node_id not in among:
+                node_id = None
+        grouped[node_id].append(resource)
+    return grouped
 
 
-async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDirDescription]:
-    """Every log directory of one broker, in the broker's order."""
-    response = await client.request(broker_id, message("DescribeLogDirsRequest")(topics=None))
-    _require_ok(response, f"log directories of broker {broker_id}")
-    return [
-        LogDirDescription(
-            path=result.log_dir,
-            error_code=result.error_code,
-            total_bytes=result.total_bytes,
-            usable_bytes=result.usable_bytes,
-            replicas=tuple(
-                ReplicaSize(
-                    topic=topic.name,
-                    partition=replica.partition_index,
-                    size_bytes=replica.partition_size,
-                    offset_lag=replica.offset_lag,
-                    is_future=replica.is_future_key,
-                )
-                for topic in result.topics
-                for replica in topic.partitions
-            ),
+async def _ask_each(
+    client: ClusterClient,
+    grouped: Mapping[int | None, Sequence[ConfigResource]],
+    body: Callable[[Sequence[ConfigResource]], Any],
+) -> list[Any]:
+    return await asyncio.gather(
+        *(
+            client.request_any(body(own)) if node_id is None else client.request(node_id, body(own))
+            for node_id, own in grouped.items()
         )
-        for result in response.results
-    ]
+    )
+
+
+def _config_entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=ConfigSource(entry.config_source),
+        is_read_only=entry.read_only,
+        synonyms=tuple(
+            ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in entry.synonyms
+        ),
+    )
+
+
+# --- features ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """``min_version`` to ``max_version`` is what the broker supports, -1 where it does not say.
+
+    ``finalized_level`` is what the cluster agreed on, 0 if it did not.
+    """
+
+    name: str
+    min_version: int
+    max_version: int
+    finalized_level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFeatures:
+    """``epoch`` grows with every change of a finalized level; -1 if the broker does not say."""
+
+    epoch: int
+    features: tuple[FeatureDescription, ...]
+
+
+class UpgradeType(IntEnum):
+    """KIP-584's numbers."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+#: UpdateFeatures: the first version with kinds of downgrades and with validate-only.
+_UPDATE_FEATURES_WITH_TYPES: Final = 1
+
+
+async def describe_features(client: ClusterClient) -> ClusterFeatures:
+    """What one broker supports and what the cluster agreed on, by name."""
+    request = message("ApiVersionsRequest")
+    response = await client.request_any(
+        request(client_software_name="kraftjbod", client_software_version="0")
+    )
+    require_ok(response, "features")
+    supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
+    finalized = {f.name: f.max_version_level for f in response.finalized_features}
+    return ClusterFeatures(
+        epoch=response.finalized_features_epoch,
+        features=tuple(
+            FeatureDescription(
+                name=name,
+                min_version=supported.get(name, (-1, -1))[0],
+                max_version=supported.get(name, (-1, -1))[1],
+                finalized_level=finalized.get(name, 0),
+            )
+            for name in sorted({*supported, *finalized})
+        ),
+    )
+
+
+async def update_features(
+    client: ClusterClient,
+    levels: Mapping[str, int],
+    *,
+    upgrade_type: UpgradeType,
+    validate_only: bool = False,
+) -> None:
+    """Bring features to these levels, all of them or none (KIP-584).
+
+    :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
+    """
+    request = message("UpdateFeaturesRequest")
+    is_plain = upgrade_type is UpgradeType.UPGRADE and not validate_only
+    response = await client.request_controller(
+        request(
+            timeout_ms=client.request_timeout_ms,
+            feature_updates=[
+                request.FeatureUpdateKey(
+                    feature=name, max_version_level=level, upgrade_type=upgrade_type
+                )
+                for name, level in levels.items()
+            ],
+            validate_only=validate_only,
+        ),
+        min_version=0 if is_plain else _UPDATE_FEATURES_WITH_TYPES,
+    )
+    # Before version 2 each feature has an outcome of its own, which says more than the whole.
+    for result in response.results:
+        require_ok(result, f"feature {result.feature}")
+    require_ok(response, "features")
+
+
+# --- offsets -------------------------------------------------------------------------------------
 
 
 async def list_offsets(
@@ -184,11 +405,12 @@ async def _offsets_at(
     )
     offsets = {}
     for entry in response.topics[0].partitions:
-        _require_ok(entry, f"{topic}-{entry.partition_index}")
+        require_ok(entry, f"{topic}-{entry.partition_index}")
         offsets[entry.partition_index] = entry.offset
     return offsets
 
 
-def _require_ok(result: Any, what: str) -> None:
+def require_ok(result: Any, what: str) -> None:
+    """:raises OperatingError: what ``result`` says about ``what``, if that is an error."""
     if result.error_code != ErrorCode.NONE:
         raise kafka_error(result.error_code, what, getattr(result, "error_message", None))

@@ -26,7 +26,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.kafka_codec import Message, api_name, message, request_api_key
 
 T = TypeVar("T")
 
@@ -182,22 +182,26 @@ class ClusterClient:
         self.metadata = _read_metadata(response)
         return self.metadata
 
-    async def request(self, node_id: int, body: Message, *, timeout_ms: int | None = None) -> Any:
+    async def request(
+        self, node_id: int, body: Message, *, timeout_ms: int | None = None, min_version: int = 0
+    ) -> Any:
         """Ask one broker.
 
-        :raises OperatingError: as :meth:`KafkaConnection.request`, and BROKER_NOT_AVAILABLE for a
-            broker that the metadata does not name.
+        :param min_version: of the API, below which the broker would not understand what is asked.
+        :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE for a
+            broker that the metadata does not name; UNSUPPORTED_VERSION.
         """
         node = self.metadata.brokers.get(node_id)
         if node is None:
             raise ConnectionLostError(f"broker {node_id} is not in the cluster's metadata")
         connection = await self._connection(node.host, node.port)
-        return await connection.request(body, timeout_ms=timeout_ms or self.request_timeout_ms)
+        return await self._ask(connection, body, timeout_ms, min_version)
 
-    async def request_any(self, body: Message) -> Any:
+    async def request_any(self, body: Message, *, min_version: int = 0) -> Any:
         """Ask the first broker that answers.
 
         :raises ConnectionLostError: with the reason of each, if none does.
+        :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know ``min_version``.
         """
         known = [(node.host, node.port) for node in self.metadata.brokers.values()]
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
@@ -207,16 +211,32 @@ class ClusterClient:
         for host, port in addresses:
             try:
                 connection = await self._connection(host, port)
-                return await connection.request(body, timeout_ms=self.request_timeout_ms)
+                return await self._ask(connection, body, None, min_version)
             except (ConnectionLostError, RequestTimedOutError) as e:
                 reasons.append(e.message)
         raise ConnectionLostError("; ".join(reasons))
 
-    async def request_controller(self, body: Message) -> Any:
+    async def request_controller(self, body: Message, *, min_version: int = 0) -> Any:
         """Ask the broker that the metadata calls the controller, or any if it names none."""
         if self.metadata.controller_id in self.metadata.brokers:
-            return await self.request(self.metadata.controller_id, body)
-        return await self.request_any(body)
+            controller = self.metadata.controller_id
+            return await self.request(controller, body, min_version=min_version)
+        return await self.request_any(body, min_version=min_version)
+
+    async def _ask(
+        self, connection: KafkaConnection, body: Message, timeout_ms: int | None, min_version: int
+    ) -> Any:
+        api_key = request_api_key(body)
+        version = connection.version_of(api_key)
+        if version < min_version:
+            raise OperatingError(
+                f"{api_name(api_key)} version {min_version} is needed for this, and the broker "
+                f"knows version {version} only",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return await connection.request(
+            body, timeout_ms=timeout_ms or self.request_timeout_ms, version=version
+        )
 
     async def retry(
         self,

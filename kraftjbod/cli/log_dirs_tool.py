@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.cli.command import connection_options, fail, make_client, run
+from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ErrorCode
 
 _ERROR_CLASSES: Final = {

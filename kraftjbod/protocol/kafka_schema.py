@@ -2,6 +2,7 @@
 
 The schemas are Kafka's own JSON files, shipped as data by the kafka-python package.
 They are read as resources; none of that package's code is imported or run.
+A few structs get tagged fields of our own on top, which stand in kafka_extensions.py.
 What bytes a schema means is kafka_compiler.py's business.
 """
 
@@ -12,8 +13,11 @@ import importlib.resources
 import importlib.util
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from kraftjbod.protocol.kafka_extensions import own_fields
 
 _PACKAGE: Final = "kafka"
 _FOLDER: Final = "protocol/schemas/resources"
@@ -119,7 +123,7 @@ def load_message(name: str) -> MessageSchema:
     return MessageSchema(
         name=name,
         api_key=document["apiKey"],
-        struct=_parse_struct(name, document["fields"]),
+        struct=_parse_struct(name, name, document["fields"]),
         versions=Versions.parse(document["validVersions"]),
         flexible=Versions.parse(document["flexibleVersions"]),
     )
@@ -134,11 +138,12 @@ def _package_root() -> Any:
     return importlib.resources.files(importlib.util.module_from_spec(spec))
 
 
-def _parse_struct(name: str, fields: list[dict[str, Any]]) -> StructSchema:
-    return StructSchema(name=name, fields=tuple(_parse_field(field) for field in fields))
+def _parse_struct(message: str, name: str, fields: Sequence[Mapping[str, Any]]) -> StructSchema:
+    parsed = tuple(_parse_field(message, field) for field in (*fields, *own_fields(message, name)))
+    return StructSchema(name=name, fields=parsed)
 
 
-def _parse_field(field: dict[str, Any]) -> FieldSchema:
+def _parse_field(message: str, field: Mapping[str, Any]) -> FieldSchema:
     type_name: str = field["type"]
     is_array = type_name.startswith("[]")
     element = type_name.removeprefix("[]")
@@ -150,7 +155,7 @@ def _parse_field(field: dict[str, Any]) -> FieldSchema:
         name=_WORD_BREAK.sub("_", field["name"]).lower(),
         type="struct" if is_struct else element,
         is_array=is_array,
-        struct=_parse_struct(element, field["fields"]) if is_struct else None,
+        struct=_parse_struct(message, element, field["fields"]) if is_struct else None,
         versions=versions,
         nullable=nullable,
         tagged=Versions.parse(field.get("taggedVersions", "none")),

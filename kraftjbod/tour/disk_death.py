@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.cli.cluster_admin import describe_log_dirs
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError, StartupError
 from kraftjbod.tour.daemon_process import DaemonProcess
 from kraftjbod.tour.workload import Gap, PartitionLoad

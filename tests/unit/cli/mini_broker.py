@@ -1,4 +1,4 @@
-"""A broker in a hundred lines, behind the real Kafka door: what the tools are tested against.
+"""A broker in a few hundred lines, behind the real Kafka door: what the tools are tested against.
 
 One broker, memory for logs, errors on demand. Nothing is replicated.
 """
@@ -20,6 +20,11 @@ from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader, api_n
 from kraftjbod.protocol.record_batch import batches, read_header, stamp
 
 BROKER_ID = 7
+#: Of /d1; /d2 tells nothing of itself, as Kafka's directories do.
+DIRECTORY_ID = bytes(15) + b"\xc8"
+
+_TOPIC = 2
+_BROKER = 4
 
 
 class Topic:
@@ -41,6 +46,11 @@ class MiniBroker:
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.asked: list[str] = []
+        #: What stays of orders about replicas, features and brokers.
+        self.moves: dict[str, list[tuple[str, int]]] = {}
+        self.reassigned: dict[tuple[str, int], Any] = {}
+        self.broker_configs: dict[str, str] = {}
+        self.features = {"metadata.version": 14}
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
@@ -212,27 +222,128 @@ class MiniBroker:
             results=[response.CreatePartitionsTopicResult(name=wanted.name, error_code=code)]
         )
 
+    def _configs_of(self, resource: Any) -> dict[str, str]:
+        if resource.resource_type == _BROKER:
+            return self.broker_configs
+        return self.topics[resource.resource_name].configs
+
     def _describe_configs(self, body: Any, code: int) -> Any:
         response = message("DescribeConfigsResponse")
-        return response(
-            results=[
+        entry = response.DescribeConfigsResourceResult
+        results = []
+        for resource in body.resources:
+            own = 1 if resource.resource_type == _TOPIC else 2
+            configs = [
+                entry(name=key, value=value, config_source=own)
+                for key, value in self._configs_of(resource).items()
+            ]
+            configs.append(entry(name="retention.bytes", value="-1", config_source=5))
+            for one in configs if body.include_synonyms else ():
+                one.synonyms = [
+                    response.DescribeConfigsSynonym(
+                        name=one.name, value=one.value, source=one.config_source
+                    )
+                ]
+            results.append(
                 response.DescribeConfigsResult(
                     error_code=code,
-                    resource_type=2,
+                    resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
-                    configs=[
-                        response.DescribeConfigsResourceResult(
-                            name=key, value=value, config_source=source
-                        )
-                        for source, configs in (
-                            (1, self.topics[resource.resource_name].configs),
-                            (5, {"retention.bytes": "-1"}),
-                        )
-                        for key, value in configs.items()
-                    ],
+                    configs=configs,
+                )
+            )
+        return response(results=results)
+
+    def _incremental_alter_configs(self, body: Any, code: int) -> Any:
+        response = message("IncrementalAlterConfigsResponse")
+        for resource in () if code or body.validate_only else body.resources:
+            configs = self._configs_of(resource)
+            for change in resource.configs:
+                if change.config_operation == 0:
+                    configs[change.name] = change.value
+                else:
+                    configs.pop(change.name, None)
+        return response(
+            responses=[
+                response.AlterConfigsResourceResponse(
+                    error_code=code,
+                    error_message="not so" if code else None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
                 )
                 for resource in body.resources
             ]
+        )
+
+    def _update_features(self, body: Any, code: int) -> Any:
+        response = message("UpdateFeaturesResponse")
+        if not code and not body.validate_only:
+            self.features |= {u.feature: u.max_version_level for u in body.feature_updates}
+        return response(error_code=code, error_message="too high" if code else None)
+
+    def _alter_replica_log_dirs(self, body: Any, code: int) -> Any:
+        response = message("AlterReplicaLogDirsResponse")
+        results = []
+        for log_dir in body.dirs:
+            wanted = [(t.name, index) for t in log_dir.topics for index in t.partitions]
+            self.moves.setdefault(log_dir.path, []).extend(wanted)
+            results += [
+                response.AlterReplicaLogDirTopicResult(
+                    topic_name=topic,
+                    partitions=[
+                        response.AlterReplicaLogDirPartitionResult(
+                            partition_index=index, error_code=code
+                        )
+                    ],
+                )
+                for topic, index in wanted
+            ]
+        return response(results=results)
+
+    def _alter_partition_reassignments(self, body: Any, code: int) -> Any:
+        response = message("AlterPartitionReassignmentsResponse")
+        for topic in body.topics:
+            for part in topic.partitions:
+                self.reassigned[topic.name, part.partition_index] = part
+        return response(
+            responses=[
+                response.ReassignableTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        response.ReassignablePartitionResponse(
+                            partition_index=part.partition_index,
+                            error_code=code,
+                            error_message="no such thing" if code else None,
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    def _list_partition_reassignments(self, body: Any, code: int) -> Any:
+        response = message("ListPartitionReassignmentsResponse")
+        wanted = None
+        if body.topics is not None:
+            wanted = {(t.name, index) for t in body.topics for index in t.partition_indexes}
+        return response(
+            error_code=code,
+            topics=[
+                response.OngoingTopicReassignment(
+                    name=topic,
+                    partitions=[
+                        response.OngoingPartitionReassignment(
+                            partition_index=index,
+                            replicas=[*part.replicas, BROKER_ID],
+                            adding_replicas=part.replicas,
+                            removing_replicas=[BROKER_ID],
+                        )
+                    ],
+                )
+                for (topic, index), part in self.reassigned.items()
+                if part.replicas is not None and (wanted is None or (topic, index) in wanted)
+            ],
         )
 
     def _describe_log_dirs(self, _: Any, code: int) -> Any:
@@ -248,7 +359,13 @@ class MiniBroker:
             for name, topic in self.topics.items()
         ]
         good = response.DescribeLogDirsResult(
-            log_dir="/d1", topics=topics, total_bytes=4096, usable_bytes=1024
+            log_dir="/d1",
+            topics=topics,
+            total_bytes=4096,
+            usable_bytes=1024,
+            directory_id=DIRECTORY_ID,
+            state="online",
+            queued_assignments=0,
         )
         dead = response.DescribeLogDirsResult(
             log_dir="/d2", error_code=ErrorCode.KAFKA_STORAGE_ERROR

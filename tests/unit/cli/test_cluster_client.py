@@ -100,3 +100,12 @@ async def test_a_connection_that_broke_is_opened_again() -> None:
             await client.refresh_metadata()
         await broker.start_again()
         assert await client.refresh_metadata() == client.metadata
+
+
+async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        body = message("UpdateFeaturesRequest")(validate_only=True)
+        with pytest.raises(OperatingError, match="UpdateFeatures version 99 is needed") as e:
+            await client.request_controller(body, min_version=99)
+        assert e.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "UpdateFeatures" not in broker.asked

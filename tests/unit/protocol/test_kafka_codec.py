@@ -1,6 +1,7 @@
 """The codec against two foreign ones, for every version we speak, and against hostile bytes.
 
-Messages are generated from the schemas. What we encode, kio and kafka-python must decode and
+Messages are generated from the schemas, without the fields that are our own: those have
+test_kafka_extensions.py. What we encode, kio and kafka-python must decode and
 encode to the very same bytes; kio is only ever given bytes that we made.
 """
 
@@ -23,6 +24,7 @@ from kio.serial import entity_reader, entity_writer
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.protocol import kafka_codec as codec
+from kraftjbod.protocol.kafka_extensions import FIRST_OWN_TAG
 from kraftjbod.protocol.kafka_schema import FieldSchema, MessageSchema, StructSchema, load_message
 
 EVERY_VERSION = [
@@ -61,7 +63,7 @@ def field_values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
 
 
 def structs(struct: StructSchema, version: int, name: str = "") -> st.SearchStrategy[Any]:
-    fields = [f for f in struct.fields if version in f.versions]
+    fields = [f for f in struct.fields if version in f.versions and f.tag < FIRST_OWN_TAG]
     values = st.fixed_dictionaries({f.name: field_values(f, version) for f in fields})
     return values.map(lambda chosen: (struct.name, chosen))
 

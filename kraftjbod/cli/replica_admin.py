@@ -1,0 +1,234 @@
+"""Where replicas are and where they shall be: log directories, moves, reassignments.
+
+Beside cluster_admin.py and by its rules. An order about many partitions does not raise for one of
+them: it returns the refusals.
+
+Works with any Kafka cluster. What only kraftjbod tells is None elsewhere, and a target directory
+in a reassignment is not heard there: see :func:`alter_partition_reassignments`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kraftjbod.cli.cluster_admin import require_ok
+from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicPartition
+from kraftjbod.protocol.kafka_codec import message
+
+#: A target directory that leaves the choice to the broker.
+ANY_DIR: Final = "any"
+
+#: AlterPartitionReassignments: the first version that can hold the replication factor fast.
+_WITH_FIXED_REPLICATION_FACTOR: Final = 1
+
+Refusals = dict[TopicPartition, OperatingError]
+"""Why some of the asked partitions were refused; all others were accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSize:
+    """One copy of a replica in a log directory.
+
+    ``offset_lag`` counts records: behind the committed end, or, for a future copy, behind the
+    current one; -1 if the broker does not know.
+    """
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirDescription:
+    """One log directory; byte figures are -1 where the broker does not tell them.
+
+    Only kraftjbod tells the last three: what the directory is called in metadata, how it is
+    ("online", "offline"), and how many replicas the controller does not know to be there yet.
+    """
+
+    path: str
+    error_code: int
+    total_bytes: int
+    usable_bytes: int
+    is_cordoned: bool
+    """False too where the cluster knows no cordoning."""
+    replicas: tuple[ReplicaSize, ...]
+    directory_id: DirectoryId | None = None
+    state: str | None = None
+    queued_assignments: int | None = None
+
+
+async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDirDescription]:
+    """Every log directory of one broker, in the broker's order."""
+    response = await client.request(broker_id, message("DescribeLogDirsRequest")(topics=None))
+    require_ok(response, f"log directories of broker {broker_id}")
+    return [_log_dir(result) for result in response.results]
+
+
+def _log_dir(result: Any) -> LogDirDescription:
+    is_named = result.directory_id != ZERO_UUID
+    return LogDirDescription(
+        path=result.log_dir,
+        error_code=result.error_code,
+        total_bytes=result.total_bytes,
+        usable_bytes=result.usable_bytes,
+        is_cordoned=result.is_cordoned,
+        replicas=tuple(
+            ReplicaSize(
+                topic=topic.name,
+                partition=replica.partition_index,
+                size_bytes=replica.partition_size,
+                offset_lag=replica.offset_lag,
+                is_future=replica.is_future_key,
+            )
+            for topic in result.topics
+            for replica in topic.partitions
+        ),
+        directory_id=DirectoryId(result.directory_id) if is_named else None,
+        state=result.state or None,
+        queued_assignments=result.queued_assignments if result.queued_assignments >= 0 else None,
+    )
+
+
+async def alter_replica_log_dirs(
+    client: ClusterClient, broker_id: int, moves: Mapping[str, Iterable[TopicPartition]]
+) -> Refusals:
+    """Let replicas of one broker live in these directories (KIP-113).
+
+    ``moves`` maps an absolute path to replicas; on kraftjbod also :data:`ANY_DIR`, which ends a
+    move, and ``"dirid:<uuid>"``. Naming the present directory ends a move everywhere.
+    A move that has begun goes on behind the scenes; :func:`describe_log_dirs` shows it.
+
+    REPLICA_NOT_AVAILABLE among the refusals means that the broker does not have the replica yet
+    and remembers the wish.
+    """
+    request = message("AlterReplicaLogDirsRequest")
+    dirs = [
+        request.AlterReplicaLogDir(
+            path=path,
+            topics=[
+                request.AlterReplicaLogDirTopic(name=topic, partitions=partitions)
+                for topic, partitions in _by_topic(replicas).items()
+            ],
+        )
+        for path, replicas in moves.items()
+    ]
+    response = await client.request(broker_id, request(dirs=dirs))
+    refusals: Refusals = {}
+    for topic in response.results:
+        refusals |= _refused(topic.topic_name, topic.partitions)
+    return refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """Where the replicas of a partition shall be; ``replicas`` None cancels what is under way.
+
+    ``target_dirs`` is empty or parallel to ``replicas``, and counts for those that are new:
+    :data:`ANY_DIR`, an absolute path, or ``"dirid:<uuid>"``.
+    """
+
+    topic_partition: TopicPartition
+    replicas: Sequence[int] | None
+    target_dirs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingReassignment:
+    """A partition on its way; ``replicas`` holds the added and the removed ones too."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+async def alter_partition_reassignments(
+    client: ClusterClient,
+    reassignments: Iterable[Reassignment],
+    *,
+    allow_replication_factor_change: bool = True,
+) -> Refusals:
+    """Begin or cancel moves of replicas between brokers (KIP-455).
+
+    Kafka's brokers pass over ``target_dirs`` without a word. Whoever means them for any cluster
+    asks with :func:`alter_replica_log_dirs` afterwards; where they were heard, that does nothing.
+
+    :raises OperatingError: an error of the whole call; UNSUPPORTED_VERSION, if the cluster cannot
+        hold the replication factor fast.
+    """
+    request = message("AlterPartitionReassignmentsRequest")
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for wish in reassignments:
+        by_topic[wish.topic_partition.topic].append(
+            request.ReassignablePartition(
+                partition_index=wish.topic_partition.partition,
+                replicas=None if wish.replicas is None else list(wish.replicas),
+                target_directories=list(wish.target_dirs),
+            )
+        )
+    topics = [
+        request.ReassignableTopic(name=topic, partitions=partitions)
+        for topic, partitions in by_topic.items()
+    ]
+    response = await client.request_controller(
+        request(
+            timeout_ms=client.request_timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
+            topics=topics,
+        ),
+        min_version=0 if allow_replication_factor_change else _WITH_FIXED_REPLICATION_FACTOR,
+    )
+    require_ok(response, "reassignment")
+    refusals: Refusals = {}
+    for answer in response.responses:
+        refusals |= _refused(answer.name, answer.partitions)
+    return refusals
+
+
+async def list_partition_reassignments(
+    client: ClusterClient, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, OngoingReassignment]:
+    """Those of ``partitions`` (None: of all) that are being reassigned."""
+    request = message("ListPartitionReassignmentsRequest")
+    topics = None
+    if partitions is not None:
+        topics = [
+            request.ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+            for topic, indexes in _by_topic(partitions).items()
+        ]
+    response = await client.request_controller(
+        request(timeout_ms=client.request_timeout_ms, topics=topics)
+    )
+    require_ok(response, "reassignments")
+    return {
+        TopicPartition(topic.name, partition.partition_index): OngoingReassignment(
+            replicas=tuple(partition.replicas),
+            adding=tuple(partition.adding_replicas),
+            removing=tuple(partition.removing_replicas),
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for key in partitions:
+        by_topic[key.topic].append(key.partition)
+    return by_topic
+
+
+def _refused(topic: str, results: Iterable[Any]) -> Refusals:
+    keyed = {TopicPartition(topic, result.partition_index): result for result in results}
+    return {
+        key: kafka_error(result.error_code, str(key), getattr(result, "error_message", None))
+        for key, result in keyed.items()
+        if result.error_code != ErrorCode.NONE
+    }

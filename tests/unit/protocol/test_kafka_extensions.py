@@ -1,0 +1,106 @@
+"""Our own tagged fields: we read them back, others read everything else as if they were not there.
+
+kafka-python stands for the others; kio refuses unknown tags, which no Kafka client may.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kafka.protocol.admin
+import pytest
+
+from kraftjbod.core.errors import LocalProtocolError
+from kraftjbod.protocol import kafka_codec as codec
+from kraftjbod.protocol.kafka_compiler import uvarint
+from kraftjbod.protocol.kafka_extensions import FIRST_OWN_TAG
+from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
+
+DIRECTORY_ID = bytes(range(16))
+
+
+def body_bytes(name: str, version: int, body: Any) -> bytes:
+    return b"".join(codec._encode_frame(name, version, [], body))[4:]
+
+
+def reassignment(**own: Any) -> Any:
+    request = codec.message("AlterPartitionReassignmentsRequest")
+    partition = request.ReassignablePartition(partition_index=3, replicas=[1, 2], **own)
+    topic = request.ReassignableTopic(name="t", partitions=[partition, partition])
+    return request(timeout_ms=7, topics=[topic])
+
+
+def described(**own: Any) -> Any:
+    response = codec.message("DescribeLogDirsResponse")
+    partition = response.DescribeLogDirsPartition(partition_index=4, partition_size=99)
+    topic = response.DescribeLogDirsTopic(name="t", partitions=[partition])
+    result = response.DescribeLogDirsResult
+    return response(results=[result(log_dir="/d1", topics=[topic], **own), result(log_dir="/d2")])
+
+
+TARGETS = {"target_directories": ["any", "/d2", "dirid:AAAAAAAAAAAAAAAAAAAAZA"]}
+DIR_FACTS = {"directory_id": DIRECTORY_ID, "state": "online", "queued_assignments": 5}
+MESSAGES = [
+    *(
+        pytest.param("AlterPartitionReassignmentsRequest", v, reassignment, TARGETS, id=f"45-v{v}")
+        for v in (0, 1)
+    ),
+    *(
+        pytest.param("DescribeLogDirsResponse", v, described, DIR_FACTS, id=f"35-v{v}")
+        for v in (2, 3, 4, 5)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "version", "make", "own"), MESSAGES)
+def test_we_read_them_and_others_pass_over_them(
+    name: str, version: int, make: Any, own: dict[str, Any]
+) -> None:
+    with_own, without = make(**own), make()
+    raw, plain = body_bytes(name, version, with_own), body_bytes(name, version, without)
+    view = memoryview(raw)
+    assert codec.decode_body(name, version, view, 0, max_elements=99) == with_own
+    foreign = getattr(kafka.protocol.admin, name)
+    assert len(raw) > len(plain)
+    assert repr(foreign.decode(raw, version=version)) == repr(
+        foreign.decode(plain, version=version)
+    )
+
+
+def test_the_bytes_are_those_of_a_tagged_field() -> None:
+    raw = body_bytes("DescribeLogDirsResponse", 4, described(state="x"))
+    assert b"\x01" + uvarint(FIRST_OWN_TAG + 1) + b"\x02" + b"\x02x" in raw
+
+
+def test_where_there_are_no_tags_a_description_goes_without() -> None:
+    plain = body_bytes("DescribeLogDirsResponse", 1, described())
+    assert body_bytes("DescribeLogDirsResponse", 1, described(**DIR_FACTS)) == plain
+
+
+def test_untold_facts_have_defaults_that_say_so() -> None:
+    result = described().results[0]
+    assert (result.directory_id, result.state, result.queued_assignments) == (bytes(16), "", -1)
+
+
+def own_fields_of(struct: StructSchema) -> list[FieldSchema]:
+    found = [f for f in struct.fields if f.tag >= FIRST_OWN_TAG]
+    for field in struct.fields:
+        if field.struct is not None:
+            found += own_fields_of(field.struct)
+    return found
+
+
+@pytest.mark.parametrize("name", ["AlterPartitionReassignmentsRequest", "DescribeLogDirsResponse"])
+def test_own_fields_are_tagged_in_every_version_that_has_them(name: str) -> None:
+    schema = load_message(name)
+    fields = own_fields_of(schema.struct)
+    assert fields
+    for field in fields:
+        assert field.tagged == field.versions
+        assert field.versions.first in schema.flexible
+    assert len({f.tag for f in fields}) == len(fields)
+
+
+def test_a_target_that_is_no_text_is_our_bug() -> None:
+    with pytest.raises(LocalProtocolError):
+        body_bytes("AlterPartitionReassignmentsRequest", 1, reassignment(target_directories=[5]))
