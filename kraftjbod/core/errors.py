@@ -9,7 +9,7 @@ Three families:
 * :class:`StartupError`: a daemon or tool cannot start; the message tells the operator what to do.
 
 Bugs are assertions and end the process. The deepest inheritance is three.
-This file stays free of imports from other rooms, so directory ids appear as plain bytes.
+This file stays free of imports, so directory ids, replicas and operations appear in plain form.
 """
 
 from __future__ import annotations
@@ -123,13 +123,57 @@ class OperatingError(KraftJbodError):
 
 
 class KafkaStorageError(OperatingError):
-    """The log directory that the operation needed is offline."""
+    """The log directory that the operation needed is offline, or failed in the operation.
+
+    The children say in what (KIP-18), to whoever asked for the operation that failed; all others
+    who need the directory hear of it by this class.
+
+    :param directory_id: of the directory; None where several are meant.
+    :param path: of the directory.
+    :param replica: ``topic-partition``, if the operation was about one.
+    :param operation: what it was for: the value of an ``OpKind``.
+    """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
-    def __init__(self, message: str, *, directory_id: bytes | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        directory_id: bytes | None = None,
+        path: str | None = None,
+        replica: str | None = None,
+        operation: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.directory_id = directory_id
+        self.path = path
+        self.replica = replica
+        self.operation = operation
+
+
+class LogAppendError(KafkaStorageError):
+    """Records could not be written to a log, or not be cut off its end."""
+
+
+class LogReadError(KafkaStorageError):
+    """A log could not be read, be it for a request or to be loaded."""
+
+
+class LogFlushError(KafkaStorageError):
+    """What was written could not be brought to the disk."""
+
+
+class LogCheckpointError(KafkaStorageError):
+    """One of the small files beside the logs could not be written."""
+
+
+class LogIndexError(KafkaStorageError):
+    """An index file could not be read or written. (One that holds nonsense is made anew.)"""
+
+
+class LogRenameError(KafkaStorageError):
+    """A file or directory of a replica could not be made, renamed or removed."""
 
 
 class LogDirFullError(KafkaStorageError):
@@ -137,9 +181,16 @@ class LogDirFullError(KafkaStorageError):
 
 
 class CorruptRecordError(OperatingError):
-    """A record batch fails its CRC or contradicts its own header."""
+    """A record batch fails its CRC or contradicts its own header.
+
+    :param offset: where this broker's own log is damaged, if that is what is meant.
+    """
 
     code = ErrorCode.CORRUPT_MESSAGE
+
+    def __init__(self, message: str = "", *, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 class OffsetOutOfRangeError(OperatingError):

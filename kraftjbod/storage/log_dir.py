@@ -2,6 +2,7 @@
 
 * Every operation goes through :meth:`LogDir.submit` or :meth:`LogDir.run`; what it raises is
   judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
+  The child of it that names the operation (KIP-18) is for whoever asked for that operation.
 * A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
   abandoned, and its open files are forgotten, not closed: closing can hang as well.
 * Two watches run on the loop while the dir is online: for an operation that takes longer than
@@ -19,12 +20,19 @@ from typing import Final, TypeVar, assert_never, cast
 import aiofiles.threadpool
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirFullError, OverloadedError
-from kraftjbod.core.ids import LOST_DIR, DirectoryId
+from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES, PROBE_FILE
-from kraftjbod.storage.log_dir_policy import LogDirState, OpKind, Verdict, judge
+from kraftjbod.storage.log_dir_policy import (
+    LogDirState,
+    OpKind,
+    Verdict,
+    error_class,
+    judge,
+    kind_of_failure,
+)
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import OpenMode, Space, Vfs, VfsFile
 
@@ -114,11 +122,13 @@ class LogDir:
         *,
         settle: Callable[[T], R] | None = None,
         size_bytes: int = 0,
+        replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
         """Queue ``op`` for the dir's thread; needs no coroutine.
 
         ``settle`` turns the op's result into the future's, on the loop, and runs even if the
         future was cancelled: it is where an operation's effects are published.
+        ``replica`` is whom the operation is about, for the story of a failure.
 
         :raises KafkaStorageError: at once if the dir is offline; the future may hold it too.
         :raises OverloadedError: at once if the queue is full.
@@ -127,13 +137,16 @@ class LogDir:
         return lane.submit_op(
             op,
             settle=settle,
-            translate=lambda error: self._judge(kind, error),
+            translate=lambda error: self._judge(kind, error, replica),
             size_bytes=size_bytes,
         )
 
-    async def run(self, kind: OpKind, op: Callable[[], T]) -> T:
+    async def run(
+        self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
+    ) -> T:
         """:meth:`submit` and wait; cancelling the wait does not take the operation back."""
-        return await asyncio.shield(cast("asyncio.Future[T]", self.submit(kind, op)))
+        future = cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
+        return await asyncio.shield(future)
 
     async def read_text(self, kind: OpKind, path: str) -> str | None:
         """A small cold text file as a stream in the dir's thread; None if there is none.
@@ -151,7 +164,9 @@ class LogDir:
             raise self._judge(kind, e) from e
         return data.decode("utf-8", errors="replace")
 
-    def read_cached(self, file: VfsFile, position: int, size: int) -> memoryview | None:
+    def read_cached(
+        self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None
+    ) -> memoryview | None:
         """Bytes that are in memory already, maybe fewer than ``size``; None: ask the thread.
 
         Never waits for the disk, so it may run on the loop.
@@ -170,7 +185,7 @@ class LogDir:
             if e.errno in _NO_CACHED_READS:
                 self._cached_reads = False
                 return None
-            raise self._judge(OpKind.READ, e) from e
+            raise self._judge(OpKind.READ, e, replica) from e
 
     def beat(self) -> None:
         """A long operation is making progress; called in the dir's thread."""
@@ -193,13 +208,18 @@ class LogDir:
         self._watch_stall()
         self._watch_identity()
 
-    def go_offline(self, reason: str, *, report: bool = True) -> None:
-        """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear."""
+    def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
+        """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear.
+
+        ``failed`` tells of the operation: its kind, and its replica if there is one.
+        """
         if not self.is_online:
             return
         self.state = LogDirState.OFFLINE
         self.offline_reason = reason
-        self._log.error("log_dir_offline", directory_id=str(self.directory_id), reason=reason)
+        self._log.error(
+            "log_dir_offline", directory_id=str(self.directory_id), reason=reason, **failed
+        )
         self._stop_watches()
         self._lane.abandon(self.offline_error)
         self._flush_lane.abandon(self.offline_error)
@@ -210,6 +230,7 @@ class LogDir:
         return KafkaStorageError(
             f"log dir {self.path} is offline: {self.offline_reason}",
             directory_id=self.directory_id,
+            path=self.path,
         )
 
     def close(self) -> None:
@@ -223,35 +244,41 @@ class LogDir:
 
     # -- judging ----------------------------------------------------------------------------
 
-    def _judge(self, kind: OpKind, error: BaseException) -> BaseException:
+    def _judge(
+        self, kind: OpKind, error: BaseException, replica: TopicPartition | None = None
+    ) -> BaseException:
         """What the waiter shall see for ``error``; takes the dir OFFLINE if that is the verdict."""
         if not isinstance(error, OSError):
             return error
         if not self.is_online:
             return self.offline_error()
-        said = f"{kind.value}: {error}"
+        part = kind_of_failure(error, kind)
+        said = f"{part.value}: {error}"
         report = kind is not OpKind.START  # What fails while starting was never registered.
-        verdict = judge(error.errno, kind)
+        failed = {"operation": part.value} | ({} if replica is None else {"replica": str(replica)})
+        verdict = judge(error.errno, part)
         match verdict:
             case Verdict.FAILED:
-                self.go_offline(said, report=report)
-                return self.offline_error()
+                self.go_offline(said, report=report, **failed)
+                message = f"log dir {self.path} is offline: {said}"
+                return self._error(error_class(part), message, failed)
             case Verdict.FULL:
-                self.go_offline(said, report=report)
-                return LogDirFullError(
-                    f"log dir {self.path} is full: {said}", directory_id=self.directory_id
-                )
+                self.go_offline(said, report=report, **failed)
+                return self._error(LogDirFullError, f"log dir {self.path} is full: {said}", failed)
             case Verdict.CALLER_BUG:
                 self._log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
                 self._start_check()
-                return KafkaStorageError(
-                    f"log dir {self.path}: {said}", directory_id=self.directory_id
-                )
+                return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
             case Verdict.PROCESS_LIMIT:
                 self._log.warning("log_dir_operation_lacked_resources", reason=said)
                 return OverloadedError(f"log dir {self.path}: {said}")
             case _:
                 assert_never(verdict)
+
+    def _error(
+        self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]
+    ) -> KafkaStorageError:
+        return kind(message, directory_id=self.directory_id, path=self.path, **failed)
 
     # -- watches ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 A dir is ONLINE until the first error that speaks against its disk, and OFFLINE ever after:
 the process never trusts it again.
 ``judge`` is the one place that reads an errno; everybody else sees verdicts.
+``error_class`` says by which class whoever asked for the operation hears of it (KIP-18).
 A full disk counts as a failed one.
 """
 
@@ -27,9 +28,20 @@ from errno import (
     ENOTDIR,
     ENOTEMPTY,
 )
-from typing import Final
+from typing import Final, assert_never
 
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogAppendError,
+    LogCheckpointError,
+    LogFlushError,
+    LogIndexError,
+    LogReadError,
+    LogRenameError,
+)
 from kraftjbod.core.ids import DirectoryId
+
+_KIND_OF_PART: Final = "kind_of_part"
 
 
 class LogDirState(Enum):
@@ -50,6 +62,7 @@ class OpKind(Enum):
     RENAME = "rename"
     DELETE = "delete"
     CHECKPOINT = "checkpoint"
+    INDEX = "index"
     CLOSE = "close"
     FLUSH = "flush"
     PROBE = "probe"
@@ -86,6 +99,52 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
     if errno in _CALLER_BUG:
         return Verdict.CALLER_BUG
     return Verdict.FAILED
+
+
+def error_class(kind: OpKind) -> type[KafkaStorageError]:
+    """What an operation of ``kind`` fails with, for whoever asked for it."""
+    match kind:
+        case OpKind.APPEND | OpKind.TRUNCATE:
+            return LogAppendError
+        case OpKind.READ | OpKind.LOAD:
+            return LogReadError
+        case OpKind.FLUSH | OpKind.CLOSE:
+            return LogFlushError
+        case OpKind.CHECKPOINT:
+            return LogCheckpointError
+        case OpKind.INDEX:
+            return LogIndexError
+        case OpKind.CREATE | OpKind.RENAME | OpKind.DELETE | OpKind.RETENTION:
+            return LogRenameError
+        case OpKind.START | OpKind.PROBE:
+            return KafkaStorageError
+        case _:
+            assert_never(kind)
+
+
+class FailsAs:
+    """``with FailsAs(OpKind.INDEX):`` what fails inside is judged as that, whatever the whole is.
+
+    An append may have to flush, or to write an index. The error passes through, marked.
+    """
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: OpKind) -> None:
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None:
+            vars(error).setdefault(_KIND_OF_PART, self._kind)
+
+
+def kind_of_failure(error: BaseException, whole: OpKind) -> OpKind:
+    """In which part of an operation ``error`` was raised, if the part has a kind of its own."""
+    kind: OpKind = vars(error).get(_KIND_OF_PART, whole)
+    return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
