@@ -20,14 +20,14 @@ from kraftjbod.cli.command import fail, parse_pairs
 from kraftjbod.core.config import StorageSettings
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
 from kraftjbod.core.ids import DirectoryId, Uuid
+from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
+    METADATA_VERSION,
+    MetadataVersion,
+)
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
-from kraftjbod.storage.bootstrap import (
-    DEFAULT_RELEASE,
-    METADATA_VERSION_FEATURE,
-    METADATA_VERSIONS,
-    write_bootstrap,
-)
+from kraftjbod.storage.bootstrap import write_bootstrap
 from kraftjbod.storage.dir_names import META_PROPERTIES
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
@@ -223,7 +223,7 @@ class Formatter:
         kind = "metadata" if path == self._settings.metadata_dir else "data"
         click.echo(
             f"Formatting {kind} directory {path} with "
-            f"metadata.version {self._features[METADATA_VERSION_FEATURE]}."
+            f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}."
         )
         directory_id = DirectoryId.random(os.urandom)
         properties = MetaProperties(
@@ -266,18 +266,14 @@ def _check_quorum(settings: StorageSettings, *, is_dynamic: bool) -> None:
 
 
 def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
-    if release is not None and release not in METADATA_VERSIONS:
-        raise StartupError(
-            f"Unknown release version '{release}'. Supported: {', '.join(METADATA_VERSIONS)}"
-        )
-    features = {METADATA_VERSION_FEATURE: METADATA_VERSIONS[release or DEFAULT_RELEASE]}
+    version = DEFAULT_METADATA_VERSION if release is None else MetadataVersion.of_release(release)
     for name, level in parse_pairs(pairs, "--feature").items():
-        if name != METADATA_VERSION_FEATURE:
+        if name != METADATA_VERSION:
             raise StartupError(f"Unsupported feature: {name}.")
-        if not level.isdecimal() or int(level) not in METADATA_VERSIONS.values():
+        if not level.isdecimal():
             raise StartupError(f"Unsupported level {level} of feature {name}.")
-        features[name] = int(level)
-    return features
+        version = MetadataVersion.of(int(level))
+    return {METADATA_VERSION: version.value}
 
 
 def _inspect(paths: list[str]) -> tuple[dict[str, MetaProperties], list[str]]:

@@ -18,6 +18,7 @@ from typing import Final
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.metadata.records import (
@@ -40,7 +41,7 @@ from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import Snapshot
 
-NO_RECORDS: Final = encode_entry(())
+NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _SWEEP_INTERVAL_MS: Final = 200
@@ -150,8 +151,9 @@ class QuorumController:
             await asyncio.shield(proposal.committed)
 
     def _apply(self, records: Sequence[Record]) -> None:
-        expected_offset = self._managers.state.offset + 1
-        proposal = self._driver.propose(encode_entry(records))
+        state = self._managers.state
+        expected_offset = state.offset + 1
+        proposal = self._driver.propose(encode_entry(records, state.metadata_version))
         assert proposal.entry.offset == expected_offset, (proposal.entry.offset, expected_offset)
         self._managers.replay(records, offset=proposal.entry.offset, epoch=proposal.entry.term)
         self._last_proposal = proposal
@@ -163,7 +165,10 @@ class QuorumController:
         """From a copy, since the state goes on changing while it is encoded."""
         copy = self._managers.state.copy()
         slices = encode_entry_in_slices(
-            copy.snapshot_records(), copy.snapshot_record_count(), _SNAPSHOT_SLICE_RECORDS
+            copy.snapshot_records(),
+            copy.snapshot_record_count(),
+            _SNAPSHOT_SLICE_RECORDS,
+            copy.metadata_version,
         )
         self._driver.start_snapshot(copy.offset, copy.epoch, slices)
 
@@ -315,6 +320,7 @@ class QuorumController:
         gauge("ControlledShutdownBrokerCount", lambda: managers.broker_counts()[2])
         gauge("OfflinePartitionsCount", lambda: managers.index.leaderless_count)
         gauge("PreferredReplicaImbalanceCount", lambda: managers.index.imbalanced_count)
+        gauge("ReassigningPartitions", lambda: managers.index.reassigning_count)
         gauge("GlobalTopicCount", lambda: len(managers.state.topics))
         gauge("GlobalPartitionCount", lambda: len(managers.index))
         gauge("LastAppliedRecordOffset", lambda: managers.state.offset)

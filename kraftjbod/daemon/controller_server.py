@@ -10,13 +10,14 @@ import asyncio
 import sys
 from typing import NoReturn
 
+from kraftjbod.controller.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig, TopicConfig
+from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.runner import Surroundings, run_daemon
-from kraftjbod.metadata.records import METADATA_VERSION
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
@@ -153,6 +154,7 @@ class ControllerServer:
             host=config.endpoint.host,
             port=config.endpoint.port,
             handler=controller.handle,
+            admit=ClusterActionGuard(config.cluster_action_allowed_hosts).admit,
             connection_limits=ConnectionLimits(max_frame_bytes=config.rpc_max_frame_bytes),
             session_limits=SessionLimits(
                 max_in_flight_requests=config.rpc_max_in_flight,

@@ -1,7 +1,7 @@
 """Metadata records: the only way in which the cluster's state ever changes.
 
 One entry of the metadata log is a tuple of records that take effect together; its payload is
-``encode_entry(records)``.
+``encode_entry(records, level)``.
 A snapshot has the same form: one entry with all the records that rebuild the state.
 
 Rules of this file:
@@ -9,7 +9,9 @@ Rules of this file:
 * records are frozen and say *what is so now*, never how to compute it;
 * in a change record ``None`` means "no change";
 * a record's version is written with it, and a reader refuses versions it does not know;
-* fields that a later version adds get defaults, so older entries stay readable.
+* a record is written in the least version that can say it; a field that came with a later version
+  names it and the level of ``metadata.version`` that allows it, and has a default;
+* what the level cannot carry is refused, never dropped: whoever decides asks for the level.
 
 Fields follow Kafka's records of the same names, with LogDirs and Directories as KIP-858 adds them.
 """
@@ -19,14 +21,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgpack
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import (
+    MIGRATING_DIR,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -35,14 +38,21 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
-
-METADATA_VERSION: Final = "metadata.version"
-"""Name of the feature whose level says which records may be written."""
-METADATA_VERSION_JBOD: Final = 17
-"""First level with directories (3.7-IV2)."""
-METADATA_VERSION_LATEST: Final = 17
+from kraftjbod.core.metadata_version import MetadataVersion
 
 _MAX_ENTRY_BYTES: Final = 64 * 1024 * 1024
+_SINCE: Final = "since"
+
+
+class Since(NamedTuple):
+    """Which version of its record brought a field, and which level allows that version."""
+
+    version: int
+    level: MetadataVersion
+
+
+def _since(version: int, level: MetadataVersion) -> dict[str, Since]:
+    return {_SINCE: Since(version, level)}
 
 
 class ResourceType(IntEnum):
@@ -61,11 +71,20 @@ class Listener:
     port: int
 
 
+class FeatureRange(NamedTuple):
+    """Least and greatest level of a feature that a broker supports."""
+
+    name: str
+    lowest: int
+    highest: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
     """A new incarnation of a broker; its epoch is the offset of this record's entry."""
 
     TYPE: ClassVar[int] = 0
+    LEAST_VERSION: ClassVar[int] = 2
     VERSION: ClassVar[int] = 4
 
     broker_id: BrokerId
@@ -75,35 +94,53 @@ class RegisterBrokerRecord:
     rack: str | None
     fenced: bool
     in_controlled_shutdown: bool
-    log_dirs: tuple[DirectoryId, ...]
+    log_dirs: tuple[DirectoryId, ...] = field(
+        default=(), metadata=_since(3, MetadataVersion.IV_3_7_IV2)
+    )
     """Available directories, sorted."""
-    offline_log_dirs: tuple[DirectoryId, ...] = ()
+    offline_log_dirs: tuple[DirectoryId, ...] = field(
+        default=(), metadata=_since(3, MetadataVersion.IV_3_7_IV2)
+    )
     """Directories that failed since this incarnation registered them, sorted.
 
     Never filled by a registration, only by a snapshot, so that a repeated report of a failed
     directory is still known after the log before the snapshot is gone.
     """
-    log_dir_paths: tuple[str, ...] = ()
-    """Where each of ``log_dirs`` is mounted, in the same order; empty if the broker did not say.
+    log_dir_paths: tuple[str, ...] = field(
+        default=(), metadata=_since(3, MetadataVersion.IV_3_7_IV2)
+    )
+    """Where each of ``log_dirs`` and then of ``offline_log_dirs`` is mounted, in their order.
 
+    Empty if the broker named no path, ``""`` for a directory whose path is not known.
     By these an operator names the directory that a new replica shall go to.
     """
-    cordoned_log_dirs: tuple[DirectoryId, ...] = ()
+    cordoned_log_dirs: tuple[DirectoryId, ...] = field(
+        default=(), metadata=_since(4, MetadataVersion.IV_4_3_IV0)
+    )
     """Directories that take no new replicas (KIP-1066), sorted."""
+    features: tuple[FeatureRange, ...] = ()
+    """What the broker supports, by name; a feature is not raised above any broker's range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord:
     TYPE: ClassVar[int] = 17
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     fenced: bool | None = None
-    in_controlled_shutdown: bool | None = None
-    log_dirs: tuple[DirectoryId, ...] | None = None
+    in_controlled_shutdown: bool | None = field(
+        default=None, metadata=_since(1, MetadataVersion.IV_3_6_IV2)
+    )
+    log_dirs: tuple[DirectoryId, ...] | None = field(
+        default=None, metadata=_since(2, MetadataVersion.IV_3_7_IV2)
+    )
     """The directories that are still available; those left out went offline."""
-    cordoned_log_dirs: tuple[DirectoryId, ...] | None = None
+    cordoned_log_dirs: tuple[DirectoryId, ...] | None = field(
+        default=None, metadata=_since(3, MetadataVersion.IV_4_3_IV0)
+    )
+    """All directories that take no new replicas from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +166,8 @@ class RemoveTopicRecord:
 class PartitionRecord:
     """The whole state of one partition.
 
-    ``directories`` runs parallel to ``replicas``.
+    ``directories`` runs parallel to ``replicas``; empty stands for MIGRATING everywhere, which is
+    all that can be said of partitions from before directories.
     """
 
     TYPE: ClassVar[int] = 3
@@ -138,7 +176,9 @@ class PartitionRecord:
     topic_id: TopicId
     partition_id: int
     replicas: tuple[BrokerId, ...]
-    directories: tuple[DirectoryId, ...]
+    directories: tuple[DirectoryId, ...] = field(
+        default=(), metadata=_since(1, MetadataVersion.IV_3_7_IV2)
+    )
     isr: tuple[BrokerId, ...]
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -157,6 +197,7 @@ class PartitionChangeRecord:
 
     The partition epoch grows by one with each such record; the leader epoch grows by one if
     ``leader`` is given, even if it names the same broker.
+    ``replicas`` without ``directories`` are MIGRATING, all of them.
     """
 
     TYPE: ClassVar[int] = 5
@@ -167,7 +208,9 @@ class PartitionChangeRecord:
     isr: tuple[BrokerId, ...] | None = None
     leader: BrokerId | None = None
     replicas: tuple[BrokerId, ...] | None = None
-    directories: tuple[DirectoryId, ...] | None = None
+    directories: tuple[DirectoryId, ...] | None = field(
+        default=None, metadata=_since(1, MetadataVersion.IV_3_7_IV2)
+    )
     leader_recovering: bool | None = None
     adding_replicas: tuple[BrokerId, ...] | None = None
     removing_replicas: tuple[BrokerId, ...] | None = None
@@ -231,20 +274,38 @@ _RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     ProducerIdsRecord,
 )
 _BY_TYPE: Final = {kind.TYPE: kind for kind in _RECORD_TYPES}
-#: Field names per class, looked up once: an entry of a big topic has thousands of records.
-_FIELDS: Final = {
-    kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in _RECORD_TYPES
-}
 
 
-def encode_entry(records: Sequence[Record]) -> bytes:
-    """The payload of one metadata entry: msgpack of ``[[type, version, [field, ...]], ...]``."""
-    packed: bytes = msgpack.packb([_pack(record) for record in records])
+class _Field(NamedTuple):
+    name: str
+    since: Since | None
+    default: Any
+
+
+def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
+    return tuple(
+        _Field(field.name, field.metadata.get(_SINCE), field.default)
+        for field in dataclasses.fields(kind)
+    )
+
+
+#: Fields per class, looked up once: an entry of a big topic has thousands of records.
+_FIELDS: Final = {kind: _fields_of(kind) for kind in _RECORD_TYPES}
+
+
+def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
+    """The payload of one metadata entry: msgpack of ``[[type, version, [field, ...]], ...]``.
+
+    ``level`` is what holds before the entry.
+
+    :raises LocalProtocolError: if a record says what the level cannot carry.
+    """
+    packed: bytes = msgpack.packb([_pack(record, level) for record in records])
     return packed
 
 
 def encode_entry_in_slices(
-    records: Iterable[Record], count: int, slice_records: int
+    records: Iterable[Record], count: int, slice_records: int, level: MetadataVersion
 ) -> Iterator[bytes]:
     """The bytes that :func:`encode_entry` gives, in pieces; for a state of many records.
 
@@ -253,7 +314,9 @@ def encode_entry_in_slices(
     yield msgpack.Packer().pack_array_header(count)
     packer = msgpack.Packer()
     left = iter(records)
-    while piece := b"".join(packer.pack(_pack(r)) for r in itertools.islice(left, slice_records)):
+    while piece := b"".join(
+        packer.pack(_pack(r, level)) for r in itertools.islice(left, slice_records)
+    ):
         yield piece
 
 
@@ -271,12 +334,31 @@ def decode_entry(payload: bytes) -> tuple[Record, ...]:
         raise RemoteProtocolError(f"not a metadata entry: {e}") from e
 
 
-def _pack(record: Record) -> list[Any]:
+def _pack(record: Record, level: MetadataVersion) -> list[Any]:
+    """The record in the least version that can say it; fields of later versions are nil."""
     kind = type(record)
     if kind not in _FIELDS:
         raise LocalProtocolError(f"{kind.__name__} is not a metadata record")
-    values = [_plain(getattr(record, name)) for name in _FIELDS[kind]]
-    return [kind.TYPE, kind.VERSION, values]
+    version: int = getattr(kind, "LEAST_VERSION", 0)
+    values = []
+    for name, since, default in _FIELDS[kind]:
+        value = getattr(record, name)
+        if since is not None and value != default:
+            if since.level <= level:
+                version = max(version, since.version)
+            elif _goes_without_saying(name, value):
+                value = None
+            else:
+                raise LocalProtocolError(
+                    f"{kind.__name__} says {name}, which metadata.version {level} cannot carry"
+                )
+        values.append(_plain(value))
+    return [kind.TYPE, version, values]
+
+
+def _goes_without_saying(name: str, value: Any) -> bool:
+    """Below the level of directories all of them are MIGRATING."""
+    return name == "directories" and all(directory == MIGRATING_DIR for directory in value)
 
 
 def _plain(value: Any) -> Any:
@@ -289,11 +371,11 @@ def _unpack(type_number: int, version: int, values: Sequence[Any]) -> Record:
     kind = _BY_TYPE[type_number]
     if version > kind.VERSION:
         raise ValueError(f"{kind.__name__} version {version} is newer than {kind.VERSION}")
-    named = dict(zip(_FIELDS[kind], values, strict=False))
-    for name, value in named.items():
-        convert = _CONVERTERS.get(name)
-        if convert is not None and value is not None:
-            named[name] = convert(value)
+    named = {}
+    for (name, since, _), value in zip(_FIELDS[kind], values, strict=False):
+        if since is None or since.version <= version:
+            convert = _CONVERTERS.get(name)
+            named[name] = value if convert is None or value is None else convert(value)
     record: Record = kind(**named)
     return record
 
@@ -316,6 +398,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "removing_replicas": tuple,
     "isr": tuple,
     "resource_type": ResourceType,
+    "features": lambda raw: tuple(FeatureRange(*parts) for parts in raw),
     "listeners": lambda raw: tuple(
         Listener(name=name, host=host, port=port) for name, host, port in raw
     ),

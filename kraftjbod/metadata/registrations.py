@@ -7,6 +7,7 @@ Directory lists of a broker are kept sorted, as its registration record has them
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kraftjbod.core.ids import (
@@ -22,8 +23,10 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
+    FeatureRange,
     Listener,
     PartitionChangeRecord,
     PartitionRecord,
@@ -46,6 +49,11 @@ class BrokerRegistration:
     """Online directories, sorted."""
     offline_log_dirs: tuple[DirectoryId, ...] = ()
     """Directories that this incarnation registered and lost since, sorted."""
+    log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
+    """Where its directories are mounted, online or not, as far as the broker told."""
+    cordoned_log_dirs: tuple[DirectoryId, ...] = ()
+    """Directories that take no new replicas (KIP-1066), sorted."""
+    features: tuple[FeatureRange, ...] = ()
 
     @classmethod
     def from_record(cls, record: RegisterBrokerRecord) -> BrokerRegistration:
@@ -59,9 +67,13 @@ class BrokerRegistration:
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(sorted(record.log_dirs)),
             offline_log_dirs=tuple(sorted(record.offline_log_dirs)),
+            log_dir_paths=_paths_by_dir(record),
+            cordoned_log_dirs=tuple(sorted(record.cordoned_log_dirs)),
+            features=record.features,
         )
 
     def to_record(self) -> RegisterBrokerRecord:
+        paths = self.log_dir_paths
         return RegisterBrokerRecord(
             broker_id=self.broker_id,
             broker_epoch=self.epoch,
@@ -72,6 +84,14 @@ class BrokerRegistration:
             in_controlled_shutdown=self.in_controlled_shutdown,
             log_dirs=self.log_dirs,
             offline_log_dirs=self.offline_log_dirs,
+            log_dir_paths=tuple(
+                paths.get(directory_id, "")
+                for directory_id in self.log_dirs + self.offline_log_dirs
+            )
+            if paths
+            else (),
+            cordoned_log_dirs=self.cordoned_log_dirs,
+            features=self.features,
         )
 
     def merge(self, change: BrokerRegistrationChangeRecord) -> BrokerRegistration:
@@ -85,6 +105,18 @@ class BrokerRegistration:
             else change.in_controlled_shutdown,
             log_dirs=log_dirs,
             offline_log_dirs=tuple(sorted(self.known_log_dirs - set(log_dirs))),
+            cordoned_log_dirs=self.cordoned_log_dirs
+            if change.cordoned_log_dirs is None
+            else tuple(sorted(change.cordoned_log_dirs)),
+        )
+
+    def at_level(self, level: MetadataVersion) -> BrokerRegistration:
+        """What of this can be said at ``level``."""
+        if level.has_directories:
+            cordoned = self.cordoned_log_dirs if level.has_cordoning else ()
+            return dataclasses.replace(self, cordoned_log_dirs=cordoned)
+        return dataclasses.replace(
+            self, log_dirs=(), offline_log_dirs=(), log_dir_paths={}, cordoned_log_dirs=()
         )
 
     @property
@@ -96,6 +128,13 @@ class BrokerRegistration:
     def known_log_dirs(self) -> frozenset[DirectoryId]:
         """Every directory of this incarnation, online or not."""
         return frozenset(self.log_dirs + self.offline_log_dirs)
+
+    @property
+    def takes_new_replicas(self) -> bool:
+        """Whether a directory is left that is online and not cordoned (KIP-1066)."""
+        if not self.known_log_dirs:
+            return True
+        return not set(self.cordoned_log_dirs).issuperset(self.log_dirs)
 
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` of this broker counts as online.
@@ -160,6 +199,8 @@ class PartitionRegistration:
     def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
         replicas = self.replicas if change.replicas is None else change.replicas
         directories = self.directories if change.directories is None else change.directories
+        if change.directories is None and set(directories) == {MIGRATING_DIR}:
+            directories = (MIGRATING_DIR,) * len(replicas)
         assert len(replicas) == len(directories), change
         leader_changed = change.leader is not None
         return PartitionRegistration(
@@ -181,6 +222,10 @@ class PartitionRegistration:
             if change.removing_replicas is None
             else change.removing_replicas,
         )
+
+    def without_directories(self) -> PartitionRegistration:
+        """As from before directories."""
+        return dataclasses.replace(self, directories=(MIGRATING_DIR,) * len(self.replicas))
 
     @property
     def is_reassigning(self) -> bool:
@@ -209,3 +254,11 @@ class TopicRegistration:
     name: str
     topic_id: TopicId
     partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
+
+
+def _paths_by_dir(record: RegisterBrokerRecord) -> dict[DirectoryId, str]:
+    if not record.log_dir_paths:
+        return {}
+    directories = record.log_dirs + record.offline_log_dirs
+    paths = zip(directories, record.log_dir_paths, strict=True)
+    return {directory_id: path for directory_id, path in paths if path}

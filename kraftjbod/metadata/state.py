@@ -5,6 +5,7 @@ Controllers and brokers use this same class, so they cannot read a record differ
 * ``replay`` is the only method that changes anything; it returns what changed.
 * ``snapshot_records`` gives records that rebuild the same state from nothing.
 * ``is_replica_online`` is the one rule that says whether a replica counts.
+* A lower ``metadata.version`` makes every node forget, at the same offset, what it cannot say.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from kraftjbod.core.errors import RemoteProtocolError, StartupError
 from kraftjbod.core.ids import (
     BrokerEpoch,
     BrokerId,
@@ -21,6 +23,11 @@ from kraftjbod.core.ids import (
     TopicId,
     TopicIdPartition,
     TopicPartition,
+)
+from kraftjbod.core.metadata_version import (
+    LATEST_METADATA_VERSION,
+    METADATA_VERSION,
+    MetadataVersion,
 )
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -80,6 +87,8 @@ class MetadataState:
         self.topic_ids: dict[str, TopicId] = {}
         self.configs: dict[tuple[ResourceType, str], dict[str, str]] = {}
         self.features: dict[str, int] = {}
+        #: Level of that feature; until the first record names it, nothing is out of bounds.
+        self.metadata_version: MetadataVersion = LATEST_METADATA_VERSION
         self.next_producer_id: int = 0
 
     def __repr__(self) -> str:
@@ -122,7 +131,11 @@ class MetadataState:
     def replay(
         self, records: Iterable[Record], *, offset: int, epoch: int, delta: MetadataDelta
     ) -> None:
-        """Apply one entry and note in ``delta`` what it changed."""
+        """Apply one entry and note in ``delta`` what it changed.
+
+        :raises RemoteProtocolError: the cluster went on to a level that this software is too old
+            for; nothing of the entry from there on took effect.
+        """
         assert offset > self.offset, (offset, self.offset)
         for record in records:
             self._replay_one(record, delta)
@@ -150,8 +163,7 @@ class MetadataState:
             case ConfigRecord():
                 self._replay_config(record, delta)
             case FeatureLevelRecord():
-                self.features[record.name] = record.feature_level
-                delta.features = True
+                self._replay_feature(record, delta)
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
             case _:
@@ -169,6 +181,32 @@ class MetadataState:
             after = before.merge(record)
         partitions[record.partition_id] = after
         delta.partitions.setdefault(TopicIdPartition(record.topic_id, record.partition_id), before)
+
+    def _replay_feature(self, record: FeatureLevelRecord, delta: MetadataDelta) -> None:
+        if record.name == METADATA_VERSION:
+            try:
+                level = MetadataVersion.of(record.feature_level)
+            except StartupError as e:
+                raise RemoteProtocolError(f"{e}; start a newer version of this software") from e
+            if level < self.metadata_version:
+                self._forget_above(level, delta)
+            self.metadata_version = level
+        self.features[record.name] = record.feature_level
+        delta.features = True
+
+    def _forget_above(self, level: MetadataVersion, delta: MetadataDelta) -> None:
+        for broker_id, broker in self.brokers.items():
+            reduced = broker.at_level(level)
+            if reduced != broker:
+                self.brokers[broker_id] = reduced
+                delta.brokers.add(broker_id)
+        if level.has_directories:
+            return
+        for key, before in self.partitions():
+            after = before.without_directories()
+            if after != before:
+                self.topics[key.topic_id].partitions[key.partition] = after
+                delta.partitions.setdefault(key, before)
 
     def _remove_topic(self, topic_id: TopicId, delta: MetadataDelta) -> None:
         topic = self.topics.pop(topic_id)
@@ -205,6 +243,7 @@ class MetadataState:
         twin.topic_ids = dict(self.topic_ids)
         twin.configs = {key: dict(values) for key, values in self.configs.items()}
         twin.features = dict(self.features)
+        twin.metadata_version = self.metadata_version
         twin.next_producer_id = self.next_producer_id
         return twin
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
 
 from kraftjbod.core.errors import StartupError
+from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
+    METADATA_VERSION,
+    MetadataVersion,
+)
 from kraftjbod.storage.dir_names import BOOTSTRAP_FILE
 from kraftjbod.storage.vfs import Vfs, write_atomically
-
-METADATA_VERSION_FEATURE: Final = "metadata.version"
-#: Kafka's level for each release whose rules this code follows; the last is the default.
-METADATA_VERSIONS: Final[Mapping[str, int]] = {"3.7-IV2": 17}
-DEFAULT_RELEASE: Final = "3.7-IV2"
 
 
 def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) -> None:
@@ -28,14 +27,17 @@ def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) ->
 def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
     """Feature name to level; the default release's if the file is absent.
 
-    :raises StartupError: if the file is there and damaged.
+    :raises StartupError: if the file is there and damaged, or names no level that we know.
     """
     path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
     data = vfs.read_if_exists(path)
     if data is None:
-        return {METADATA_VERSION_FEATURE: METADATA_VERSIONS[DEFAULT_RELEASE]}
+        return {METADATA_VERSION: DEFAULT_METADATA_VERSION.value}
     try:
         features = json.loads(bytes(data))["features"]
-        return {str(name): int(level) for name, level in features.items()}
+        levels = {str(name): int(level) for name, level in features.items()}
+        metadata_version = levels[METADATA_VERSION]
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise StartupError(f"{path} is damaged ({e}); format the controller anew") from e
+    MetadataVersion.of(metadata_version)
+    return levels

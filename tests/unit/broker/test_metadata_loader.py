@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from kraftjbod.broker.metadata_loader import difference
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -33,7 +34,8 @@ CONFIG = ConfigRecord(
 
 
 def entry(offset: int, *records: Record) -> MetadataEntry:
-    return MetadataEntry(offset=offset, epoch=1, payload=encode_entry(records))
+    payload = encode_entry(records, LATEST_METADATA_VERSION)
+    return MetadataEntry(offset=offset, epoch=1, payload=payload)
 
 
 async def test_entries_take_effect_in_order_and_each_once():
@@ -55,7 +57,7 @@ async def test_entries_take_effect_in_order_and_each_once():
 
 
 async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
-    whole = encode_entry([topic(), partition(), CONFIG])
+    whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
 
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)

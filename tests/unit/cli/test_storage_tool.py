@@ -47,9 +47,9 @@ def test_format_then_info(config: str, tmp_path: Path):
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "Bootstrap metadata: metadata.version=17",
-        f"Formatting metadata directory {tmp_path}/m with metadata.version 17.",
-        f"Formatting data directory {tmp_path}/a with metadata.version 17.",
-        f"Formatting data directory {tmp_path}/b with metadata.version 17.",
+        f"Formatting metadata directory {tmp_path}/m with metadata.version 3.7-IV2.",
+        f"Formatting data directory {tmp_path}/a with metadata.version 3.7-IV2.",
+        f"Formatting data directory {tmp_path}/b with metadata.version 3.7-IV2.",
     ]
     texts = {d: (tmp_path / d / "meta.properties").read_text() for d in "abm"}
     assert len({line for t in texts.values() for line in t.split() if "directory.id" in line}) == 3
@@ -129,7 +129,7 @@ def test_controller_gets_its_bootstrap_features(tmp_path: Path):
     [
         (("-r", "9.9"), "Unknown release version '9.9'"),
         (("-f", "x=1"), "Unsupported feature: x."),
-        (("-f", "metadata.version=1"), "Unsupported level 1"),
+        (("-f", "metadata.version=1"), "Unknown metadata.version 1. Supported: 3.6-IV2"),
         (("-s",), "You can only use --standalone on a controller."),
     ],
 )

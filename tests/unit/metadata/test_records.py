@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
-from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
+from kraftjbod.core.ids import MIGRATING_DIR, DirectoryId, TopicId, Uuid
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.metadata import records as r
+
+BEFORE, JBOD, CORDON = MetadataVersion
+A = DirectoryId(b"a" * 16)
 
 _uuids = st.binary(min_size=16, max_size=16)
 _dirs = st.lists(_uuids.map(DirectoryId), max_size=4).map(tuple)
@@ -30,6 +34,13 @@ _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "replicas": _brokers,
     "isr": _brokers,
     "listeners": _listeners,
+    "log_dir_paths": st.lists(st.text(), max_size=3).map(tuple),
+    "cordoned_log_dirs": _dirs,
+    "adding_replicas": _brokers,
+    "removing_replicas": _brokers,
+    "features": st.lists(
+        st.builds(r.FeatureRange, st.text(), st.integers(0, 99), st.integers(0, 99)), max_size=2
+    ).map(tuple),
     "resource_type": st.sampled_from(r.ResourceType),
     "rack": st.none() | st.text(),
     "value": st.none() | st.text(),
@@ -55,9 +66,7 @@ def _records_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     for field in dataclasses.fields(kind):
         plain = st.booleans() if field.name in _FLAGS else st.integers(-1, 2**40)
         values = _BY_FIELD.get(field.name, plain)
-        fields[field.name] = values if field.default is dataclasses.MISSING else st.none() | values
-        if field.name in ("offline_log_dirs", "leader_recovering") and field.default is not None:
-            fields[field.name] = values
+        fields[field.name] = st.none() | values if field.default is None else values
     return st.builds(kind, **fields)
 
 
@@ -66,15 +75,16 @@ _entries = st.lists(st.one_of([_records_of(kind) for kind in _ALL_RECORDS]), max
 
 @given(_entries)
 def test_what_is_encoded_is_decoded(records: list[r.Record]) -> None:
-    decoded = r.decode_entry(r.encode_entry(records))
+    decoded = r.decode_entry(r.encode_entry(records, LATEST_METADATA_VERSION))
     assert decoded == tuple(records)
     assert [type(record) for record in decoded] == [type(record) for record in records]
 
 
 @given(_entries, st.integers(1, 5))
 def test_slices_are_the_same_bytes(records: list[r.Record], slice_records: int) -> None:
-    slices = r.encode_entry_in_slices(iter(records), len(records), slice_records)
-    assert b"".join(slices) == r.encode_entry(records)
+    level = LATEST_METADATA_VERSION
+    slices = r.encode_entry_in_slices(iter(records), len(records), slice_records, level)
+    assert b"".join(slices) == r.encode_entry(records, level)
 
 
 @given(st.binary(max_size=200))
@@ -92,18 +102,9 @@ def test_a_newer_version_is_refused() -> None:
 
 
 def test_fields_that_an_older_version_lacks_get_their_defaults() -> None:
-    record = r.RegisterBrokerRecord(
-        broker_id=1,  # type: ignore[arg-type]  # the types vanish on the wire
-        broker_epoch=2,  # type: ignore[arg-type]
-        incarnation_id=Uuid(bytes(16)),
-        listeners=(),
-        rack=None,
-        fenced=True,
-        in_controlled_shutdown=False,
-        log_dirs=(),
-    )
-    ((number, version, values),) = msgpack.unpackb(r.encode_entry([record]))
-    older = msgpack.packb([[number, version - 1, values[:-1]]])
+    record = _registration()
+    ((number, version, values),) = msgpack.unpackb(r.encode_entry([record], BEFORE))
+    older = msgpack.packb([[number, version, values[:7]]])
     assert r.decode_entry(older) == (record,)
 
 
@@ -113,9 +114,93 @@ def test_types_are_unique() -> None:
 
 def test_only_records_are_encoded() -> None:
     with pytest.raises(LocalProtocolError, match="str is not a metadata record"):
-        r.encode_entry(["t"])  # type: ignore[list-item]
+        r.encode_entry(["t"], BEFORE)  # type: ignore[list-item]
 
 
 def test_an_entry_that_is_too_long_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="too long"):
         r.decode_entry(bytes(64 * 1024 * 1024 + 1))
+
+
+def _registration(**fields: Any) -> r.RegisterBrokerRecord:
+    return r.RegisterBrokerRecord(
+        broker_id=1,  # type: ignore[arg-type]  # the types vanish on the wire
+        broker_epoch=2,  # type: ignore[arg-type]
+        incarnation_id=Uuid(bytes(16)),
+        listeners=(),
+        rack=None,
+        fenced=True,
+        in_controlled_shutdown=False,
+        **fields,
+    )
+
+
+def _change(**fields: Any) -> r.BrokerRegistrationChangeRecord:
+    return r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=2, **fields)  # type: ignore[arg-type]
+
+
+def _partition(*directories: DirectoryId) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        topic_id=TopicId(bytes(16)),
+        partition_id=0,
+        replicas=(1, 2),  # type: ignore[arg-type]
+        directories=directories,
+        isr=(1, 2),  # type: ignore[arg-type]
+        leader=1,  # type: ignore[arg-type]
+        leader_epoch=0,  # type: ignore[arg-type]
+        partition_epoch=0,  # type: ignore[arg-type]
+    )
+
+
+def _partition_change(**fields: Any) -> r.PartitionChangeRecord:
+    return r.PartitionChangeRecord(topic_id=TopicId(bytes(16)), partition_id=0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "version"),
+    [
+        (_registration(), BEFORE, 2),
+        (_registration(log_dirs=(A,), offline_log_dirs=(A,), log_dir_paths=("/a", "")), JBOD, 3),
+        (_registration(log_dirs=(A,), cordoned_log_dirs=(A,)), CORDON, 4),
+        (_change(fenced=True), BEFORE, 0),
+        (_change(in_controlled_shutdown=True), BEFORE, 1),
+        (_change(fenced=True, log_dirs=(A,)), JBOD, 2),
+        (_change(cordoned_log_dirs=()), CORDON, 3),
+        (_partition(), BEFORE, 0),
+        (_partition(A, MIGRATING_DIR), JBOD, 1),
+        (_partition_change(isr=(1,)), BEFORE, 0),
+        (_partition_change(directories=(A,)), JBOD, 1),
+    ],
+)
+def test_a_record_is_written_in_the_version_of_its_content_and_level(
+    record: r.Record, level: MetadataVersion, version: int
+) -> None:
+    payload = r.encode_entry([record], level)
+    ((_, written, _),) = msgpack.unpackb(payload)
+    assert written == version
+    assert r.decode_entry(payload) == (record,)
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "what"),
+    [
+        (_registration(log_dirs=(A,)), BEFORE, "log_dirs"),
+        (_registration(log_dir_paths=("/a",)), BEFORE, "log_dir_paths"),
+        (_registration(log_dirs=(A,), cordoned_log_dirs=(A,)), JBOD, "cordoned_log_dirs"),
+        (_change(log_dirs=(A,)), BEFORE, "log_dirs"),
+        (_change(cordoned_log_dirs=()), JBOD, "cordoned_log_dirs"),
+        (_partition(A, MIGRATING_DIR), BEFORE, "directories"),
+        (_partition_change(directories=(A,)), BEFORE, "directories"),
+    ],
+)
+def test_what_a_level_cannot_carry_is_refused_and_not_dropped(
+    record: r.Record, level: MetadataVersion, what: str
+) -> None:
+    """Kafka once wrote wrong directories at an old level (KAFKA-16583, KAFKA-16606)."""
+    with pytest.raises(LocalProtocolError, match=f"says {what}, which metadata.version {level}"):
+        r.encode_entry([record], level)
+
+
+def test_directories_that_are_all_migrating_go_without_saying_below_their_level() -> None:
+    payload = r.encode_entry([_partition(MIGRATING_DIR, MIGRATING_DIR)], BEFORE)
+    assert r.decode_entry(payload) == (_partition(),)

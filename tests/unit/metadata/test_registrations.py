@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kraftjbod.core.ids import (
@@ -17,6 +19,7 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -153,3 +156,50 @@ def test_a_partition_goes_through_its_record() -> None:
     record = partition.to_record(TOPIC, 0)
     assert PartitionRegistration.from_record(record) == partition
     assert partition.preferred_leader == ONE
+
+
+def test_replicas_without_directories_are_migrating() -> None:
+    """Before directories, records say nothing of them."""
+    moved = _partition((MIGRATING_DIR, MIGRATING_DIR)).merge(_partition_change(replicas=(ONE,)))
+    assert (moved.replicas, moved.directories) == ((ONE,), (MIGRATING_DIR,))
+
+
+def test_paths_travel_with_their_directories() -> None:
+    record = dataclasses.replace(
+        _broker(A, B, C).to_record(), log_dirs=(C, A, B), log_dir_paths=("/c", "/a", "")
+    )
+    broker = BrokerRegistration.from_record(record)
+    assert broker.log_dir_paths == {A: "/a", C: "/c"}
+    lost = broker.merge(_change(log_dirs=(B, C)))
+    assert lost.log_dir_paths == {A: "/a", C: "/c"}
+    assert lost.to_record().log_dir_paths == ("", "/c", "/a")
+    assert BrokerRegistration.from_record(lost.to_record()) == lost
+
+
+@pytest.mark.parametrize(
+    ("online", "cordoned", "takes"),
+    [
+        ((A, B), (), True),
+        ((A, B), (A,), True),
+        ((A, B), (A, B), False),
+        ((A,), (A, B), False),
+        ((), (), False),
+    ],
+)
+def test_who_takes_new_replicas(
+    online: tuple[DirectoryId, ...], cordoned: tuple[DirectoryId, ...], takes: bool
+) -> None:
+    broker = _broker(A, B).merge(_change(log_dirs=online, cordoned_log_dirs=cordoned))
+    assert broker.takes_new_replicas is takes
+
+
+def test_a_broker_from_before_directories_takes_new_replicas() -> None:
+    assert _broker().takes_new_replicas
+
+
+def test_a_lower_level_forgets_what_it_cannot_say() -> None:
+    broker = _broker(A, B).merge(_change(log_dirs=(B,), cordoned_log_dirs=(B,)))
+    without_cordons = broker.at_level(MetadataVersion.IV_3_7_IV2)
+    assert without_cordons == dataclasses.replace(broker, cordoned_log_dirs=())
+    assert broker.at_level(MetadataVersion.IV_4_3_IV0) == broker
+    assert broker.at_level(MetadataVersion.IV_3_6_IV2) == _broker()

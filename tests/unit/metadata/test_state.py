@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from kraftjbod.core.ids import BrokerId, TopicIdPartition, TopicPartition
+import pytest
+
+from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, TopicIdPartition, TopicPartition
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     ConfigRecord,
+    FeatureLevelRecord,
     RemoveTopicRecord,
     ResourceType,
     decode_entry,
@@ -33,7 +38,7 @@ def _rebuilt(state: MetadataState) -> MetadataState:
     assert len(records) == state.snapshot_record_count()
     twin = MetadataState()
     twin.replay(
-        decode_entry(encode_entry(records)),
+        decode_entry(encode_entry(records, state.metadata_version)),
         offset=state.offset,
         epoch=state.epoch,
         delta=MetadataDelta(),
@@ -113,3 +118,38 @@ def test_a_configuration_value_of_none_removes_it() -> None:
 def test_an_empty_delta_is_false() -> None:
     assert not MetadataDelta()
     assert MetadataDelta(features=True)
+
+
+def _set_level(state: MetadataState, level: int) -> MetadataDelta:
+    delta = MetadataDelta()
+    record = FeatureLevelRecord(name="metadata.version", feature_level=level)
+    state.replay([record], offset=state.offset + 1, epoch=1, delta=delta)
+    return delta
+
+
+def test_a_lower_level_forgets_directories_and_notes_whom_that_changed() -> None:
+    state = _world().state
+    topic = state.topic("t")
+    before = dict(topic.partitions)
+    delta = _set_level(state, 14)
+    assert not any(broker.known_log_dirs for broker in state.brokers.values())
+    assert delta.features
+    assert delta.brokers == {1, 2}
+    assert delta.partitions == {TopicIdPartition(topic.topic_id, n): before[n] for n in (0, 1)}
+    assert all(p.directories == (MIGRATING_DIR,) * 2 for p in topic.partitions.values())
+    assert vars(_rebuilt(state)) == vars(state)
+
+
+def test_a_higher_level_keeps_migrating_directories_until_brokers_assign_them() -> None:
+    state = _world().state
+    _set_level(state, 14)
+    delta = _set_level(state, 17)
+    assert delta.features
+    assert not delta.partitions
+    assert all(p.directories == (MIGRATING_DIR,) * 2 for p in state.topic("t").partitions.values())
+    assert state.metadata_version is MetadataVersion.IV_3_7_IV2
+
+
+def test_a_level_from_the_future_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="start a newer version of this software"):
+        _set_level(MetadataState(), 31)

@@ -1,0 +1,74 @@
+"""Levels of ``metadata.version``: what the cluster as a whole has agreed to understand.
+
+Names and numbers are Kafka's.
+A level says which fields of records and requests may be used; which versions those are is told
+where the records and requests are defined.
+Nothing here knows the cluster or its present level.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, Self
+
+from kraftjbod.core.errors import StartupError
+
+METADATA_VERSION: Final = "metadata.version"
+"""Name of the feature whose level this is."""
+
+
+class MetadataVersion(IntEnum):
+    """The levels that this software knows, in order."""
+
+    IV_3_6_IV2 = 14
+    """Before directories: every broker has one, and nobody says which."""
+    IV_3_7_IV2 = 17
+    """Brokers register their directories, and each replica's directory is known (KIP-858)."""
+    IV_4_3_IV0 = 30
+    """Directories can be cordoned (KIP-1066)."""
+
+    @property
+    def release(self) -> str:
+        """``"3.7-IV2"``, as operators write it."""
+        return self.name.removeprefix("IV_").replace("_", ".", 1).replace("_", "-", 1)
+
+    @property
+    def has_directories(self) -> bool:
+        return self >= MetadataVersion.IV_3_7_IV2
+
+    @property
+    def has_cordoning(self) -> bool:
+        return self >= MetadataVersion.IV_4_3_IV0
+
+    @classmethod
+    def of(cls, level: int) -> Self:
+        """:raises StartupError: naming the levels that are known, if this is none of them."""
+        try:
+            return cls(level)
+        except ValueError:
+            raise StartupError(
+                f"Unknown {METADATA_VERSION} {level}. Supported: {_all_levels()}"
+            ) from None
+
+    @classmethod
+    def of_release(cls, release: str) -> Self:
+        """:raises StartupError: naming the releases that are known, if this is none of them."""
+        for version in cls:
+            if version.release == release:
+                return version
+        raise StartupError(f"Unknown release version '{release}'. Supported: {_all_levels()}")
+
+
+def _all_levels() -> str:
+    return ", ".join(f"{version.release} ({version.value})" for version in MetadataVersion)
+
+
+MIN_METADATA_VERSION: Final = min(MetadataVersion)
+LATEST_METADATA_VERSION: Final = max(MetadataVersion)
+"""The greatest level that this software can run at."""
+DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_3_7_IV2
+"""What a new cluster is formatted with."""
+SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
+    METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value)
+}
+"""Least and greatest level by feature, as a broker registers them and tells its clients."""

@@ -1,0 +1,39 @@
+"""Levels of metadata.version."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
+    LATEST_METADATA_VERSION,
+    MIN_METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    MetadataVersion,
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "has_directories", "has_cordoning"),
+    [("3.6-IV2", 14, False, False), ("3.7-IV2", 17, True, False), ("4.3-IV0", 30, True, True)],
+)
+def test_names_numbers_and_what_they_allow(
+    release: str, level: int, has_directories: bool, has_cordoning: bool
+) -> None:
+    version = MetadataVersion.of_release(release)
+    assert version is MetadataVersion.of(level)
+    assert (version.value, version.release) == (level, release)
+    assert (version.has_directories, version.has_cordoning) == (has_directories, has_cordoning)
+
+
+def test_what_is_unknown_is_refused_with_what_is_known() -> None:
+    with pytest.raises(StartupError, match=r"Unknown metadata.version 15. Supported: 3.6-IV2"):
+        MetadataVersion.of(15)
+    with pytest.raises(StartupError, match=r"Unknown release version '3.7'.*4.3-IV0 \(30\)"):
+        MetadataVersion.of_release("3.7")
+
+
+def test_the_default_is_between_the_ends() -> None:
+    assert MIN_METADATA_VERSION < DEFAULT_METADATA_VERSION <= LATEST_METADATA_VERSION
+    assert SUPPORTED_FEATURES == {"metadata.version": (14, 30)}
