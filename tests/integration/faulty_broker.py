@@ -1,0 +1,169 @@
+"""A broker that dies, or loses a disk, exactly when a test wants it: ``BrokerServer``, trapped.
+
+``python -m tests.integration.faulty_broker CONFIG`` is the real daemon with two things put around
+it that the product knows nothing of: its file system is an :class:`ArmedVfs`, and whatever it
+tells to telemetry passes :meth:`TrapDoor.on_event` first.
+A test writes a :class:`Trap` into the broker's directory (:func:`arm`), also while it runs; the
+broker looks for a new one at each file operation and each event.
+
+* A trap springs once, *in* the thread that did the operation or told the event, so what comes
+  after that moment has not happened yet.
+* What it does: ``kill`` (SIGKILL to itself), ``kill_pid`` (to another process, the controller
+  say), ``fail_dir`` (EIO from everything under a path from then on).
+* That it sprang is left in a file: :func:`sprung`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.daemon.broker_server import BrokerServer
+from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.storage.vfs import RealVfs
+from kraftjbod.tour.daemon_process import DaemonProcess
+from tests.faults.vfs_fault import Fault, FaultVfs
+
+T = TypeVar("T")
+
+COMMAND: Final = (sys.executable, "-m", "tests.integration.faulty_broker")
+_TRAP: Final = "trap.json"
+_SPRUNG: Final = "sprung"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trap:
+    """When and what: the ``nth`` match of an event, or of a file operation by kind and path.
+
+    ``kind`` is a method of ``Vfs`` or ``VfsFile``; ``path`` a glob over the path it is about
+    (of a rename: the old one). ``fields`` must be among the event's.
+    """
+
+    event: str | None = None
+    fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    kind: str | None = None
+    path: str = "*"
+    nth: int = 1
+    after: bool = False
+    """Spring when the operation is done, which only those that change names can tell."""
+    kill: bool = False
+    kill_pid: int | None = None
+    fail_dir: str | None = None
+
+
+def arm(broker: DaemonProcess, trap: Trap) -> None:
+    """Set the trap; it replaces an earlier one, and what an earlier one broke stays broken."""
+    disarm(broker)
+    path = broker.files.directory / _TRAP
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(asdict(trap)), encoding="utf-8")
+    fresh.replace(path)
+
+
+def disarm(broker: DaemonProcess) -> None:
+    """No trap, and no trace of one. A broker that runs keeps the fault that it has."""
+    for name in (_TRAP, _SPRUNG):
+        (broker.files.directory / name).unlink(missing_ok=True)
+
+
+def sprung(broker: DaemonProcess) -> bool:
+    """Whether the trap set last has sprung."""
+    return (broker.files.directory / _SPRUNG).exists()
+
+
+class TrapDoor:
+    """Inside the broker: watches for the armed trap's moment, and springs it."""
+
+    def __init__(self, directory: Path, vfs: FaultVfs) -> None:
+        self._directory = directory
+        self._vfs = vfs
+        self._trap: Trap | None = None
+        self._version = 0
+        self._seen = 0
+        self._mutex = threading.RLock()
+
+    def on_event(
+        self, _: Any, __: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        """A structlog processor."""
+
+        def is_it(trap: Trap) -> bool:
+            return trap.event == event["event"] and all(
+                str(event.get(key)) == str(value) for key, value in trap.fields.items()
+            )
+
+        self._watch(is_it)
+        return event
+
+    def on_operation(self, kind: str, path: str, *, after: bool) -> None:
+        self._watch(
+            lambda trap: trap.kind == kind and trap.after == after and fnmatch(path, trap.path)
+        )
+
+    def _watch(self, is_it: Callable[[Trap], bool]) -> None:
+        with self._mutex:
+            self._read()
+            if self._trap is None or not is_it(self._trap):
+                return
+            self._seen += 1
+            if self._seen == self._trap.nth:
+                self._spring(self._trap)
+
+    def _read(self) -> None:
+        """Take a trap that was set since the last look."""
+        path = self._directory / _TRAP
+        try:
+            version = path.stat().st_mtime_ns
+        except FileNotFoundError:
+            self._trap, self._version = None, 0
+            return
+        if version != self._version:
+            self._trap = Trap(**json.loads(path.read_text(encoding="utf-8")))
+            self._version, self._seen = version, 0
+
+    def _spring(self, trap: Trap) -> None:
+        (self._directory / _SPRUNG).touch()
+        if trap.fail_dir is not None:
+            for path in (trap.fail_dir, f"{trap.fail_dir}/*"):
+                self._vfs.inject(Fault(path=path))
+        if trap.kill_pid is not None:
+            os.kill(trap.kill_pid, signal.SIGKILL)
+        if trap.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ArmedVfs(FaultVfs):
+    """The real file system behind a trap door; all directories of a broker share it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(RealVfs())
+        self.door = TrapDoor(directory, self)
+        self.on_operation = lambda kind, path: self.door.on_operation(kind, path, after=False)
+
+    def do(self, kind: str, path: str, op: Callable[[], T]) -> T:
+        done = super().do(kind, path, op)
+        self.door.on_operation(kind, path, after=True)
+        return done
+
+
+def _build(config: BrokerConfig, surroundings: Surroundings) -> BrokerServer:
+    vfs = ArmedVfs(Path(config.metadata_dir).parent)
+    processors = structlog.get_config()["processors"]
+    structlog.configure(processors=[vfs.door.on_event, *processors])
+    return BrokerServer(config, dataclasses.replace(surroundings, make_vfs=lambda: vfs))
+
+
+if __name__ == "__main__":
+    sys.exit(run_daemon("broker", BrokerConfig, _build))

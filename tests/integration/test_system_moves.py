@@ -1,0 +1,125 @@
+"""The system tests that the KIPs ask for, with real processes, a producer and a consumer.
+
+KIP-858: a directory of the leader, or of a follower, fails under load, with either
+``min.insync.replicas``, and the broker may be restarted while its directory is still bad.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.disk import mounts
+from tests.integration.checker import Load, judge
+from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
+from tests.integration.conftest import MakeCluster
+from tests.integration.live_consumer import LiveConsumer
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+BROKERS = (1, 2, 3)
+CONFIG = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A topic's producer and consumer."""
+
+    cluster: Cluster
+    load: Load
+    consumer: LiveConsumer
+
+    def goes_on(self) -> None:
+        before = self.load.acked_by_partition()
+        self.cluster.wait(
+            "every partition to go on",
+            lambda: self.load.flowed_since(before, 20),
+            explain=self.load.explain,
+        )
+
+
+@contextlib.contextmanager
+def traffic(cluster: Cluster, topic: str, partitions: int = 1) -> Iterator[Traffic]:
+    """Produce and consume for the length of the block, and prove that nothing was lost."""
+    with (
+        Load(cluster.bootstrap, topic, partitions) as load,
+        LiveConsumer(cluster.bootstrap, topic, partitions) as consumer,
+    ):
+        running = Traffic(cluster=cluster, load=load, consumer=consumer)
+        running.goes_on()
+        yield running
+        load.stop()
+        assert consumer.finish(load) == []
+    assert judge(cluster.bootstrap, topic, load).findings == []
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=3, dirs=2, config=CONFIG)
+
+
+@pytest.mark.parametrize("bounce", [False, True], ids=["stays", "bounced"])
+@pytest.mark.parametrize("min_isr", [1, 2], ids=["min-isr-1", "min-isr-2"])
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_kip_858_a_dir_of_one_replica_fails(
+    cluster: Cluster, role: str, min_isr: int, bounce: bool
+) -> None:
+    """Its replica leaves leadership and in-sync set; the broker's other directory serves on."""
+    name = f"kip858-{next(_numbers)}"
+    for topic in (f"{name}-good", f"{name}-bad"):
+        cluster.create_topic(topic, replication_factor=3, min_insync_replicas=min_isr)
+    good, bad = f"{name}-good", f"{name}-bad"
+    leader = cluster.partitions(bad)[0].leader
+    victim = leader if role == "leader" else next(b for b in BROKERS if b != leader)
+    daemon = cluster.brokers[victim]
+    bad_dir = _home(cluster, victim, bad)
+    assert _home(cluster, victim, good) != bad_dir, "each directory holds one of the topics"
+    with traffic(cluster, good) as on_good, traffic(cluster, bad) as on_bad, ExitStack() as faults:
+        told = len(daemon.events("log_dir_offline"))
+        faults.enter_context(mounts.closed_to_owner(bad_dir))
+        cluster.wait_event(daemon, "log_dir_offline", told + 1)
+        if bounce:
+            cluster.stop_daemon(daemon)
+            cluster.start_daemon(daemon)
+        cluster.wait("the replica to be told offline", lambda: _is_out(cluster, bad, victim))
+        cluster.wait_whole(good)
+        assert cluster.directories(victim)[bad_dir].error == KAFKA_STORAGE_ERROR
+        on_good.goes_on()
+        on_bad.goes_on()
+        if min_isr == 1:
+            _serves_alone(cluster, victim, on_good)
+        faults.close()
+        cluster.stop_daemon(daemon)
+        cluster.start_daemon(daemon)
+        cluster.wait_whole(bad)
+    with cluster.admin() as admin:
+        admin.delete_topics([good, bad])
+
+
+def _serves_alone(cluster: Cluster, victim: int, on_good: Traffic) -> None:
+    """What the victim's good directory holds is written and read when no other broker is left."""
+    others = [cluster.brokers[broker] for broker in BROKERS if broker != victim]
+    for other in others:
+        cluster.stop_daemon(other)
+    on_good.goes_on()
+    for other in others:
+        other.start()
+    cluster.wait_healthy()
+    on_good.goes_on()
+
+
+def _home(cluster: Cluster, broker: int, topic: str) -> str:
+    """The directory of partition 0 on a broker."""
+    (path,) = (path for path, held in cluster.replicas_by_dir(broker, topic).items() if held)
+    return path
+
+
+def _is_out(cluster: Cluster, topic: str, broker: int) -> bool:
+    part = cluster.partitions(topic)[0]
+    return broker in part.offline and broker not in part.isr and part.leader not in (broker, -1)
