@@ -41,6 +41,7 @@ class BrokerNode:
     node_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +302,9 @@ def _read_metadata(response: Any) -> ClusterMetadata:
     return ClusterMetadata(
         controller_id=response.controller_id,
         brokers={
-            broker.node_id: BrokerNode(node_id=broker.node_id, host=broker.host, port=broker.port)
+            broker.node_id: BrokerNode(
+                node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
             for broker in response.brokers
         },
         topics={topic.name: _read_topic(topic) for topic in response.topics},

@@ -1,18 +1,20 @@
 """``kraftjbod-log-dirs``: what lies in each broker's log directories, as Kafka's tool prints it.
 
-Three lines: two of talk and one JSON document, in which ``totalBytes`` and ``usableBytes`` are
-ours to add. ``--json`` prints the document alone, ``--table`` a table for people.
+Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
+a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a
+table for people, and below it the moves between directories.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.command import connection_options, fail, make_client, run
+from kraftjbod.cli.command import connection_options, fail, make_client, run, size_text
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ErrorCode
 
@@ -20,8 +22,9 @@ _ERROR_CLASSES: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: "org.apache.kafka.common.errors.KafkaStorageException",
     ErrorCode.LOG_DIR_NOT_FOUND: "org.apache.kafka.common.errors.LogDirNotFoundException",
 }
+#: Where a line may be as long as it needs to be.
+_WIDTH_OF_FILES: Final = 160
 _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerException"
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,14 +34,20 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 )
 @click.option("--topic-list", metavar="A,B,...", help="Only these topics.")
 @click.option("--broker-list", metavar="1,2,...", help="Only these brokers.")
-@click.option("--json", "style", flag_value="json", help="The JSON document alone.")
-@click.option("--table", "style", flag_value="table", help="A table for people.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["kafka", "json", "table"]),
+    default="kafka",
+    show_default=True,
+    help="As Kafka's tool prints it, the JSON document alone, or a table for people.",
+)
 def main(
     bootstrap_server: str,
     command_config: str | None,
     topic_list: str | None,
     broker_list: str | None,
-    style: str | None,
+    style: str,
 ) -> None:
     """Show the log directories of brokers."""
     brokers = _parts(broker_list)
@@ -58,7 +67,7 @@ async def _perform(
     command_config: str | None,
     topics: list[str],
     wanted: list[int],
-    style: str | None,
+    style: str,
 ) -> None:
     async with make_client(bootstrap_server, command_config) as client:
         metadata = await client.retry(client.refresh_metadata)
@@ -70,14 +79,14 @@ async def _perform(
                 f"{_ids(missing)}. Current existent brokers: {_ids(existing)}"
             )
         asked = wanted or existing
-        if style is None:
+        if style == "kafka":
             click.echo("Querying brokers for log directories information")
         answers = await asyncio.gather(*(describe_log_dirs(client, broker) for broker in asked))
     found = dict(zip(asked, answers, strict=True))
     if style == "table":
         _print_table(found, topics)
         return
-    if style is None:
+    if style == "kafka":
         click.echo(f"Received log directory information from brokers {_ids(asked)}")
     click.echo(json.dumps(document(found, topics), separators=(",", ":")))
 
@@ -100,8 +109,6 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
     return {
         "logDir": log_dir.path,
         "error": error,
-        "totalBytes": log_dir.total_bytes,
-        "usableBytes": log_dir.usable_bytes,
         "partitions": [
             {
                 "partition": f"{replica.topic}-{replica.partition}",
@@ -112,7 +119,17 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
             for replica in log_dir.replicas
             if not topics or replica.topic in topics
         ],
+        "directoryId": None if log_dir.directory_id is None else str(log_dir.directory_id),
+        "state": log_dir.state,
+        "isCordoned": log_dir.is_cordoned,
+        "totalBytes": _told(log_dir.total_bytes),
+        "usableBytes": _told(log_dir.usable_bytes),
+        "queuedAssignments": log_dir.queued_assignments,
     }
+
+
+def _told(size_bytes: int) -> int | None:
+    return size_bytes if size_bytes >= 0 else None
 
 
 def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -> None:
@@ -121,9 +138,10 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
     from rich.table import Table
 
     table = Table("broker", box=box.SIMPLE)
-    table.add_column("log directory", overflow="fold", min_width=24)
+    table.add_column("log directory", overflow="fold", min_width=16)
+    table.add_column("directory id", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for heading in ("replicas", "size", "lag", "free", "of"):
+    for heading in ("replicas", "size", "free", "of"):
         table.add_column(heading, justify="right", no_wrap=True)
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:
@@ -131,27 +149,51 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
             table.add_row(
                 str(broker),
                 log_dir.path,
-                "online" if log_dir.error_code == ErrorCode.NONE else "[red]offline[/red]",
+                str(log_dir.directory_id or ""),
+                _state(log_dir),
                 str(len(replicas)),
                 size_text(sum(replica.size_bytes for replica in replicas)),
-                str(max((replica.offset_lag for replica in replicas), default=0)),
                 _size_or_blank(log_dir.usable_bytes),
                 _size_or_blank(log_dir.total_bytes),
             )
-    Console().print(table)
+    width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
+    Console(width=width).print(table)
+    for line in move_lines(found, topics):
+        click.echo(line)
+
+
+def _state(log_dir: LogDirDescription) -> str:
+    if log_dir.error_code != ErrorCode.NONE:
+        return f"[red]{log_dir.state or 'offline'}[/red]"
+    state = log_dir.state or "online"
+    return f"{state}, cordoned" if log_dir.is_cordoned else state
+
+
+def move_lines(found: dict[int, list[LogDirDescription]], topics: list[str]) -> list[str]:
+    """One line for each replica that is being moved to another directory of its broker."""
+    lines = []
+    for broker, log_dirs in found.items():
+        held = [(log_dir, replica) for log_dir in log_dirs for replica in log_dir.replicas]
+        current = {
+            (replica.topic, replica.partition): (log_dir.path, replica.size_bytes)
+            for log_dir, replica in held
+            if not replica.is_future
+        }
+        for log_dir, replica in held:
+            if not replica.is_future or (topics and replica.topic not in topics):
+                continue
+            source, size_bytes = current.get((replica.topic, replica.partition), ("?", 0))
+            percent = min(100, 100 * replica.size_bytes // size_bytes) if size_bytes else 0
+            lines.append(
+                f"{replica.topic}-{replica.partition} on broker {broker}: {source} -> "
+                f"{log_dir.path}, {percent} %, {size_text(replica.size_bytes)} of "
+                f"{size_text(size_bytes)}, {replica.offset_lag} records behind"
+            )
+    return lines
 
 
 def _size_or_blank(size_bytes: int) -> str:
     return "" if size_bytes < 0 else size_text(size_bytes)
-
-
-def size_text(size_bytes: float) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    for unit in _UNITS:
-        if size_bytes < 1024 or unit == _UNITS[-1]:
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
 
 
 def _parts(text: str | None) -> list[str]:

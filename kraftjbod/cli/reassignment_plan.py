@@ -45,7 +45,7 @@ class Replica(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reassignment:
+class ReassignmentPlan:
     """Brokers by partition, the preferred leader first; ``log_dirs`` leaves out ``any``."""
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
@@ -81,7 +81,7 @@ class Reassignment:
         return json.dumps({"version": _VERSION, "partitions": partitions}, separators=(",", ":"))
 
 
-def parse_reassignment(text: str) -> Reassignment:
+def parse_reassignment(text: str) -> ReassignmentPlan:
     """What ``--reassignment-json-file`` holds.
 
     :raises ReassignmentError: for anything that is not a reassignment, in Kafka's words where it
@@ -115,7 +115,7 @@ def parse_reassignment(text: str) -> Reassignment:
         raise ReassignmentError(
             "Partition replica lists may not contain duplicate entries: " + ". ".join(doubled)
         )
-    return Reassignment(replicas=replicas, log_dirs=log_dirs)
+    return ReassignmentPlan(replicas=replicas, log_dirs=log_dirs)
 
 
 def parse_topics(text: str) -> list[str]:

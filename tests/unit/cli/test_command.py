@@ -54,3 +54,10 @@ def test_an_interrupt_ends_with_the_shells_code() -> None:
     with pytest.raises(SystemExit) as e:
         command.run(work())
     assert e.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes_are_told_in_words(size: int, text: str) -> None:
+    assert command.size_text(size) == text

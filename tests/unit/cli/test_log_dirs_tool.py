@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from kraftjbod.cli.log_dirs_tool import main, size_text
-from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
+from kraftjbod.cli.log_dirs_tool import main, move_lines
+from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize
+from kraftjbod.core.ids import DirectoryId
+from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, MiniBroker, invoke, mini_broker
 
 DOCUMENT: dict[str, Any] = {
     "version": 1,
@@ -19,18 +19,26 @@ DOCUMENT: dict[str, Any] = {
                 {
                     "logDir": "/d1",
                     "error": None,
-                    "totalBytes": 4096,
-                    "usableBytes": 1024,
                     "partitions": [
                         {"partition": "foo-0", "size": 0, "offsetLag": 0, "isFuture": False}
                     ],
+                    "directoryId": str(DirectoryId(DIRECTORY_ID)),
+                    "state": "online",
+                    "isCordoned": False,
+                    "totalBytes": 4096,
+                    "usableBytes": 1024,
+                    "queuedAssignments": 0,
                 },
                 {
                     "logDir": "/d2",
                     "error": "org.apache.kafka.common.errors.KafkaStorageException",
-                    "totalBytes": -1,
-                    "usableBytes": -1,
                     "partitions": [],
+                    "directoryId": None,
+                    "state": None,
+                    "isCordoned": False,
+                    "totalBytes": None,
+                    "usableBytes": None,
+                    "queuedAssignments": None,
                 },
             ],
         }
@@ -51,20 +59,23 @@ async def test_three_lines_as_kafka_prints_them() -> None:
         assert first == "Querying brokers for log directories information"
         assert second == f"Received log directory information from brokers {BROKER_ID}"
         assert json.loads(third) == DOCUMENT
+        keys = list(json.loads(third)["brokers"][0]["logDirs"][0])
+        assert keys[:3] == ["logDir", "error", "partitions"]
 
 
 async def test_json_is_the_document_alone() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
-        asked = words(broker, "--json", "--broker-list", str(BROKER_ID))
+        asked = words(broker, "--format", "json", "--broker-list", str(BROKER_ID))
         assert json.loads((await invoke(main, *asked)).stdout) == DOCUMENT
 
 
 async def test_the_table_tells_dead_from_living() -> None:
     async with mini_broker() as broker:
-        shown = (await invoke(main, *words(broker, "--table"))).stdout
+        shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
         assert "online" in shown
         assert "offline" in shown
+        assert str(DirectoryId(DIRECTORY_ID)) in shown
 
 
 async def test_brokers_that_do_not_exist_are_named() -> None:
@@ -82,8 +93,33 @@ async def test_wrong_usage_is_exit_code_2() -> None:
         assert (await invoke(main, "--bootstrap-server", "127.0.0.1:1", *bad)).exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes_are_told_in_words(size: int, text: str) -> None:
-    assert size_text(size) == text
+def test_moves_are_told_with_how_far_they_are() -> None:
+    def log_dir(path: str, *replicas: ReplicaSize, is_cordoned: bool = False) -> LogDirDescription:
+        return LogDirDescription(
+            path=path,
+            error_code=0,
+            total_bytes=-1,
+            usable_bytes=-1,
+            is_cordoned=is_cordoned,
+            replicas=replicas,
+        )
+
+    def replica(topic: str, size: int, lag: int = 0, *, is_future: bool = False) -> ReplicaSize:
+        return ReplicaSize(
+            topic=topic, partition=0, size_bytes=size, offset_lag=lag, is_future=is_future
+        )
+
+    found = {
+        1: [
+            log_dir("/d1", replica("foo", 4096), replica("bar", 0)),
+            log_dir(
+                "/d2",
+                replica("foo", 1024, 30, is_future=True),
+                replica("bar", 0, is_future=True),
+            ),
+        ]
+    }
+    foo = "foo-0 on broker 1: /d1 -> /d2, 25 %, 1.0 KiB of 4.0 KiB, 30 records behind"
+    bar = "bar-0 on broker 1: /d1 -> /d2, 0 %, 0 B of 0 B, 0 records behind"
+    assert move_lines(found, []) == [foo, bar]
+    assert move_lines(found, ["foo"]) == [foo]

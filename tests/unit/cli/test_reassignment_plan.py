@@ -1,4 +1,4 @@
-"""The JSON files of kraftjbod-reassign-partitions: what is read, what is refused, what is written."""
+"""The JSON files of kraftjbod-reassign-partitions: what is read, refused and written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kraftjbod.cli.reassignment_plan import (
-    Reassignment,
+    ReassignmentPlan,
     ReassignmentError,
     Replica,
     directory_id,
@@ -54,7 +54,7 @@ def test_the_version_may_be_left_out() -> None:
 
 
 def test_a_plan_is_written_as_kafka_writes_it() -> None:
-    plan = Reassignment(
+    plan = ReassignmentPlan(
         replicas={FOO_1: (3,), FOO_0: (1, 2)}, log_dirs={Replica(2, "foo", 0): "/disk2"}
     )
     assert plan.as_json() == (
