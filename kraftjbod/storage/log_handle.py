@@ -4,26 +4,41 @@
   :class:`LogView`; it is replaced when an operation is done, even if nobody waits any more.
 * Reads are tried on the loop from the page cache first, and go to the thread otherwise.
 * Files that a view may still show are closed only after a newer view was published and no
-  flush is under way.
+  flush is under way; the directory is renamed only between flushes.
+* A replica whose copy in another dir took its place can be read until its files are purged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import UnknownTopicOrPartitionError
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    NotLeaderOrFollowerError,
+    OperatingError,
+    UnknownTopicOrPartitionError,
+)
 from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.batch_walk import ReadAt
 from kraftjbod.storage.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.log_view import LogView, read_view
-from kraftjbod.storage.segment import LogSegment, ReadAt
-from kraftjbod.storage.unified_log import AppendResult, FoundTimestamp, UnifiedLog, carry_out
+from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
+from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.unified_log import (
+    AppendResult,
+    CarriedState,
+    FoundTimestamp,
+    UnifiedLog,
+    carry_out,
+)
 from kraftjbod.storage.vfs import Buffer
 
 T = TypeVar("T")
@@ -84,6 +99,12 @@ class LogHandle:
         self.last_flush_ms = clock.now_ms()
         #: While a truncation is on its way: no less will be left. Nothing behind is certain.
         self._truncating_to: int | None = None
+        #: The lowest truncation that the mover has not heard of.
+        self._cut: Cut | None = None
+        #: Its copy is about to take its place: nothing may go at the log's beginning.
+        self._is_held_still = False
+        #: Its copy took its place: what is here may be read, for a while.
+        self._is_replaced = False
         self._is_closed = False
         #: Held while other lanes use files, and while files are closed.
         self._files = asyncio.Lock()
@@ -122,6 +143,20 @@ class LogHandle:
         """Everything below is on the disk."""
         certain = self._view.recovery_point
         return certain if self._truncating_to is None else min(certain, self._truncating_to)
+
+    @property
+    def damaged_from(self) -> int | None:
+        """The first offset that is known to be damaged."""
+        return self._view.damages[0].offset if self._view.damages else None
+
+    @property
+    def view(self) -> LogView:
+        """The last published one."""
+        return self._view
+
+    @property
+    def directory(self) -> str:
+        return self._log.directory
 
     @property
     def config(self) -> TopicConfig:
@@ -169,18 +204,26 @@ class LogHandle:
     def read_cached(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult | None:
-        """:meth:`read` without waiting; None if the disk or an index must be asked."""
+        """:meth:`read` without waiting; None if the disk or an index must be asked.
+
+        What comes from memory is not checked: whoever gets it sees for himself.
+        """
         if self._truncating_to is not None:
             return None
         self._require_open()
-        records = read_view(
-            self._view,
-            self._cached_reader,
-            start_offset=start_offset,
-            max_bytes=max_bytes,
-            max_offset=max_offset,
-            min_one=min_one,
-        )
+        try:
+            records = read_view(
+                self._view,
+                self._cached_reader,
+                start_offset=start_offset,
+                max_bytes=max_bytes,
+                max_offset=max_offset,
+                min_one=min_one,
+            )
+        except CorruptRecordError as e:
+            if e.offset is not None:
+                raise
+            return None  # The thread finds out whether it is the index or the log.
         return None if records is None else self._result(records)
 
     async def read(
@@ -191,16 +234,30 @@ class LogHandle:
         At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
 
         :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
+        :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
         :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
         """
         result = self.read_cached(start_offset, max_bytes, max_offset, min_one)
         if result is not None:
             return result
-        self._require_open()
-        log = self._log
-        records = await self.log_dir.run(
-            OpKind.READ, lambda: log.read(start_offset, max_bytes, max_offset, min_one)
+        return await self.read_checked(start_offset, max_bytes, max_offset, min_one)
+
+    async def read_checked(
+        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+    ) -> ReadResult:
+        """:meth:`read` in the dir's thread, with every batch checked, CRC included."""
+        log, beat = self._log, self.log_dir.beat
+        records = await asyncio.shield(
+            self._enqueue(
+                OpKind.READ,
+                lambda: log.read(
+                    start_offset, max_bytes, max_offset, min_one, lambda size_bytes: beat()
+                ),
+            )
         )
+        damage = self._view.damage_from(start_offset)
+        if not records and damage is not None and damage.offset <= start_offset:
+            raise damage_error(damage)
         return self._result(records)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -209,20 +266,22 @@ class LogHandle:
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record not older than ``timestamp`` (wall ms), or None."""
-        self._require_open()
         log = self._log
-        return await self.log_dir.run(OpKind.READ, lambda: log.offset_for_timestamp(timestamp))
+        return await asyncio.shield(
+            self._enqueue(OpKind.READ, lambda: log.offset_for_timestamp(timestamp))
+        )
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        self._require_open()
-        return await self.log_dir.run(OpKind.READ, self._log.offset_of_max_timestamp)
+        return await asyncio.shield(
+            self._enqueue(OpKind.READ, self._log.offset_of_max_timestamp)
+        )
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file
         if file is None:
             return None
-        log_dir = self.log_dir
-        return lambda position, size: log_dir.read_cached(file, position, size)
+        log_dir, replica = self.log_dir, self.topic_partition
+        return lambda position, size: log_dir.read_cached(file, position, size, replica=replica)
 
     def _result(self, records: memoryview) -> ReadResult:
         return ReadResult(records, self._view.log_start_offset, self._view.log_end_offset)
@@ -271,6 +330,8 @@ class LogHandle:
 
     async def apply_retention(self) -> int:
         """Let whole segments go that are too old or too many; how many went."""
+        if self._is_held_still:
+            return 0
         now_ms, high_watermark = self._clock.wall_ms(), self.high_watermark
         return await asyncio.shield(
             self._submit(
@@ -283,13 +344,61 @@ class LogHandle:
         now_ms = self._clock.wall_ms()
         await asyncio.shield(self._submit(OpKind.APPEND, lambda: self._log.roll(now_ms)))
 
+    # -- for the move to another dir --------------------------------------------------------
+
+    @property
+    def has_cut(self) -> bool:
+        """There was a truncation since the last :meth:`take_cut`."""
+        return self._cut is not None
+
+    def take_cut(self) -> Cut | None:
+        """The lowest truncation since the last call; :attr:`view` is not older than it."""
+        cut, self._cut = self._cut, None
+        return cut
+
+    async def carried_state(self) -> CarriedState:
+        """What a copy needs besides bytes, after everything that was asked for before."""
+        return await asyncio.shield(self._submit(OpKind.READ, self._log.carried_state))
+
+    async def refresh(self) -> None:
+        """Wait until the view shows everything that was asked for before."""
+        await asyncio.shield(self._submit(OpKind.READ, lambda: None))
+
+    @contextmanager
+    def held_still(self) -> Iterator[None]:
+        """Retention does not touch the log meanwhile; the caller sees to everything else."""
+        self._is_held_still = True
+        try:
+            yield
+        finally:
+            self._is_held_still = False
+
+    async def give_way(self, directory: str) -> None:
+        """Rename the directory, because a copy takes this one's place; reads go on."""
+        async with self._files:
+            renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
+            self._is_replaced = True
+            try:
+                await asyncio.shield(renamed)
+            except OperatingError:
+                self._is_replaced = False
+                raise
+
+    async def come_back(self, directory: str) -> None:
+        """The copy did not take its place after all."""
+        async with self._files:
+            self._is_replaced = False
+            await asyncio.shield(self._submit(OpKind.RENAME, lambda: self._log.move_to(directory)))
+
     # -- for the LogManager -----------------------------------------------------------------
 
     async def move_aside(self, directory: str) -> None:
         """Rename the replica's directory; the handle takes no more requests."""
-        renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
-        self._is_closed = True
-        await asyncio.shield(renamed)
+        # A flush under way would look for the directory under its old name.
+        async with self._files:
+            renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
+            self._is_closed = True
+            await asyncio.shield(renamed)
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""
@@ -312,28 +421,58 @@ class LogHandle:
     def _submit(
         self, kind: OpKind, op: Callable[[], T], *, size_bytes: int = 0
     ) -> asyncio.Future[T]:
+        if self._is_replaced:
+            raise self._moved_error()
+        return self._enqueue(kind, op, size_bytes=size_bytes)
+
+    def _enqueue(
+        self, kind: OpKind, op: Callable[[], T], *, size_bytes: int = 0
+    ) -> asyncio.Future[T]:
+        """Have it done, whether the log may be changed or not, and publish what is so then."""
         self._require_open()
         log = self._log
         return self.log_dir.submit(
             kind,
-            lambda: (op(), log.view(), log.take_retired()),
+            lambda: (op(), log.view(), log.take_retired(), log.take_cut()),
             settle=self._publish,
             size_bytes=size_bytes,
+            replica=self.topic_partition,
         )
 
-    def _publish(self, done: tuple[T, LogView, list[LogSegment]]) -> T:
-        result, view, retired = done
-        rolled = view.segments[-1] is not self._view.segments[-1]
-        self._view = view
+    def _publish(self, done: tuple[T, LogView, list[LogSegment], Cut | None]) -> T:
+        result, view, retired, cut = done
+        before, self._view = self._view, view
+        rolled = view.segments[-1] is not before.segments[-1]
+        if view.damages != before.damages or view.indexes_mended != before.indexes_mended:
+            self._tell_damage(before, view)
+        self._cut = lower_cut(self._cut, cut)
         if retired:
             self._host.retire(self, retired)
         if rolled:
             self._host.request_flush(self)
         return result
 
+    def _tell_damage(self, before: LogView, now: LogView) -> None:
+        telemetry = get_logger(component="log_handle")
+        where = {"partition": str(self.topic_partition), "log_dir": self.log_dir.path}
+        if now.indexes_mended > before.indexes_mended:
+            telemetry.warning("log_index_mended", **where)
+        for damage in now.damages:
+            if damage not in before.damages:
+                telemetry.error(
+                    "log_damaged", **where, offset=damage.offset, next_offset=damage.next_offset
+                )
+
     def _require_open(self) -> None:
+        if self._is_closed and self._is_replaced:
+            raise self._moved_error()
         if self._is_closed:
             raise UnknownTopicOrPartitionError(f"{self.topic_partition} was removed from here")
+
+    def _moved_error(self) -> NotLeaderOrFollowerError:
+        # Retriable, and true of this copy: the client comes back and finds the other one.
+        tp = self.topic_partition
+        return NotLeaderOrFollowerError(f"{tp} moved to another log directory, try again")
 
 
 def _purge_all(segments: Sequence[LogSegment]) -> None:

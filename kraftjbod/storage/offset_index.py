@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -52,6 +53,18 @@ class OffsetIndex:
         _, positions = self._entries
         at = bisect_right(positions, limit)
         return positions[at - 1] if at > 0 else 0
+
+    def offset_below(self, position: int) -> int:
+        """An offset such that all batches below it end before the file position ``position``."""
+        offsets, positions = self._entries
+        # The last batch known to begin there; where it begins tells that those before it end.
+        at = bisect_right(positions, position) - 2
+        return self._base_offset + (offsets[at] + 1 if at >= 0 else 0)
+
+    def positions_behind(self, position: int) -> Sequence[int]:
+        """Known beginnings of batches behind ``position``, rising."""
+        _, positions = self._entries
+        return positions[bisect_right(positions, position) :]
 
     def cut(self, size_bytes: int) -> None:
         """Forget batches that begin at or behind ``size_bytes``."""

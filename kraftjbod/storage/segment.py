@@ -4,6 +4,7 @@
   are cut off before the next one.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
   Index files are written when a segment is rolled or closed, and rebuilt where they don't fit.
+* Damage of the file does not shorten the segment: only recovery and truncation do that.
 * Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
   it touches nothing but the indexes and the bytes below the limit it is given.
 
@@ -12,19 +13,25 @@ Offsets are assigned elsewhere; whether a record is committed is nobody's busine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, assert_never
 
 from kraftjbod.core.errors import CorruptRecordError, OperatingError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
-    batches,
-    check_crc,
     read_header,
     whole_bytes,
 )
 from kraftjbod.protocol.records import Record, read_records
+from kraftjbod.storage.batch_walk import (
+    Damage,
+    Located,
+    ReadAt,
+    around_damage,
+    batch_at,
+    sound_batches,
+)
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -32,18 +39,15 @@ from kraftjbod.storage.dir_names import (
     TIME_INDEX_SUFFIX,
     offset_file_name,
 )
+from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
 from kraftjbod.storage.vfs import Buffer, OpenMode, Vfs, VfsFile
 
 #: Looks at headers take this much at once; an index entry is seldom further away.
 _LOOK_BYTES: Final = 4096
-_SCAN_BYTES: Final = 4 * 1024 * 1024
 _EMPTY: Final = memoryview(b"")
 #: A ``max_offset`` that excludes nothing.
 NO_LIMIT: Final = 2**63 - 1
-
-#: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
-ReadAt = Callable[[int, int], Buffer | None]
 
 
 class Scanned(NamedTuple):
@@ -51,13 +55,6 @@ class Scanned(NamedTuple):
 
     valid_bytes: int
     next_offset: int
-
-
-class Located(NamedTuple):
-    """A batch and where it begins in the file."""
-
-    position: int
-    header: BatchHeader
 
 
 class _WouldWait(Exception):
@@ -157,19 +154,21 @@ class LogSegment:
         self._bytes_since_entry += header.size_bytes
         self.size_bytes += header.size_bytes
 
-    def write_indexes(self) -> None:
-        """Bring the indexes to their files; they are complete for what stands here now."""
+    def index_files(self) -> dict[str, bytes]:
+        """What the index files say, by suffix, if they are to be complete for what stands here."""
         index = self.index()
         if self._largest is not None:
             self._time_index.append(*self._largest)
-        for suffix, data in (
-            (INDEX_SUFFIX, index.to_bytes()),
-            (TIME_INDEX_SUFFIX, self._time_index.to_bytes()),
-        ):
-            file = self._vfs.open(self._path(suffix), OpenMode.CREATE)
-            file.truncate(0)
-            file.write_at(0, [data])
-            file.close()
+        return {INDEX_SUFFIX: index.to_bytes(), TIME_INDEX_SUFFIX: self._time_index.to_bytes()}
+
+    def write_indexes(self) -> None:
+        """Bring the indexes to their files."""
+        for suffix, data in self.index_files().items():
+            with FailsAs(OpKind.INDEX):
+                file = self._vfs.open(self._path(suffix), OpenMode.CREATE)
+                file.truncate(0)
+                file.write_at(0, [data])
+                file.close()
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file to ``size_bytes``, the beginning of a batch; certain once this returns.
@@ -178,7 +177,8 @@ class LogSegment:
         """
         file = self.open()
         file.truncate(size_bytes)
-        file.sync()
+        with FailsAs(OpKind.FLUSH):
+            file.sync()
         self.size_bytes = size_bytes
         self._tail_is_torn = False
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -213,25 +213,31 @@ class LogSegment:
     def index(self) -> OffsetIndex:
         """The offset index; with it the time index, and what both say about the tail."""
         if self._index is None:
-            self._load_indexes()
+            self.load_indexes()
         assert self._index is not None
         return self._index
 
-    def _load_indexes(self) -> None:
-        data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
-        time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
+    def load_indexes(self) -> bool:
+        """Have both indexes ready; False if files were there and did not fit the segment."""
+        if self._index is not None:
+            return True
+        with FailsAs(OpKind.INDEX):
+            data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
+            time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
         index = None
         if data is not None:
             index = OffsetIndex.from_bytes(self.base_offset, data, segment_bytes=self.size_bytes)
         times = None if time_data is None else TimeIndex.from_bytes(self.base_offset, time_data)
         if index is None or times is None or not self._fits(index):
             self.rebuild_index()
-            return
+            # One file without the other is what a stop between the two leaves behind.
+            return data is None or time_data is None
         self._time_index = times
         self._largest = times.last()
         # A fresh entry for the next batch: how far away the last one is was not written down.
         self._bytes_since_entry = self._index_interval_bytes + 1
         self._index = index
+        return True
 
     def _fits(self, index: OffsetIndex) -> bool:
         """Does the last entry point at a batch of this segment?"""
@@ -245,8 +251,17 @@ class LogSegment:
         return index.position_before(header.last_offset) == position
 
     def rebuild_index(self) -> None:
-        """Make both indexes anew from the headers in the file, which is taken to be sound."""
-        self.scan(check_crc_of_each=False)
+        """Make both indexes anew from the headers in the file."""
+        self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT)
+
+    def survey(
+        self, end_offset: int, on_progress: Callable[[int], None] = lambda size_bytes: None
+    ) -> list[Damage]:
+        """Check every byte of a segment that ends at ``end_offset``, and make both indexes anew.
+
+        All that is not sound; the indexes lead around it.
+        """
+        return self._rewalk(check_crc_of_each=True, end_offset=end_offset, on_progress=on_progress)
 
     # -- walking ----------------------------------------------------------------------------
 
@@ -263,33 +278,94 @@ class LogSegment:
         ``on_batch`` may call a batch unsound by raising CorruptRecordError.
         ``on_progress`` is told how many bytes were looked at since the last time.
         """
-        file, end = self.open(), self.size_bytes
+        read_at, end = self.open().read_at, self.size_bytes
         index = OffsetIndex(self.base_offset)
         self._time_index = TimeIndex(self.base_offset)
         self._largest, self._first_timestamp = None, None
         self._bytes_since_entry, self.size_bytes = 0, 0
         next_offset = self.base_offset
-        want = _SCAN_BYTES
-        while self.size_bytes < end:
-            chunk = file.read_at(self.size_bytes, min(want, end - self.size_bytes))
-            before = self.size_bytes
+        for _, header in sound_batches(
+            read_at,
+            position=0,
+            end=end,
+            next_offset=next_offset,
+            check_crc_of_each=check_crc_of_each,
+            on_progress=on_progress,
+        ):
             try:
-                for position, header in batches(chunk):
-                    _require_order(header, next_offset)
-                    if check_crc_of_each:
-                        check_crc(chunk, position, header)
-                    on_batch(header)
-                    self._note(index, header, header.base_offset)
-                    next_offset = header.next_offset
+                on_batch(header)
             except CorruptRecordError:
                 break
-            on_progress(self.size_bytes - before)
-            if self.size_bytes == before:
-                if len(chunk) < want:
-                    break  # Torn: the file ends inside this batch.
-                want *= 2
+            self._note(index, header, header.base_offset)
+            next_offset = header.next_offset
         self._index = index
         return Scanned(self.size_bytes, next_offset)
+
+    def _rewalk(
+        self,
+        *,
+        check_crc_of_each: bool,
+        end_offset: int,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> list[Damage]:
+        """Indexes of all that is sound; readers go on by the old ones until these are complete."""
+        fresh, index, damages = self._blank(), OffsetIndex(self.base_offset), []
+        for found in self._around_damage(
+            check_crc_of_each=check_crc_of_each, end_offset=end_offset, on_progress=on_progress
+        ):
+            match found:
+                case Located(position, header):
+                    fresh.size_bytes = position
+                    if damages and damages[-1].next_offset == header.base_offset:
+                        # No walk to what comes next has to lead through the damage.
+                        index.append(header.base_offset - 1, position)
+                        fresh._bytes_since_entry = 0
+                    fresh._note(index, header, header.base_offset)
+                case Damage():
+                    damages.append(found)
+                case _:
+                    assert_never(found)
+        self._time_index, self._largest = fresh._time_index, fresh._largest
+        self._first_timestamp = fresh._first_timestamp
+        self._bytes_since_entry = fresh._bytes_since_entry
+        self._index = index
+        return damages
+
+    def _around_damage(
+        self,
+        *,
+        check_crc_of_each: bool,
+        end_offset: int,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> Iterator[Located | Damage]:
+        index = self._index
+        return around_damage(
+            self.open().read_at,
+            end=self.size_bytes,
+            begin_offset=self.base_offset,
+            end_offset=end_offset,
+            known=(lambda position: ()) if index is None else index.positions_behind,
+            check_crc_of_each=check_crc_of_each,
+            on_progress=on_progress,
+        )
+
+    def _blank(self) -> LogSegment:
+        """The same segment before anything was written to it."""
+        return LogSegment(
+            vfs=self._vfs,
+            directory=self.directory,
+            base_offset=self.base_offset,
+            size_bytes=0,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+
+    def offset_below(self, position: int) -> int:
+        """An offset such that all of the segment's batches below it end before ``position``.
+
+        A low one while the index is not loaded. For the loop too.
+        """
+        index = self._index
+        return self.base_offset if index is None else index.offset_below(position)
 
     def next_offset(self) -> int:
         """The offset behind the last batch, found from the last index entry on."""
@@ -305,13 +381,18 @@ class LogSegment:
         return _walk_to(self.open().read_at, position, self.size_bytes, offset)
 
     def headers_from(self, offset: int) -> list[BatchHeader]:
-        """Headers of all batches that end with or behind ``offset``."""
-        located = self.position_of(offset)
-        found = []
-        while located is not None:
-            found.append(located.header)
-            position = located.position + located.header.size_bytes
-            located = _walk_to(self.open().read_at, position, self.size_bytes, offset)
+        """Headers of all batches that end with or behind ``offset``, damaged ones left out."""
+        try:
+            located = self.position_of(offset)
+            found = []
+            while located is not None:
+                found.append(located.header)
+                position = located.position + located.header.size_bytes
+                located = _walk_to(self.open().read_at, position, self.size_bytes, offset)
+        except CorruptRecordError:
+            every = self._around_damage(check_crc_of_each=False, end_offset=NO_LIMIT)
+            sound = [one.header for one in every if isinstance(one, Located)]
+            return [header for header in sound if header.last_offset >= offset]
         return found
 
     def read(
@@ -329,13 +410,18 @@ class LogSegment:
         Looks at bytes below the position ``limit`` only. At most ``max_bytes``, except for the
         first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
         not say, or the index is not loaded while reading for the loop.
+
+        :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
+            or the batch of ``start_offset`` is not to be found.
         """
         index = self._index
         if index is None:
             return None
         try:
             first = _walk_to(read_at, index.position_before(start_offset), limit, start_offset)
-            if first is None or first.header.last_offset >= max_offset:
+            if first is None or first.header.base_offset > start_offset:
+                raise CorruptRecordError(f"offset {start_offset} is not where the index points")
+            if first.header.last_offset >= max_offset:
                 return _EMPTY
             end = first.position + max_bytes
             if first.header.size_bytes > max_bytes:
@@ -369,10 +455,10 @@ class LogSegment:
         return self._largest
 
     def first_timestamp(self) -> int | None:
-        """Of the first batch; the age that rolling by time goes by."""
-        if self._first_timestamp is None and self.size_bytes > 0:
-            header = read_header(self.open().read_at(0, HEADER_BYTES))
-            self._first_timestamp = header.max_timestamp
+        """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
+        if self._first_timestamp is None:
+            first = batch_at(self.open().read_at, 0, self.size_bytes)
+            self._first_timestamp = None if first is None else first.header.max_timestamp
         return self._first_timestamp
 
     def batch_for_timestamp(self, timestamp: int, from_offset: int) -> Located | None:

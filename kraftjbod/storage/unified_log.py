@@ -5,6 +5,8 @@
   the loop may hold and read by.
 * Segments that are no longer part of the log keep their open files and are handed out as
   ``retired``: they are purged once no view shows them any more.
+* What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
+  log itself is noted, shown in the view and never read again, until it is cut away.
 * Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
   Leader epochs and producer state are brought to disk with it; the rest is found in the batches.
 
@@ -13,15 +15,17 @@ Roles, high watermarks and waiting are not known here.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, stamp_header
+from kraftjbod.storage.batch_walk import Damage, require_sound
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
 from kraftjbod.storage.leader_epochs import (
@@ -31,7 +35,8 @@ from kraftjbod.storage.leader_epochs import (
     cut_epochs_from,
     epoch_at,
 )
-from kraftjbod.storage.log_view import LogView, read_view
+from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_view import Cut, LogView, lower_cut, read_view
 from kraftjbod.storage.producer_snapshots import (
     drop_snapshots_outside,
     load_producers,
@@ -43,6 +48,9 @@ from kraftjbod.storage.vfs import Buffer, Vfs, VfsFile, write_atomically
 
 _LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 _NO_TIMESTAMP: Final = -1
+_NOTHING: Final = memoryview(b"")
+
+T = TypeVar("T")
 
 
 class AppendResult(NamedTuple):
@@ -71,6 +79,16 @@ class FlushPlan(NamedTuple):
     end_offset: int
     #: How often the log had been truncated; a plan from before a truncation says nothing.
     truncations: int
+
+
+class CarriedState(NamedTuple):
+    """What a copy of a log needs besides the bytes of its segments; all of it as of one moment."""
+
+    view: LogView
+    #: As in a ``.snapshot`` file for ``view.log_end_offset``.
+    producers: bytes
+    #: Of the active segment, by suffix.
+    index_files: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +133,9 @@ class UnifiedLog:
         self._epochs_on_disk = content.epochs
         self._producers = content.producers
         self._retired: list[LogSegment] = []
+        self._cut: Cut | None = None
+        self._damages: tuple[Damage, ...] = ()
+        self._indexes_mended = 0
         self._truncations = 0
         self._shown = tuple(self._segments)
 
@@ -130,12 +151,24 @@ class UnifiedLog:
             self._shown,
             self._segments[-1].size_bytes,
             self._epochs,
+            self._damages,
+            self._indexes_mended,
         )
 
     def take_retired(self) -> list[LogSegment]:
         """Segments that left the log since the last call."""
         retired, self._retired = self._retired, []
         return retired
+
+    def carried_state(self) -> CarriedState:
+        """Epochs, producers and indexes, to go on in another directory."""
+        producers = self._producers.to_snapshot()
+        return CarriedState(self.view(), producers, self._segments[-1].index_files())
+
+    def take_cut(self) -> Cut | None:
+        """The lowest truncation since the last call."""
+        cut, self._cut = self._cut, None
+        return cut
 
     # -- append -----------------------------------------------------------------------------
 
@@ -216,6 +249,8 @@ class UnifiedLog:
         now_ms: int,
     ) -> None:
         next_offset = base_offset + sum(header.last_offset_delta + 1 for header in headers)
+        if not self._segments[-1].is_ready:
+            self._open(self._segments[-1])
         if self._must_roll(headers, size_bytes, next_offset):
             self.roll(now_ms)
         self._segments[-1].append(buffers, headers, base_offset)
@@ -245,9 +280,11 @@ class UnifiedLog:
         """Begin a new segment at the log's end; the old one's indexes go to disk."""
         self._segments[-1].write_indexes()
         self._producers.expire(now_ms - self._producer_expiration_ms)
-        write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
+        with FailsAs(OpKind.CHECKPOINT):
+            write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
         fresh = self._new_segment(self._end)
-        fresh.create()
+        with FailsAs(OpKind.CREATE):
+            fresh.create()
         self._segments.append(fresh)
         self._shown = tuple(self._segments)
 
@@ -274,18 +311,43 @@ class UnifiedLog:
     def _write_epochs(self) -> None:
         if self._epochs_on_disk != self._epochs:
             path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
-            write_atomically(self._vfs, path, format_leader_epochs(self._epochs))
+            with FailsAs(OpKind.CHECKPOINT):
+                write_atomically(self._vfs, path, format_leader_epochs(self._epochs))
             self._epochs_on_disk = self._epochs
 
     # -- read -------------------------------------------------------------------------------
 
-    def read(self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool) -> memoryview:
-        """See :func:`read_view`; opens what it needs and waits for the disk."""
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one: bool,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> memoryview:
+        """See :func:`read_view`; opens what it needs, waits for the disk, and checks each batch.
+
+        Nothing at all if ``start_offset`` turns out to be damaged: the next view shows it.
+        ``on_progress`` is for a segment that had to be surveyed.
+
+        :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
+        """
+        try:
+            return self._read_sound(start_offset, max_bytes, max_offset, min_one)
+        except CorruptRecordError as e:
+            if e.offset is not None:
+                return _NOTHING
+        self._survey(self.view().segment_index(start_offset), on_progress)
+        damage = self.view().damage_from(start_offset)
+        if damage is not None and damage.offset <= start_offset:
+            return _NOTHING
+        return self._read_sound(start_offset, max_bytes, max_offset, min_one)
+
+    def _read_sound(
+        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+    ) -> memoryview:
         view = self.view()
-        at = view.segment_index(start_offset)
-        for segment in view.segments[at : at + 2]:
-            segment.open()
-            segment.index()
+        self._open(view.segments[view.segment_index(start_offset)])
         found = read_view(
             view,
             lambda segment: segment.open().read_at,
@@ -296,15 +358,44 @@ class UnifiedLog:
         )
         if found is None:
             raise CorruptRecordError(f"{self.topic_partition}: no batch at {start_offset}")
+        if found:
+            require_sound(found, start_offset)
         return found
+
+    def _open(self, segment: LogSegment) -> None:
+        segment.open()
+        if not segment.load_indexes():
+            self._indexes_mended += 1
+
+    def _survey(
+        self, at: int, on_progress: Callable[[int], None] = lambda size_bytes: None
+    ) -> None:
+        """Something in a segment is wrong: its index, or what stands in it."""
+        segment, is_active = self._segments[at], at == len(self._segments) - 1
+        end_offset = self._end if is_active else self._segments[at + 1].base_offset
+        found = segment.survey(end_offset, on_progress)
+        if not found:
+            self._indexes_mended += 1
+        elsewhere = [d for d in self._damages if not segment.base_offset <= d.offset < end_offset]
+        self._damages = tuple(sorted([*elsewhere, *found]))
+
+    def _by_index(self, at: int, look: Callable[[], T]) -> T:
+        """``look`` at a segment by its index; if that leads nowhere, once more by a new one."""
+        self._open(self._segments[at])
+        try:
+            return look()
+        except CorruptRecordError:
+            self._survey(at)
+        return look()
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record that is not older than ``timestamp``; its batch, if that won't open."""
-        for segment in self._segments:
+        for at, segment in enumerate(self._segments):
             largest = segment.largest_timestamp()
             if largest is None or largest.timestamp < timestamp:
                 continue
-            found = segment.batch_for_timestamp(timestamp, self._start)
+            look = partial(segment.batch_for_timestamp, timestamp, self._start)
+            found = self._by_index(at, look)
             if found is not None:
                 header = found.header
                 epoch = header.partition_leader_epoch
@@ -332,18 +423,37 @@ class UnifiedLog:
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
+        at = bisect_left(self._segments, offset, key=lambda s: s.base_offset) - 1
+        active, (position, end) = self._segments[at], self._cut_point(at, offset)
         # From the newest on: a crash in between leaves a shorter log, not one with a hole.
-        while self._segments[-1].base_offset >= offset:
+        while self._segments[-1] is not active:
             self._retire(-1)
-        active = self._segments[-1]
-        located = active.position_of(offset)
-        end = offset
-        if located is not None:
-            end = min(offset, located.header.base_offset)
-            self._size_bytes -= active.size_bytes - located.position
-            active.truncate(located.position)
-        self._cut_to(end)
+        if position < active.size_bytes:
+            self._size_bytes -= active.size_bytes - position
+            active.truncate(position)
+        self._cut_to(end, Cut(active.base_offset, active.size_bytes))
         self._producers = load_producers(self._vfs, self.directory, self._segments, end)
+
+    def _cut_point(self, at: int, offset: int) -> tuple[int, int]:
+        """Where a segment is to be cut so that nothing from ``offset`` on is left: file and log.
+
+        In the middle of damage there is no telling, so all of it goes.
+        """
+        segment, is_active = self._segments[at], at == len(self._segments) - 1
+        if not is_active and offset >= self._segments[at + 1].base_offset:
+            return segment.size_bytes, offset
+        look = partial(segment.position_of, offset)
+        damage = self.view().damage_from(offset)
+        if damage is None or damage.offset > offset:
+            try:
+                located = self._by_index(at, look)
+            except CorruptRecordError:
+                located, damage = None, self.view().damage_from(offset)
+            if located is not None:
+                return located.position, min(offset, located.header.base_offset)
+        if damage is not None and damage.offset <= offset:
+            return damage.position, damage.offset
+        return segment.size_bytes, offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything; the log is empty and goes on at ``offset``."""
@@ -353,17 +463,20 @@ class UnifiedLog:
         fresh.create()
         self._segments.append(fresh)
         self._start = offset
-        self._cut_to(offset)
+        self._damages = ()
+        self._cut_to(offset, Cut(0, 0))
         self._epochs = ()
         self._write_epochs()
         self._producers = ProducerState()
 
-    def _cut_to(self, end: int) -> None:
+    def _cut_to(self, end: int, cut: Cut) -> None:
+        self._cut = lower_cut(self._cut, cut)
         # Names that were taken away may not come back beside what is appended next.
         self._vfs.sync_dir(self.directory)
         self._truncations += 1
         self._end = end
         self._start = min(self._start, end)
+        self._damages = tuple(d for d in self._damages if d.offset < end)
         self._recovery_point = min(self._recovery_point, end)
         self._epochs = cut_epochs_from(self._epochs, end)
         self._write_epochs()
@@ -389,6 +502,7 @@ class UnifiedLog:
             self._retire(0)
         if doomed:
             self._start = max(self._start, self._segments[0].base_offset)
+            self._damages = tuple(d for d in self._damages if d.offset >= self._start)
             self._epochs = cut_epochs_before(self._epochs, self._start)
             self._recovery_point = max(self._recovery_point, self._start)
             self._write_epochs()
@@ -448,6 +562,7 @@ class UnifiedLog:
 
 def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
     """The slow half of a flush: touches nothing that a log owns, so it may run beside appends."""
-    for file in plan.files:
-        file.sync()
-    vfs.sync_dir(plan.directory)
+    with FailsAs(OpKind.FLUSH):
+        for file in plan.files:
+            file.sync()
+        vfs.sync_dir(plan.directory)
