@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.feature_control import FeatureControlManager
 from kraftjbod.controller.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
+from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.replication_control import ReplicationControlManager
@@ -21,8 +23,8 @@ from kraftjbod.controller.topic_control import TopicControlManager, TopicDefault
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.metadata.records import (
-    METADATA_VERSION,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     Record,
@@ -30,6 +32,7 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
@@ -39,8 +42,11 @@ from kraftjbod.protocol.rpc_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
     RpcRequest,
     RpcResponse,
+    UpdateFeaturesRequest,
 )
 
 
@@ -76,6 +82,12 @@ class ControlManagers:
             cluster=self._cluster,
             may_elect_unclean=self._configuration.may_elect_unclean,
         )
+        self._reassignments = ReassignmentControlManager(
+            state=self.state,
+            index=self.index,
+            cluster=self._cluster,
+            may_elect_unclean=self._configuration.may_elect_unclean,
+        )
         self._topics = TopicControlManager(
             state=self.state,
             cluster=self._cluster,
@@ -86,6 +98,7 @@ class ControlManagers:
             max_partitions_per_request=max_partitions_per_request,
         )
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
+        self._features = FeatureControlManager(state=self.state)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -105,12 +118,26 @@ class ControlManagers:
                 return self._replication.alter_partition(request)
             case AllocateProducerIdsRequest():
                 return self._producer_ids.allocate(request)
+            case _:
+                return self._decide_for_admin(request)
+
+    def _decide_for_admin(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
+        """Requests that brokers forward."""
+        match request:
             case CreateTopicsRequest():
                 return self._topics.create_topics(request)
             case CreatePartitionsRequest():
                 return self._topics.create_partitions(request)
             case DeleteTopicsRequest():
                 return self._topics.delete_topics(request)
+            case AlterPartitionReassignmentsRequest():
+                return self._reassignments.alter(request)
+            case ListPartitionReassignmentsRequest():
+                return self._reassignments.list_ongoing(request)
+            case IncrementalAlterConfigsRequest():
+                return self._configuration.incremental_alter(request)
+            case UpdateFeaturesRequest():
+                return self._features.update(request)
             case _:
                 raise OperatingError(
                     f"The controller does not serve {request.api}.",

@@ -7,7 +7,9 @@ Rules of this file:
 * the in-sync set is never emptied: its last member stays while the partition has no leader, so
   that it can lead again when it returns;
 * only an unclean election may choose outside the in-sync set; it leaves that one member, marked
-  as recovering.
+  as recovering;
+* every change completes a reassignment for which its time has come, if somebody in the target can
+  lead; the leader epoch grows whenever a replica goes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TypeVar
 
-from kraftjbod.core.ids import NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.controller.partition_assignment import Assignment
+from kraftjbod.core.ids import MIGRATING_DIR, NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import PartitionRegistration
 
@@ -44,54 +47,101 @@ def change_partition(
     election: Election,
     is_acceptable: IsAcceptable,
     isr: Sequence[BrokerId] | None = None,
-    directories: tuple[DirectoryId, ...] | None = None,
+    assignment: Assignment | None = None,
     leader_recovering: bool | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that gives the partition what is wanted; None if that is so already.
 
+    A wanted assignment must keep a member of the in-sync set, or UNCLEAN must find a leader in it.
+
     :param isr: the wanted in-sync set; None keeps it.
-    :param directories: the wanted directories, in the order of the replicas; None keeps them.
+    :param assignment: the wanted replicas and their directories; None keeps them.
     :param leader_recovering: the wanted recovery state; an unclean election overrides it.
     """
-    wanted_isr = before.isr if isr is None else tuple(isr)
-    homes = directories or before.directories
+    wanted = Assignment.of(before) if assignment is None else assignment
 
     def can_lead(replica: BrokerId) -> bool:
-        return is_acceptable(replica, homes[before.replicas.index(replica)])
+        return is_acceptable(replica, wanted.directory_of(replica))
 
-    leader = _elect_clean(before, election, wanted_isr, can_lead)
+    wanted_isr = before.isr if isr is None else tuple(isr)
+    wanted = _completed_if_due(wanted, wanted_isr, can_lead)
+    wanted_isr = _members(wanted_isr, wanted)
+    leader = _elect_clean(before, election, wanted, wanted_isr, can_lead)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = next(filter(can_lead, before.replicas), NO_LEADER)
+        leader = _elect_any(wanted, can_lead)
         if leader != NO_LEADER:
             wanted_isr, leader_recovering = (leader,), True
     if not wanted_isr:
-        wanted_isr = before.isr
+        wanted_isr = _members(before.isr, wanted)
+        assert wanted_isr, (key, before, wanted)
+    loses_replicas = not set(before.replicas) <= set(wanted.replicas)
     record = PartitionChangeRecord(
         topic_id=key.topic_id,
         partition_id=key.partition,
         isr=_if_new(wanted_isr, before.isr),
-        leader=_if_new(leader, before.leader),
-        directories=_if_new(directories, before.directories),
+        # A new epoch tells a replica that left apart from one that fetches by right.
+        leader=leader if loses_replicas else _if_new(leader, before.leader),
+        replicas=_if_new(wanted.replicas, before.replicas),
+        directories=_new_directories(wanted, before),
         leader_recovering=_if_new(leader_recovering, before.leader_recovering),
+        adding_replicas=_if_new(wanted.adding, before.adding_replicas),
+        removing_replicas=_if_new(wanted.removing, before.removing_replicas),
     )
     return record if _changes_something(record) else None
+
+
+def _completed_if_due(
+    wanted: Assignment, isr: tuple[BrokerId, ...], can_lead: Callable[[BrokerId], bool]
+) -> Assignment:
+    if not wanted.is_complete(isr):
+        return wanted
+    completed = wanted.completed()
+    return completed if any(map(can_lead, _members(isr, completed))) else wanted
+
+
+def _members(isr: Sequence[BrokerId], assignment: Assignment) -> tuple[BrokerId, ...]:
+    return tuple(member for member in isr if member in assignment.replicas)
 
 
 def _elect_clean(
     before: PartitionRegistration,
     election: Election,
+    wanted: Assignment,
     isr: tuple[BrokerId, ...],
     can_lead: Callable[[BrokerId], bool],
 ) -> BrokerId:
-    first = before.replicas[:1] if election is Election.PREFERRED else ()
-    candidates = (*first, before.leader, *before.replicas)
+    first = wanted.replicas[:1] if election is Election.PREFERRED else ()
+    candidates = (*first, before.leader, *wanted.replicas)
     return next((c for c in candidates if c in isr and can_lead(c)), NO_LEADER)
+
+
+def _elect_any(wanted: Assignment, can_lead: Callable[[BrokerId], bool]) -> BrokerId:
+    """An added replica only if no other is there: it may not hold anything yet."""
+    candidates = (*wanted.original, *wanted.adding)
+    return next(filter(can_lead, candidates), NO_LEADER)
 
 
 def _if_new(wanted: T | None, present: T) -> T | None:
     return None if wanted == present else wanted
 
 
+def _new_directories(
+    wanted: Assignment, before: PartitionRegistration
+) -> tuple[DirectoryId, ...] | None:
+    """A record that changes replicas and names no directories says that none is known."""
+    if wanted.replicas == before.replicas:
+        return _if_new(wanted.directories, before.directories)
+    return _if_new(wanted.directories, (MIGRATING_DIR,) * len(wanted.replicas))
+
+
 def _changes_something(record: PartitionChangeRecord) -> bool:
-    changes = (record.isr, record.leader, record.directories, record.leader_recovering)
+    changes = (
+        record.isr,
+        record.leader,
+        record.replicas,
+        record.directories,
+        record.leader_recovering,
+        record.adding_replicas,
+        record.removing_replicas,
+    )
     return any(change is not None for change in changes)

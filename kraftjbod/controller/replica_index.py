@@ -65,6 +65,7 @@ class ReplicaIndex:
         self._in_directory: dict[tuple[BrokerId, DirectoryId], Keys] = {}
         self._leaderless: Keys = {}
         self._imbalanced: Keys = {}
+        self._reassigning: Keys = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -95,12 +96,20 @@ class ReplicaIndex:
         return tuple(self._imbalanced)
 
     @property
+    def reassigning(self) -> Collection[TopicIdPartition]:
+        return tuple(self._reassigning)
+
+    @property
     def leaderless_count(self) -> int:
         return len(self._leaderless)
 
     @property
     def imbalanced_count(self) -> int:
         return len(self._imbalanced)
+
+    @property
+    def reassigning_count(self) -> int:
+        return len(self._reassigning)
 
     def __len__(self) -> int:
         """Number of partitions."""
@@ -129,6 +138,7 @@ class ReplicaIndex:
             self._move(self._in_directory, key, _directories(before), _directories(after))
         _mark(self._leaderless, key, after is not None and not after.has_leader)
         _mark(self._imbalanced, key, after is not None and _is_imbalanced(after))
+        _mark(self._reassigning, key, after is not None and after.is_reassigning)
 
     def _update_leader(
         self, before: PartitionRegistration | None, after: PartitionRegistration | None
@@ -164,3 +174,4 @@ class ReplicaIndex:
         assert self._in_directory == fresh._in_directory
         assert self._leaderless == fresh._leaderless
         assert self._imbalanced == fresh._imbalanced
+        assert self._reassigning == fresh._reassigning

@@ -19,13 +19,13 @@ from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.heartbeat_manager import BrokerControlState
+from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.controller.partition_change import Election, IsAcceptable, change_partition
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
-    MIGRATING_DIR,
-    UNASSIGNED_DIR,
+    LOST_DIR,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -161,6 +161,10 @@ class ReplicationControlManager:
         A replica in a directory that is lost or offline leaves the in-sync set and leadership.
         """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
+        if not self._state.metadata_version.has_directories:
+            raise OperatingError(
+                "Directory assignment is not supported yet.", code=ErrorCode.UNSUPPORTED_VERSION
+            )
         wanted: dict[TopicIdPartition, DirectoryId] = {}
         for directory in request.directories:
             for topic in directory.topics:
@@ -197,7 +201,7 @@ class ReplicationControlManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if broker_id not in partition.replicas:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
+        if directory_id.is_reserved and directory_id != LOST_DIR:
             return ErrorCode.INVALID_REQUEST
         return None
 
@@ -220,10 +224,7 @@ class ReplicationControlManager:
             election=election,
             is_acceptable=self._cluster.is_acceptable,
             isr=isr,
-            directories=tuple(
-                directory_id if replica == broker.broker_id else present
-                for replica, present in zip(partition.replicas, partition.directories, strict=True)
-            ),
+            assignment=Assignment.of(partition).with_directory(broker.broker_id, directory_id),
         )
 
     # --- AlterPartition --------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class ReplicationControlManager:
             if record is not None:
                 records.append(record)
                 partition = partition.merge(record)
-            altered.append(_altered(key, partition))
+            altered.append(_altered(key, partition, request.broker_id))
         return ControllerResult(
             records=tuple(records), response=AlterPartitionResponse(partitions=tuple(altered))
         )
@@ -370,7 +371,16 @@ def _is_well_formed(wish: PartitionIsr, partition: PartitionRegistration) -> boo
     )
 
 
-def _altered(key: TopicIdPartition, partition: PartitionRegistration) -> AlteredPartition:
+def _altered(
+    key: TopicIdPartition, partition: PartitionRegistration, sender: BrokerId
+) -> AlteredPartition:
+    if partition.leader != sender:
+        # The wish completed a reassignment, and its end took the leadership from the sender.
+        return AlteredPartition(
+            topic_id=key.topic_id,
+            partition=key.partition,
+            error_code=ErrorCode.NEW_LEADER_ELECTED,
+        )
     return AlteredPartition(
         topic_id=key.topic_id,
         partition=key.partition,

@@ -13,6 +13,7 @@ from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.partition_assignment import why_malformed
 from kraftjbod.controller.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -195,16 +196,15 @@ class TopicControlManager:
     def _why_not_assignable(
         self, replicas: Replicas, index: int, replication_factor: int
     ) -> str | None:
-        if not replicas:
-            return "The manual partition assignment includes an empty replica list."
+        malformed = why_malformed(replicas)
+        if malformed is not None:
+            return malformed
         for broker_id in replicas:
             if broker_id not in self._state.brokers:
                 return (
                     f"The manual partition assignment includes broker {broker_id}, "
                     "but no such broker is registered."
                 )
-        if len(set(replicas)) != len(replicas):
-            return f"The manual partition assignment {list(replicas)} names a broker twice."
         if len(replicas) != replication_factor:
             return (
                 f"The manual partition assignment includes a partition with {len(replicas)} "

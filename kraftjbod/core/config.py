@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -96,12 +97,12 @@ class ThrottledReplicas(NamedTuple):
         return self.is_all or (partition, broker_id) in self.replicas
 
 
-#: What a broker takes over while it runs, from ConfigRecords of its own or of all brokers.
-DYNAMIC_BROKER_KEYS: Final = frozenset(
+#: Topic keys whose values are lists, so that single items can be appended and subtracted.
+TOPIC_LIST_KEYS: Final = frozenset(
     {
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
+        "cleanup.policy",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
     }
 )
 
@@ -123,7 +124,8 @@ class _Keyed(BaseModel):
 
     def by_key(self) -> dict[str, Any]:
         """Values by key."""
-        return self.model_dump(by_alias=True)
+        fields = type(self).model_fields.items()
+        return {str(field.alias): getattr(self, name) for name, field in fields}
 
 
 def _parse(model: type[M], values: Mapping[str, Any], source: str) -> M:
@@ -258,6 +260,13 @@ class _NodeConfig(StorageSettings):
         return self
 
 
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as e:
+        raise ValueError(f"{text!r} is no address or network such as 10.0.0.0/8") from e
+
+
 class ControllerConfig(_NodeConfig):
     """Configuration of a controller daemon."""
 
@@ -277,6 +286,19 @@ class ControllerConfig(_NodeConfig):
     default_replication_factor: int = Field(default=1, ge=1)
     min_insync_replicas: int = Field(default=1, ge=1)
     unclean_leader_election_enable: bool = False
+
+    cluster_action_allowed_hosts: tuple[IPv4Network | IPv6Network, ...] | None = None
+    """Addresses and networks that brokers may speak from; any if not set."""
+
+    @field_validator("cluster_action_allowed_hosts", mode="before")
+    @classmethod
+    def _networks(cls, value: object) -> object:
+        parts = _split(value)
+        if parts == ():
+            raise ValueError("it names no host; remove it to let brokers speak from anywhere")
+        if isinstance(parts, tuple):
+            return tuple(_network(part) if isinstance(part, str) else part for part in parts)
+        return parts
 
     @model_validator(mode="after")
     def _is_voter(self) -> Self:
@@ -299,7 +321,32 @@ class ControllerConfig(_NodeConfig):
         )
 
 
-class BrokerConfig(_NodeConfig):
+class DynamicBrokerConfig(_Keyed):
+    """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
+
+    replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    """What all moves between directories may copy together."""
+    leader_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    """Bytes per second that throttled replicas on other brokers may fetch from here."""
+    follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    """Bytes per second that throttled replicas here may fetch."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
+        """:raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong."""
+        fixed = unknown_keys(cls, values)
+        if fixed:
+            raise ConfigError(
+                f"{source}: {', '.join(fixed)} cannot change while a broker runs; "
+                f"{', '.join(sorted(cls.keys()))} can"
+            )
+        return _parse(cls, values, source)
+
+
+DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
+
+
+class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
@@ -355,12 +402,6 @@ class BrokerConfig(_NodeConfig):
 
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
-    replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
-    """What all moves between directories may copy together."""
-    leader_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
-    """Bytes per second that throttled replicas on other brokers may fetch from here."""
-    follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
-    """Bytes per second that throttled replicas here may fetch."""
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

@@ -66,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._close_reason: str | None = None
         #: "host:port" of the other side.
         self.peer = "?"
+        #: Numeric address of the other side.
+        self.peer_host = "?"
         self.is_write_paused = False
         self.is_reading_paused = False
         #: Loop time of the last byte from the peer, in seconds.
@@ -123,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
         address: Any = transport.get_extra_info("peername")
         if address:
+            self.peer_host = address[0]
             self.peer = f"{address[0]}:{address[1]}"
         self.last_heard_s = asyncio.get_running_loop().time()
         self._receiver = self._make_receiver(self)

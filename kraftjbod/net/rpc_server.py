@@ -3,13 +3,15 @@
 Requests of one connection run side by side, so that a metadata request that waits for news does
 not hold up a heartbeat; each answer leaves when it is there.
 
-An :class:`OperatingError` from the handler becomes an error envelope.
+An :class:`OperatingError` from the handler, or from the rule who may ask, becomes an error
+envelope.
 Any other exception is a bug: ``request_handler_failed``, and that connection is closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
@@ -19,6 +21,13 @@ from kraftjbod.protocol.rpc_codec import decode_request, encode_error, encode_re
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 RpcHandler = Callable[[RpcRequest], Awaitable[RpcResponse]]
+RpcAdmission = Callable[[RpcRequest, str], None]
+"""Given a request and the host it comes from; raises :class:`OperatingError` to refuse it."""
+
+
+def _admit_all(request: RpcRequest, peer_host: str) -> None:
+    """No rule: everybody may ask everything."""
+
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=16 * 1024 * 1024)
 DEFAULT_SESSION_LIMITS = SessionLimits(
@@ -32,13 +41,14 @@ def rpc_server(
     host: str,
     port: int,
     handler: RpcHandler,
+    admit: RpcAdmission = _admit_all,
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
 ) -> Listener:
     """A listener, not started yet, that speaks our RPC on one port."""
 
-    async def answer(pending: PendingRequest) -> Sequence[Buffer]:
+    async def answer(connection: Connection, pending: PendingRequest) -> Sequence[Buffer]:
         request = decode_request(pending.frame)
         pending.api = request.api
         if request.body is None:
@@ -48,13 +58,16 @@ def rpc_server(
             )
             return [encode_error(request.correlation_id, unknown)]
         try:
+            admit(request.body, connection.peer_host)
             response = await handler(request.body)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]
         return [encode_response(request.correlation_id, response)]
 
     def make_session(connection: Connection) -> RequestSession:
-        return RequestSession(connection, answer=answer, in_order=False, limits=session_limits)
+        return RequestSession(
+            connection, answer=partial(answer, connection), in_order=False, limits=session_limits
+        )
 
     return Listener(
         name="rpc",

@@ -29,7 +29,9 @@ from kraftjbod.core.ids import (
     TopicIdPartition,
     Uuid,
 )
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata import records as r
+from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.protocol import rpc_messages as m
 
 CLUSTER_ID = "golden"
@@ -63,10 +65,20 @@ def _list(ids: Iterable[BrokerId]) -> str:
     return ",".join(map(str, ids)) or "none"
 
 
+def _outcome(item: m.ReassignmentOutcome | m.ResourceOutcome) -> str:
+    """The code, and the message with directories by their short names."""
+    told = item.error_code.name
+    if item.error_message:
+        told += f": {item.error_message}"
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        told = told.replace(str(directory(letter)), letter)
+    return told
+
+
 class World:
     """The managers, a clock that stands still until told, and every record that was replayed."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> None:
         self.now_ms = 0
         self.entries: list[tuple[r.Record, ...]] = []
         self._drawn = 0
@@ -79,7 +91,7 @@ class World:
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
         )
-        self.commit(self.managers.bootstrap(r.METADATA_VERSION_LATEST).records)
+        self.commit(self.managers.bootstrap(level).records)
 
     @property
     def state(self) -> Any:
@@ -92,8 +104,10 @@ class World:
     def commit(self, records: tuple[r.Record, ...]) -> None:
         """Replay an entry as the quorum controller would, through its encoded form."""
         if records:
-            decoded = r.decode_entry(r.encode_entry(records))
-            assert decoded == records
+            level = self.state.metadata_version
+            decoded = r.decode_entry(r.encode_entry(records, level))
+            # Below that level, what everything is goes without saying.
+            assert decoded == records or not level.has_directories
             self.managers.replay(decoded, offset=self.state.offset + 1, epoch=1)
             self.entries.append(records)
 
@@ -139,6 +153,7 @@ class World:
                 f"replicas {_list(p.replicas)} dirs {_names(p.directories)} "
                 f"epochs {p.leader_epoch}/{p.partition_epoch}"
                 f"{' recovering' if p.leader_recovering else ''}"
+                f"{self._tell_reassignment(p)}"
             )
 
     def _decide(self, request: m.RpcRequest) -> ControllerResult[Any]:
@@ -154,8 +169,9 @@ class World:
                 incarnation_id=Uuid(incarnation.encode().rjust(16, b"~")),
                 listeners=(m.ListenerInfo(name="PLAINTEXT", host="h", port=9092 + broker_id),),
                 rack=options.get("rack"),
-                features={"metadata.version": (1, int(options.get("metadata_version", "17")))},
+                features={"metadata.version": (1, int(options.get("metadata_version", "30")))},
                 log_dirs=_dirs(options.get("dirs", "")),
+                log_dir_paths=tuple(f"/{name}" for name in options.get("dirs", "").split(",")),
             )
         )
 
@@ -268,6 +284,59 @@ class World:
             )
         )
 
+    def _do_reassign(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        """``reassign t-0 replicas=1,2 dirs=any,dirid:a``; several partitions get the same."""
+        texts = (text for text in options.get("dirs", "").split(",") if text)
+        dirs = tuple(
+            f"dirid:{directory(text[6:])}" if text.startswith("dirid:") else text for text in texts
+        )
+        replicas = _ids(options["replicas"]) if "replicas" in options else None
+        return self._decide(
+            m.AlterPartitionReassignmentsRequest(
+                partitions=tuple(
+                    m.ReassignedPartition(
+                        topic=name,
+                        partition=int(index),
+                        replicas=replicas,
+                        target_dirs=dirs,
+                    )
+                    for name, _, index in (w.rpartition("-") for w in words if "=" not in w)
+                ),
+                allow_replication_factor_change="same_factor=" not in words,
+            )
+        )
+
+    def _do_cancel(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        return self._do_reassign(words, {})
+
+    def _do_ongoing(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        wanted = {topic: _ids(options[topic]) for topic in options} if words else None
+        return self._decide(m.ListPartitionReassignmentsRequest(partitions=wanted))
+
+    def _do_configure(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        """``configure topic:t set:key=value delete:key``; ``topic`` or ``broker``."""
+        kind, _, name = words[0].partition(":")
+        changes = []
+        for word in words[1:]:
+            operation, colon, rest = word.partition(":")
+            key, has_value, value = rest.partition("=")
+            if colon:
+                changes.append(
+                    m.ConfigChange(
+                        name=key,
+                        operation=("set", "delete", "append", "subtract").index(operation),
+                        value=value if has_value else None,
+                    )
+                )
+        resource = m.AlteredResource(
+            resource_type={"topic": 2, "broker": 4}.get(kind, 8), name=name, changes=tuple(changes)
+        )
+        return self._decide(
+            m.IncrementalAlterConfigsRequest(
+                resources=(resource,), validate_only="validate_only" in options
+            )
+        )
+
     def _do_producer_ids(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
         broker_id = BrokerId(int(words[0]))
         epoch = self.state.brokers[broker_id].epoch
@@ -336,6 +405,13 @@ class World:
             case _:
                 return str(record)
 
+    @staticmethod
+    def _tell_reassignment(partition: PartitionRegistration) -> str:
+        if not partition.is_reassigning:
+            return ""
+        adding, removing = partition.adding_replicas, partition.removing_replicas
+        return f" adding {_list(adding)} removing {_list(removing)}"
+
     def _tell_change(self, record: r.PartitionChangeRecord) -> str:
         key = TopicIdPartition(record.topic_id, record.partition_id)
         before = self.state.partition(key)
@@ -348,10 +424,16 @@ class World:
             parts.append(f"leader {old}->{new}")
         if record.isr is not None:
             parts.append(f"isr {_list(record.isr)}")
+        if record.replicas is not None:
+            parts.append(f"replicas {_list(record.replicas)}")
         if record.directories is not None:
             parts.append(f"dirs {_names(record.directories)}")
         if record.leader_recovering is not None:
             parts.append("recovering" if record.leader_recovering else "recovered")
+        if record.adding_replicas is not None:
+            parts.append(f"adding {_list(record.adding_replicas)}")
+        if record.removing_replicas is not None:
+            parts.append(f"removing {_list(record.removing_replicas)}")
         return " ".join(parts)
 
     def _tell_reply(self, response: m.RpcResponse) -> Iterator[str]:
@@ -378,11 +460,31 @@ class World:
                             f"reply: leader {altered.leader} isr {_list(altered.isr)} "
                             f"epochs {altered.leader_epoch}/{altered.partition_epoch}"
                         )
+            case _:
+                yield from self._tell_admin_reply(response)
+
+    @staticmethod
+    def _tell_admin_reply(response: m.RpcResponse) -> Iterator[str]:
+        match response:
             case m.CreateTopicsResponse() | m.CreatePartitionsResponse() | m.DeleteTopicsResponse():
                 for topic in response.topics:
                     outcome = topic.error_code.name
                     if topic.error_code:
                         outcome += f": {topic.error_message}"
                     yield f"reply {topic.name}: {outcome}"
+            case m.AlterPartitionReassignmentsResponse():
+                for item in response.partitions:
+                    yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
+            case m.ListPartitionReassignmentsResponse():
+                for item in response.partitions:
+                    yield (
+                        f"{item.topic}-{item.partition} replicas {_list(item.replicas)} "
+                        f"adding {_list(item.adding_replicas)} "
+                        f"removing {_list(item.removing_replicas)}"
+                    )
+                yield f"reply: {len(response.partitions)} under way"
+            case m.IncrementalAlterConfigsResponse():
+                for resource in response.resources:
+                    yield f"reply {resource.name}: {_outcome(resource)}"
             case _:
                 yield f"reply: {response}"

@@ -8,6 +8,7 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol import rpc_messages as m
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -36,3 +37,28 @@ def test_a_topic_s_own_value_overrides_the_default() -> None:
     assert _manager(state).may_elect_unclean("t")
     assert not _manager(state).may_elect_unclean("other")
     assert _manager(state, unclean=True).may_elect_unclean("other")
+
+
+def _alter(
+    manager: ConfigurationControlManager, *resources: m.AlteredResource
+) -> list[tuple[ErrorCode, str | None]]:
+    result = manager.incremental_alter(m.IncrementalAlterConfigsRequest(resources=resources))
+    assert not result.records
+    return [(item.error_code, item.error_message) for item in result.response.resources]
+
+
+def test_a_resource_named_twice_fails_both_times() -> None:
+    """The other stories are in tests/golden/configs.txt."""
+    rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
+    twice = m.AlteredResource(resource_type=4, name="", changes=(rate,))
+    outcomes = _alter(_manager(MetadataState()), twice, twice)
+    assert [code for code, _ in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    assert all("named twice" in (message or "") for _, message in outcomes)
+
+
+def test_a_broker_is_named_by_its_number() -> None:
+    rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
+    names = ("x", "-1", "1.0", "\u0661")
+    resources = (m.AlteredResource(resource_type=4, name=n, changes=(rate,)) for n in names)
+    outcomes = _alter(_manager(MetadataState()), *resources)
+    assert {code for code, _ in outcomes} == {ErrorCode.INVALID_REQUEST}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.core.ids import (
+    MIGRATING_DIR,
     BrokerId,
     DirectoryId,
     LeaderEpoch,
@@ -25,7 +29,9 @@ def _ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, numbers))
 
 
-def _partition(leader: int, isr: tuple[int, ...]) -> PartitionRegistration:
+def _partition(
+    leader: int, isr: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+) -> PartitionRegistration:
     return PartitionRegistration(
         replicas=_ids(1, 2, 3),
         directories=(GOOD, GOOD, GOOD),
@@ -34,6 +40,8 @@ def _partition(leader: int, isr: tuple[int, ...]) -> PartitionRegistration:
         leader_epoch=LeaderEpoch(0),
         partition_epoch=PartitionEpoch(0),
         leader_recovering=False,
+        adding_replicas=_ids(*adding),
+        removing_replicas=_ids(*removing),
     )
 
 
@@ -42,7 +50,7 @@ def _change(
     election: Election,
     active: set[int],
     isr: tuple[int, ...] | None = None,
-    directories: tuple[DirectoryId, ...] | None = None,
+    assignment: Assignment | None = None,
 ) -> PartitionChangeRecord | None:
     return change_partition(
         KEY,
@@ -50,7 +58,7 @@ def _change(
         election=election,
         is_acceptable=lambda broker, directory: broker in active and directory == GOOD,
         isr=None if isr is None else _ids(*isr),
-        directories=directories,
+        assignment=assignment,
     )
 
 
@@ -93,11 +101,71 @@ def test_only_an_unclean_leader_recovers() -> None:
 
 
 def test_the_wanted_directories_decide() -> None:
-    record = _change(_partition(1, (1, 2)), ONLINE, {1, 2}, (2,), (BAD, GOOD, GOOD))
+    before = _partition(1, (1, 2))
+    elsewhere = Assignment.of(before).with_directory(BrokerId(1), BAD)
+    record = _change(before, ONLINE, {1, 2}, (2,), elsewhere)
     assert record is not None
     assert (record.leader, record.isr, record.directories) == (2, (2,), (BAD, GOOD, GOOD))
 
 
 def test_nothing_new_is_no_record() -> None:
+    """Kafka counts a partition epoch up for each assignment that changes nothing (KIP-858)."""
     before = _partition(1, (1, 2))
-    assert _change(before, ONLINE, {1, 2}, (1, 2), (GOOD, GOOD, GOOD)) is None
+    assert _change(before, ONLINE, {1, 2}, (1, 2), Assignment.of(before)) is None
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "active", "expected"),
+    [
+        pytest.param(1, (1, 2, 3), {1, 2, 3}, (2, (2, 3), (2, 3)), id="all that were added"),
+        pytest.param(3, (1, 2, 3), {1, 2, 3}, (3, (2, 3), (2, 3)), id="same leader, new epoch"),
+        pytest.param(1, (1, 2), {1, 2, 3}, (None, (1, 2), None), id="one is missing"),
+        pytest.param(1, (1, 2, 3), {1}, (None, None, None), id="nobody else could lead"),
+    ],
+)
+def test_a_reassignment_ends_when_the_added_are_in_sync(
+    leader: int,
+    isr: tuple[int, ...],
+    active: set[int],
+    expected: tuple[int | None, tuple[int, ...] | None, tuple[int, ...] | None],
+) -> None:
+    before = _partition(leader, (1, 2, 3) if active == {1} else (1,), adding=(2, 3), removing=(1,))
+    record = _change(before, ONLINE, active, isr)
+    told = (record.leader, record.isr, record.replicas) if record else (None, None, None)
+    assert told == expected
+
+
+def test_what_ended_leaves_nothing_behind() -> None:
+    record = _change(_partition(1, (1,), (2, 3), (1,)), ONLINE, {1, 2, 3}, (1, 2, 3))
+    assert record is not None
+    assert (record.adding_replicas, record.removing_replicas) == ((), ())
+    assert record.directories == (GOOD, GOOD)
+
+
+def test_an_unclean_election_prefers_replicas_that_were_there_before() -> None:
+    """An added replica stands first in the list and may hold nothing yet."""
+    before = _partition(2, (2,), adding=(1,), removing=(3,))
+    record = _change(before, UNCLEAN, {1, 3}, ())
+    assert record is not None
+    assert (record.leader, record.isr) == (3, (3,))
+
+
+def test_replicas_without_known_directories_stay_without() -> None:
+    """A record that changes replicas but names no directories says that none is known."""
+    before = dataclasses.replace(_partition(1, (1, 2, 3)), directories=(MIGRATING_DIR,) * 3)
+    other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: MIGRATING_DIR)
+    record = change_partition(
+        KEY, before, election=ONLINE, is_acceptable=lambda *_: True, assignment=other_order
+    )
+    assert record is not None
+    assert (record.replicas, record.directories) == ((3, 2, 1), None)
+    assert before.merge(record).directories == before.directories
+
+
+def test_replicas_that_change_places_say_where_they_are() -> None:
+    before = _partition(1, (1, 2, 3))
+    other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: GOOD)
+    record = _change(before, ONLINE, {1, 2, 3}, assignment=other_order)
+    assert record is not None
+    assert before.merge(record).directories == (GOOD, GOOD, GOOD)
+    assert record.leader is None, "nobody left, so no new epoch"

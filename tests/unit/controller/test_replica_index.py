@@ -54,9 +54,18 @@ def test_partitions_that_want_a_leader_or_another_one() -> None:
     assert (index.leaderless_count, index.imbalanced_count) == (1, 1)
 
 
+def test_partitions_that_are_being_reassigned() -> None:
+    world = _world("reassign s-0 replicas=1")
+    index = world.managers.index
+    assert (_numbers(index.reassigning), index.reassigning_count) == ([0], 1)
+    list(world.run("cancel s-0"))
+    assert not index.reassigning
+
+
 def test_a_deleted_topic_leaves_nothing() -> None:
-    index = _world("heartbeat 2 want_fence", "delete t s").managers.index
+    index = _world("reassign s-0 replicas=1", "heartbeat 2 want_fence", "delete t s").managers.index
     assert len(index) == 0
     assert not index.partitions_in_isr(ONE)
     assert not index.leaderless
+    assert not index.reassigning
     assert index.led_count(ONE) == 0

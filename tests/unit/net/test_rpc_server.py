@@ -94,6 +94,19 @@ async def test_errors_travel_with_code_and_message() -> None:
         assert server.connection_count == 1
 
 
+async def test_who_may_not_ask_does_not_reach_the_handler() -> None:
+    def admit(request: RpcRequest, peer_host: str) -> None:
+        if request == ask(8):
+            raise OperatingError(peer_host, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    async with serving(admit=admit) as (_, client, handler):
+        with pytest.raises(OperatingError, match=r"^127\.0\.0\.1$") as caught:
+            await client.call(ask(8), timeout_ms=5000)
+        assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert handler.started.empty()
+        assert answered(await client.call(ask(7), timeout_ms=5000)) == 7
+
+
 async def test_a_failing_handler_costs_its_connection_only() -> None:
     async with serving() as (server, client, _):
         other = new_client(server.port)

@@ -1,0 +1,279 @@
+"""``ReassignmentControlManager``: moving replicas between brokers on request (KIP-455).
+
+* Each partition of a request succeeds or fails by itself; one named twice fails the second time.
+* Only replicas that are *added* have to meet conditions. What is there already may stay, whatever
+  has become of its broker since.
+* A target directory counts for added replicas; the replica goes straight to that directory, since
+  a broker creates a replica that metadata assigns to an online directory in that one (KIP-858).
+* What would leave nobody in sync is refused.
+
+When a reassignment is complete is said in partition_assignment.py; that it completes is part of
+every change of the partition (partition_change.py).
+Moves within a broker are none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.partition_assignment import Assignment, why_malformed
+from kraftjbod.controller.partition_change import Election, change_partition
+from kraftjbod.controller.replica_index import ReplicaIndex
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.target_directories import ANY_DIRECTORY, resolve_directory
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.metadata.records import PartitionChangeRecord
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignedPartition,
+    ReassignmentOutcome,
+)
+
+
+class ReassignmentControlManager:
+    """Decides about reassignments; reads the shared state and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        state: MetadataState,
+        index: ReplicaIndex,
+        cluster: ClusterControlManager,
+        may_elect_unclean: Callable[[str], bool],
+    ) -> None:
+        self._state = state
+        self._index = index
+        self._cluster = cluster
+        self._may_elect_unclean = may_elect_unclean
+
+    # --- AlterPartitionReassignments -------------------------------------------------------------
+
+    def alter(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+        """Begin, replace or cancel reassignments."""
+        records: list[PartitionChangeRecord] = []
+        outcomes: list[ReassignmentOutcome] = []
+        seen: set[tuple[str, int]] = set()
+        for wish in request.partitions:
+            code, message = ErrorCode.NONE, None
+            try:
+                if (wish.topic, wish.partition) in seen:
+                    raise _error(ErrorCode.INVALID_REQUEST, f"{_name(wish)} is named twice.")
+                seen.add((wish.topic, wish.partition))
+                record = self._alter_one(
+                    wish, may_change_factor=request.allow_replication_factor_change
+                )
+                if record is not None:
+                    records.append(record)
+            except OperatingError as e:
+                code, message = e.code, e.message
+            outcomes.append(
+                ReassignmentOutcome(
+                    topic=wish.topic,
+                    partition=wish.partition,
+                    error_code=code,
+                    error_message=message,
+                )
+            )
+        return ControllerResult(
+            records=tuple(records),
+            response=AlterPartitionReassignmentsResponse(partitions=tuple(outcomes)),
+        )
+
+    def _alter_one(
+        self, wish: ReassignedPartition, *, may_change_factor: bool
+    ) -> PartitionChangeRecord | None:
+        key, partition = self._find(wish)
+        if wish.target_dirs and len(wish.target_dirs) != len(wish.replicas or ()):
+            raise _error(
+                ErrorCode.INVALID_REQUEST,
+                f"{_name(wish)} has {len(wish.replicas or ())} replica(s) but "
+                f"{len(wish.target_dirs)} target directories; give one for each replica, or none.",
+            )
+        if wish.replicas is None:
+            return self._cancel(wish, key, partition)
+        assignment = self._reassigned(wish, wish.replicas, partition, may_change_factor)
+        if not set(partition.isr) & set(assignment.replicas):
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Of {_name(wish)} only {list(partition.isr)} are in sync, all of them added by "
+                "the reassignment under way; keep one of them in the target.",
+            )
+        return change_partition(
+            key,
+            partition,
+            election=Election.ONLINE,
+            is_acceptable=self._cluster.is_acceptable,
+            assignment=assignment,
+        )
+
+    def _find(self, wish: ReassignedPartition) -> tuple[TopicIdPartition, PartitionRegistration]:
+        topic = self._state.topic(wish.topic)
+        partition = None if topic is None else topic.partitions.get(wish.partition)
+        if topic is None or partition is None:
+            raise _error(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {_name(wish)}."
+            )
+        return TopicIdPartition(topic.topic_id, wish.partition), partition
+
+    # --- a new target ----------------------------------------------------------------------------
+
+    def _reassigned(
+        self,
+        wish: ReassignedPartition,
+        target: tuple[BrokerId, ...],
+        partition: PartitionRegistration,
+        may_change_factor: bool,
+    ) -> Assignment:
+        malformed = why_malformed(target)
+        if malformed is not None:
+            raise _error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, malformed)
+        present = Assignment.of(partition)
+        if not may_change_factor and len(target) != len(present.original):
+            raise _error(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor of {_name(wish)} would change "
+                f"from {len(present.original)} to {len(target)}.",
+            )
+        texts = dict(zip(target, wish.target_dirs, strict=True)) if wish.target_dirs else {}
+        homes = {
+            replica: self._home(replica, texts.get(replica, ANY_DIRECTORY), partition)
+            for replica in target
+        }
+        return present.reassigned_to(target, homes.__getitem__)
+
+    def _home(self, replica: BrokerId, text: str, partition: PartitionRegistration) -> DirectoryId:
+        """Where a replica of the target is, or is to be created."""
+        broker = self._state.brokers.get(replica)
+        present = partition.directory_of(replica)
+        if broker is None:
+            if present is not None and text == ANY_DIRECTORY:
+                return present
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes broker {replica}, "
+                "but no such broker is registered.",
+            )
+        wanted = resolve_directory(text, broker)
+        if present is None:
+            return self._home_of_added(broker, text, wanted)
+        if wanted in (None, present):
+            return present
+        if replica in partition.adding_replicas and not broker.has_online_dir(present):
+            # Its disk failed before it was in sync; elsewhere it loses nothing.
+            return self._home_of_added(broker, text, wanted)
+        raise _error(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {replica} has a replica already, in another directory than {text}; "
+            "use AlterReplicaLogDirs to move it there.",
+        )
+
+    def _home_of_added(
+        self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
+    ) -> DirectoryId:
+        if wanted is None:
+            if broker.takes_new_replicas:
+                return self._cluster.default_dir(broker.broker_id)
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes broker {broker.broker_id}, "
+                "but all its log directories are cordoned or offline.",
+            )
+        if wanted not in broker.log_dirs:
+            raise _error(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The log directory {text} of broker {broker.broker_id} is offline.",
+            )
+        if wanted in broker.cordoned_log_dirs:
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The log directory {text} of broker {broker.broker_id} is cordoned.",
+            )
+        return wanted
+
+    # --- back ------------------------------------------------------------------------------------
+
+    def _cancel(
+        self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration
+    ) -> PartitionChangeRecord | None:
+        """Back to the original replicas, if one of them is in sync or may lead uncleanly."""
+        present = Assignment.of(partition)
+        if not present.is_reassigning:
+            raise _error(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+                f"No reassignment of {_name(wish)} is under way.",
+            )
+        election = Election.ONLINE
+        if self._may_elect_unclean(wish.topic):
+            election = Election.UNCLEAN
+        if not set(partition.isr) & set(present.original):
+            self._require_unclean_leader(wish, present, election)
+        return change_partition(
+            key,
+            partition,
+            election=election,
+            is_acceptable=self._cluster.is_acceptable,
+            assignment=present.cancelled(),
+        )
+
+    def _require_unclean_leader(
+        self, wish: ReassignedPartition, present: Assignment, election: Election
+    ) -> None:
+        why = None
+        if election is not Election.UNCLEAN:
+            why = "it would require an unclean leader election"
+        elif not any(
+            self._cluster.is_acceptable(replica, present.directory_of(replica))
+            for replica in present.original
+        ):
+            why = "none of the replicas that would stay can lead"
+        if why is not None:
+            raise _error(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The reassignment of {_name(wish)} cannot be cancelled, because {why}: none of "
+                f"{list(present.original)} is in sync.",
+            )
+
+    # --- ListPartitionReassignments --------------------------------------------------------------
+
+    def list_ongoing(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> ControllerResult[ListPartitionReassignmentsResponse]:
+        """What is under way, by topic and partition; nothing is said of what does not exist."""
+        ongoing: list[OngoingReassignment] = []
+        for key in self._index.reassigning:
+            topic = self._state.topics[key.topic_id]
+            wanted = request.partitions
+            if wanted is not None and key.partition not in wanted.get(topic.name, ()):
+                continue
+            partition = topic.partitions[key.partition]
+            ongoing.append(
+                OngoingReassignment(
+                    topic=topic.name,
+                    partition=key.partition,
+                    replicas=partition.replicas,
+                    adding_replicas=partition.adding_replicas,
+                    removing_replicas=partition.removing_replicas,
+                )
+            )
+        ongoing.sort(key=lambda item: (item.topic, item.partition))
+        return ControllerResult(
+            response=ListPartitionReassignmentsResponse(partitions=tuple(ongoing))
+        )
+
+
+def _name(wish: ReassignedPartition) -> str:
+    return f"{wish.topic}-{wish.partition}"
+
+
+def _error(code: ErrorCode, message: str) -> OperatingError:
+    return OperatingError(message, code=code)

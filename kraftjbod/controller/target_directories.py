@@ -1,0 +1,62 @@
+"""Which directory of a broker a text names: ``any``, a path, or ``dirid:`` and an id.
+
+Paths only mean something on one broker; the controller knows them from the registrations and
+reads them here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from kraftjbod.core.errors import ErrorCode, InvalidUuidText, OperatingError
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.metadata.registrations import BrokerRegistration
+
+ANY_DIRECTORY: Final = "any"
+DIRECTORY_ID_PREFIX: Final = "dirid:"
+
+
+def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | None:
+    """The id of the directory of ``broker`` that ``text`` names, online or not; None for ``any``.
+
+    :raises OperatingError: INVALID_REQUEST if the text names nothing; LOG_DIR_NOT_FOUND if the
+        broker has no such directory, with those that it has.
+    """
+    if text == ANY_DIRECTORY:
+        return None
+    if text.startswith(DIRECTORY_ID_PREFIX):
+        directory_id = _parse_id(text)
+        if directory_id in broker.known_log_dirs:
+            return directory_id
+    elif text.startswith("/"):
+        path = posixpath.normpath(text)
+        for directory_id in (*broker.log_dirs, *broker.offline_log_dirs):
+            if broker.log_dir_paths.get(directory_id) == path:
+                return directory_id
+    else:
+        raise OperatingError(
+            f"'{text}' names no directory: write {ANY_DIRECTORY}, the absolute path of one of the "
+            f"broker's log directories, or {DIRECTORY_ID_PREFIX} and its id.",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+    raise OperatingError(
+        f"Broker {broker.broker_id} has no log directory {text}; {_told(broker)}.",
+        code=ErrorCode.LOG_DIR_NOT_FOUND,
+    )
+
+
+def _parse_id(text: str) -> DirectoryId:
+    try:
+        return DirectoryId.parse(text.removeprefix(DIRECTORY_ID_PREFIX))
+    except InvalidUuidText as e:
+        raise OperatingError(f"'{text}': {e}.", code=ErrorCode.INVALID_REQUEST) from e
+
+
+def _told(broker: BrokerRegistration) -> str:
+    known = [
+        f"{broker.log_dir_paths.get(directory_id, 'unknown path')} "
+        f"({DIRECTORY_ID_PREFIX}{directory_id})"
+        for directory_id in sorted(broker.known_log_dirs)
+    ]
+    return f"it has {', '.join(known)}" if known else "it registered none"

@@ -1,0 +1,110 @@
+"""What transcripts do not reach; the stories are in tests/golden/reassignment*.txt."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.protocol import rpc_messages as m
+from tests.golden.transcript import World, directory
+
+UNCLEAN = "unclean.leader.election.enable=true"
+
+
+def _world(*lines: str, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> World:
+    world = World(level)
+    for line in ("up 1 dirs=a", "up 2 dirs=b", "up 3 dirs=c,d", *lines):
+        told = list(world.run(line))
+        assert not any("error" in line or "INVALID" in line for line in told), told
+    return world
+
+
+def _partition(world: World) -> PartitionRegistration:
+    partition: PartitionRegistration = world.state.topic("t").partitions[0]
+    return partition
+
+
+def test_a_cancel_may_elect_uncleanly_where_the_topic_allows_it() -> None:
+    world = _world(
+        f"topic t replicas=1 {UNCLEAN}", "reassign t-0 replicas=2", "heartbeat 1 want_fence"
+    )
+    # An unclean election made the added replica the only one in sync.
+    assert _partition(world).isr == (2,)
+    refused = list(world.run("cancel t-0"))
+    assert "none of the replicas that would stay can lead" in refused[-1]
+    list(world.run("heartbeat 1"))
+    world = _world(f"topic t replicas=1 {UNCLEAN}", "reassign t-0 replicas=2,3")
+    for line in ("assign 3 t-0=c", "alter 1 t-0 isr=1,2", "heartbeat 1 want_fence", "heartbeat 1"):
+        list(world.run(line))
+    assert _partition(world).isr == (2,)
+    assert list(world.run("cancel t-0"))[-1] == "reply t-0: NONE"
+    partition = _partition(world)
+    assert (partition.isr, partition.leader, partition.replicas) == ((1,), 1, (1,))
+    assert partition.leader_recovering
+
+
+def test_a_replica_of_a_broker_that_is_gone_may_stay() -> None:
+    """Only what is added is checked."""
+    world = _world("topic t replicas=1,2")
+    del world.state.brokers[BrokerId(2)]
+    assert list(world.run("reassign t-0 replicas=1,2,3"))[-1] == "reply t-0: NONE"
+    assert list(world.run("reassign t-0 replicas=1,2 dirs=any,/b"))[-1].startswith(
+        "reply t-0: INVALID_REPLICA_ASSIGNMENT"
+    )
+
+
+@pytest.fixture
+def cordoned() -> World:
+    """Every directory of brokers 2 and 4 is cordoned, and one of broker 3."""
+    world = _world("topic t replicas=1,2", "register 4 dirs=g,h", level=MetadataVersion.IV_4_3_IV0)
+    for broker_id, names in ((2, "b"), (3, "c"), (4, "gh")):
+        world.ask(
+            m.BrokerHeartbeatRequest(
+                broker_id=BrokerId(broker_id),
+                broker_epoch=world.state.brokers[BrokerId(broker_id)].epoch,
+                current_metadata_offset=world.state.offset,
+                want_fence=False,
+                want_shut_down=False,
+                cordoned_log_dirs=tuple(map(directory, names)),
+            )
+        )
+    return world
+
+
+def test_only_added_replicas_are_checked_for_cordons(cordoned: World) -> None:
+    """Kafka refuses this, since it checks the whole target: broker 2 gets nothing new."""
+    assert list(cordoned.run("reassign t-0 replicas=3,2"))[-1] == "reply t-0: NONE"
+    assert _partition(cordoned).directory_of(BrokerId(3)) == directory("d")
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ("replicas=4,2", "broker 4, but all its log directories are cordoned or offline"),
+        ("replicas=3,2 dirs=/c,any", "The log directory /c of broker 3 is cordoned"),
+    ],
+)
+def test_a_cordoned_directory_takes_no_new_replica(cordoned: World, wish: str, why: str) -> None:
+    (told,) = cordoned.run(f"reassign t-0 {wish}")
+    assert told.startswith("reply t-0: INVALID_REPLICA_ASSIGNMENT")
+    assert why in told
+
+
+def test_before_directories_a_reassignment_names_none() -> None:
+    world = _world("topic t replicas=1,2", level=MetadataVersion.IV_3_6_IV2)
+    assert list(world.run("reassign t-0 replicas=3,1"))[-1] == "reply t-0: NONE"
+    list(world.run("alter 1 t-0 isr=1,2,3"))
+    assert _partition(world).replicas == (3, 1)
+    told = list(world.run("reassign t-0 replicas=2 dirs=/b"))
+    assert told[-1].startswith("reply t-0: LOG_DIR_NOT_FOUND")
+    assert "it registered none" in told[-1]
+
+
+def test_what_is_under_way_is_listed_in_order() -> None:
+    world = _world("topic z replicas=1|1", "topic t replicas=1|1|1")
+    list(world.run("reassign z-1 t-2 t-0 replicas=2"))
+    told = [line.split()[0] for line in world.run("ongoing")]
+    assert told == ["t-0", "t-2", "z-1", "reply:"]
+    assert world.managers.index.reassigning_count == 3

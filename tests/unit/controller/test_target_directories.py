@@ -1,0 +1,53 @@
+"""What texts name a directory, and what the others are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.controller.target_directories import resolve_directory
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.metadata.registrations import BrokerRegistration
+
+ONLINE, OFFLINE, OTHER = (DirectoryId(bytes(15) + name) for name in (b"a", b"b", b"x"))
+BROKER = BrokerRegistration(
+    broker_id=BrokerId(7),
+    epoch=BrokerEpoch(1),
+    incarnation_id=Uuid(bytes(16)),
+    listeners=(),
+    rack=None,
+    fenced=False,
+    in_controlled_shutdown=False,
+    log_dirs=(ONLINE,),
+    offline_log_dirs=(OFFLINE,),
+    log_dir_paths={ONLINE: "/d/a"},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("any", None),
+        ("/d/a", ONLINE),
+        ("/d//x/../a/", ONLINE),
+        (f"dirid:{ONLINE}", ONLINE),
+        (f"dirid:{OFFLINE}", OFFLINE),
+    ],
+)
+def test_what_a_text_names(text: str, expected: DirectoryId | None) -> None:
+    assert resolve_directory(text, BROKER) == expected
+
+
+@pytest.mark.parametrize("text", ["/d/b", f"dirid:{OTHER}"])
+def test_an_unknown_directory_is_told_with_those_that_there_are(text: str) -> None:
+    with pytest.raises(OperatingError, match="Broker 7 has no log directory") as refused:
+        resolve_directory(text, BROKER)
+    assert refused.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+    assert f"/d/a (dirid:{ONLINE}), unknown path (dirid:{OFFLINE})" in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["", "d/a", "ANY", "dirid:short", "dirid:" + "*" * 22])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(OperatingError) as refused:
+        resolve_directory(text, BROKER)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
