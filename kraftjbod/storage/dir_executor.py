@@ -83,6 +83,11 @@ class LogDirExecutor(Executor):
         """As many operations wait as may wait."""
         return len(self._waiting) >= self._max_ops
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and nothing runs that was not answered."""
+        return not self._waiting
+
     def submit_op(
         self,
         op: Callable[[], T],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition, Uuid
 
 META_PROPERTIES: Final = "meta.properties"
@@ -24,6 +25,7 @@ LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+FUTURE_CHECKPOINT: Final = "future-copy-checkpoint"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
@@ -60,7 +62,7 @@ _SUFFIXED: Final = re.compile(
     rf"{_TOPIC}-{_PARTITION}\.(?P<uid>[0-9a-f]{{32}})-(?P<kind>delete|stray|future)"
 )
 #: The topic and partition of a doomed directory may be cut, so only the end is looked at.
-_DOOMED: Final = re.compile(r".*\.[0-9a-f]{32}-(?P<kind>delete|stray)")
+_DOOMED: Final = re.compile(r".*\.(?P<uid>[0-9a-f]{32})-(?P<kind>delete|stray)")
 _OFFSET_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 
 
@@ -73,24 +75,37 @@ class ReplicaDirKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDir:
-    """What a directory's name says; ``topic_partition`` is None where the name had to be cut."""
+    """What a directory's name says; ``topic_partition`` is None where the name had to be cut.
+
+    ``unique`` is what a current replica's name does not have. The two directories of a swap,
+    ``-future`` and ``-delete``, carry the id of the move that made them.
+    """
 
     name: str
     kind: ReplicaDirKind
     topic_partition: TopicPartition | None
+    unique: Uuid | None = None
 
 
 def parse_replica_dir(name: str) -> ReplicaDir | None:
     """The replica directory that ``name`` stands for, or None if it is no name of ours."""
     for pattern in (_SUFFIXED, _CURRENT):
         if found := pattern.fullmatch(name):
-            kind = found.groupdict().get("kind") or "current"
             tp = TopicPartition(found["topic"], int(found["partition"]))
-            return ReplicaDir(name=name, kind=ReplicaDirKind(kind), topic_partition=tp)
+            return _replica_dir(name, found.groupdict(), tp)
     if found := _DOOMED.fullmatch(name):
-        kind = found["kind"]
-        return ReplicaDir(name=name, kind=ReplicaDirKind(kind), topic_partition=None)
+        return _replica_dir(name, found.groupdict(), None)
     return None
+
+
+def _replica_dir(name: str, found: dict[str, str], tp: TopicPartition | None) -> ReplicaDir:
+    uid = found.get("uid")
+    return ReplicaDir(
+        name=name,
+        kind=ReplicaDirKind(found.get("kind", "current")),
+        topic_partition=tp,
+        unique=None if uid is None else Uuid(bytes.fromhex(uid)),
+    )
 
 
 def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> str:
@@ -101,6 +116,17 @@ def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> s
     assert kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY), kind
     suffix = f".{unique.hex()}-{kind.value}"
     return f"{tp}"[: _MAX_NAME_BYTES - len(suffix)] + suffix
+
+
+def future_dir_name(tp: TopicPartition, move_id: Uuid) -> str:
+    """Name of the copy that a move builds; it is never cut, because it is to become a replica.
+
+    :raises OperatingError: INVALID_TOPIC_EXCEPTION, if a file name cannot be that long.
+    """
+    name = f"{tp}.{move_id.hex()}-{ReplicaDirKind.FUTURE.value}"
+    if len(name) > _MAX_NAME_BYTES:
+        raise OperatingError("The topic name is too long.", code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return name
 
 
 def offset_file_name(offset: int, suffix: str) -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from errno import EINVAL, EOPNOTSUPP
-from typing import Final, TypeVar, assert_never, cast
+from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
+from typing import Any, Final, TypeVar, assert_never, cast
 
 import aiofiles.threadpool
 
@@ -44,6 +44,10 @@ _NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
 _LOOKS_PER_TIMEOUT: Final = 20
 #: What tmpfs and old kernels say to RWF_NOWAIT.
 _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
+#: What file systems say that the kernel cannot copy between.
+_NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
+#: No read ever fails with these.
+_WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EFBIG, EROFS})
 
 
 class LogDirFailureChannel:
@@ -103,6 +107,9 @@ class LogDir:
         #: Held from :meth:`try_lock` to :meth:`close`.
         self._lock_file: VfsFile | None = None
         self._cached_reads = True
+        self._kernel_copies = True
+        #: Operations in movers' threads that touch this dir.
+        self._guests: set[asyncio.Future[Any]] = set()
         self._check: asyncio.Future[Space] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -187,6 +194,51 @@ class LogDir:
                 return None
             raise self._judge(OpKind.READ, e, replica) from e
 
+    async def run_copy(
+        self,
+        source: LogDir,
+        lane: LogDirExecutor,
+        op: Callable[[bool], T],
+        *,
+        read_again: Callable[[], None],
+        settle: Callable[[T], R],
+        replica: TopicPartition,
+    ) -> R:
+        """Carry out ``op``, which reads files of ``source`` and writes here, in a mover's ``lane``.
+
+        ``op`` is told whether the kernel may copy; ``settle`` as in :meth:`submit`.
+        ``read_again`` reads once more what ``op`` was reading, if it was. Where it is not clear
+        whose an error is, that is done in the thread of ``source``: if it fails, or hangs, the
+        source is to blame, and else this dir is. Once either is offline, this fails at once.
+
+        :raises KafkaStorageError: with the id of the dir that is to blame.
+        :raises OverloadedError: this process has no room for the operation now.
+        """
+        for log_dir in (source, self):
+            if not log_dir.is_online:
+                raise log_dir.offline_error()
+        by_kernel = self._kernel_copies
+        done: asyncio.Future[R] = lane.submit_op(lambda: op(by_kernel), settle=settle)
+        source._guests.add(done)
+        self._guests.add(done)
+        try:
+            await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
+            if not done.done():
+                await source.run(OpKind.READ, read_again, replica=replica)
+            if not done.done():
+                self.go_offline(f"a copy into it has been running for {lane.running_for_ms()} ms")
+            return await done
+        except OSError as e:
+            if by_kernel and e.errno in _NO_KERNEL_COPIES:
+                self._kernel_copies = False
+                raise OverloadedError(f"the kernel does not copy into {self.path}: {e}") from e
+            if e.errno not in _WRITERS_ONLY:
+                await source.run(OpKind.READ, read_again, replica=replica)
+            raise self._judge(OpKind.APPEND, e, replica) from e
+        finally:
+            source._guests.discard(done)
+            self._guests.discard(done)
+
     def beat(self) -> None:
         """A long operation is making progress; called in the dir's thread."""
         self._lane.beat()
@@ -223,6 +275,8 @@ class LogDir:
         self._stop_watches()
         self._lane.abandon(self.offline_error)
         self._flush_lane.abandon(self.offline_error)
+        for guest in [guest for guest in self._guests if not guest.done()]:
+            guest.set_exception(self.offline_error())
         if report:
             self._failure_channel.report(self)
 

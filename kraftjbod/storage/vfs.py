@@ -74,6 +74,18 @@ class VfsFile(Protocol):
         """Write all of ``buffers``, one after the other, from ``position`` on."""
         ...
 
+    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
+        """Let the kernel copy ``size`` bytes from ``position`` of ``source`` to the same here.
+
+        Both are files of the same kind of ``Vfs``. How many bytes: fewer only where ``source``
+        ends. Not every pair of file systems can do it: EINVAL or ENOSYS then.
+        """
+        ...
+
+    def forget_cached(self, position: int, size: int) -> None:
+        """These bytes will not be needed soon; what is on the disk may leave the memory."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
@@ -87,6 +99,10 @@ class Vfs(Protocol):
     """A file system as one log dir sees it."""
 
     def open(self, path: str, mode: OpenMode) -> VfsFile: ...
+
+    def open_if_exists(self, path: str) -> VfsFile | None:
+        """The file, for reading, or None if there is no such name."""
+        ...
 
     def open_stream(self, path: str) -> io.BufferedReader:
         """A sequential reader, for small cold files that are read from beginning to end."""
@@ -177,6 +193,20 @@ class RealFile:
             while written < total:
                 written += os.pwrite(self._fd, rest[written:], position + written)
 
+    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
+        assert isinstance(source, RealFile), source
+        os.lseek(self._fd, position, os.SEEK_SET)
+        copied = 0
+        while copied < size:
+            more = os.sendfile(self._fd, source._fd, position + copied, size - copied)
+            if not more:
+                break
+            copied += more
+        return copied
+
+    def forget_cached(self, position: int, size: int) -> None:
+        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
@@ -192,6 +222,12 @@ class RealVfs:
 
     def open(self, path: str, mode: OpenMode) -> RealFile:
         return RealFile(os.open(path, mode.value | os.O_CLOEXEC, _FILE_MODE), path)
+
+    def open_if_exists(self, path: str) -> RealFile | None:
+        try:
+            return self.open(path, OpenMode.READ)
+        except FileNotFoundError:
+            return None
 
     def open_stream(self, path: str) -> io.BufferedReader:
         return io.BufferedReader(io.FileIO(path, "r"))

@@ -27,6 +27,7 @@ T = TypeVar("T")
 WRITING_KINDS = frozenset(
     {
         "write_at",
+        "copy_from",
         "truncate",
         "sync",
         "make_dirs",
@@ -132,6 +133,10 @@ class FaultVfs:
     def open(self, path: str, mode: OpenMode) -> VfsFile:
         return FaultFile(self, path, self.do("open", path, lambda: self.inner.open(path, mode)))
 
+    def open_if_exists(self, path: str) -> VfsFile | None:
+        found = self.do("open_if_exists", path, lambda: self.inner.open_if_exists(path))
+        return None if found is None else FaultFile(self, path, found)
+
     def open_stream(self, path: str) -> io.BufferedReader:
         return self.do("open_stream", path, lambda: self.inner.open_stream(path))
 
@@ -208,6 +213,22 @@ class FaultFile:
                 self._inner.write_at(position, [whole[: len(whole) // 2]])
             self._vfs.suffer(fault, self._path)
         self._inner.write_at(position, buffers)
+
+    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
+        assert isinstance(source, FaultFile), source
+        inner = source._inner
+        if (fault := source._vfs.struck_by("read_at", source._path)) is not None:
+            source._vfs.suffer(fault, source._path)
+        if (fault := self._vfs.struck_by("copy_from", self._path)) is not None:
+            if fault.effect is Effect.SHORT_WRITE:
+                self._inner.copy_from(inner, position, size // 2)
+            self._vfs.suffer(fault, self._path)
+        return self._inner.copy_from(inner, position, size)
+
+    def forget_cached(self, position: int, size: int) -> None:
+        self._vfs.do(
+            "forget_cached", self._path, lambda: self._inner.forget_cached(position, size)
+        )
 
     def truncate(self, size: int) -> None:
         self._vfs.do("truncate", self._path, lambda: self._inner.truncate(size))

@@ -18,7 +18,7 @@ from errno import EISDIR, ENOENT, ENOTDIR
 from os import strerror
 from typing import Any
 
-from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space
+from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space, VfsFile
 
 
 class MemFile:
@@ -42,6 +42,14 @@ class MemFile:
         if len(self.data) < position:
             self.data.extend(bytes(position - len(self.data)))
         self.data[position : position + len(whole)] = whole
+
+    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
+        data = source.read_at(position, size)
+        self.write_at(position, [data])
+        return len(data)
+
+    def forget_cached(self, position: int, size: int) -> None:
+        return
 
     def truncate(self, size: int) -> None:
         if size < len(self.data):
@@ -122,6 +130,10 @@ class MemVfs:
             fresh = MemFile()
             self._change(lambda tree: tree.__setitem__(path, fresh))
             return fresh
+
+    def open_if_exists(self, path: str) -> MemFile | None:
+        with self._mutex:
+            return self.open(path, OpenMode.READ) if path in self._tree else None
 
     def open_stream(self, path: str) -> io.BufferedReader:
         raw: Any = io.BytesIO(bytes(self.open(path, OpenMode.READ).data))
