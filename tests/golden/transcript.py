@@ -476,11 +476,11 @@ class World:
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
             case m.ListPartitionReassignmentsResponse():
-                for item in response.partitions:
+                for ongoing in response.partitions:
                     yield (
-                        f"{item.topic}-{item.partition} replicas {_list(item.replicas)} "
-                        f"adding {_list(item.adding_replicas)} "
-                        f"removing {_list(item.removing_replicas)}"
+                        f"{ongoing.topic}-{ongoing.partition} replicas {_list(ongoing.replicas)} "
+                        f"adding {_list(ongoing.adding_replicas)} "
+                        f"removing {_list(ongoing.removing_replicas)}"
                     )
                 yield f"reply: {len(response.partitions)} under way"
             case m.IncrementalAlterConfigsResponse():

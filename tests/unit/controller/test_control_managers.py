@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World
@@ -21,7 +21,7 @@ PARTITIONS = st.integers(0, 3)
 
 
 class Lives(RuleBasedStateMachine):
-    """Brokers come, lose disks, fall silent and leave; topics come and go."""
+    """Brokers come, lose disks, fall silent and leave; topics come and go, and are moved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +79,35 @@ class Lives(RuleBasedStateMachine):
             members = ",".join(map(str, {found.leader: 0, **dict.fromkeys(isr)}))
             self.run(f"alter {found.leader} t-{partition} isr={members}")
 
+    @rule(
+        partition=PARTITIONS,
+        wanted=st.lists(BROKERS, min_size=1, max_size=4, unique=True),
+        directory=st.sampled_from(["any", "/a", "/b", "/e", "/f", "/h"]),
+    )
+    def reassign(self, partition: int, wanted: list[int], directory: str) -> None:
+        dirs = ",".join([directory] + ["any"] * (len(wanted) - 1))
+        self.run(f"reassign t-{partition} replicas={','.join(map(str, wanted))} dirs={dirs}")
+
+    @rule(partition=PARTITIONS)
+    def cancel(self, partition: int) -> None:
+        self.run(f"cancel t-{partition}")
+
+    @rule(partition=PARTITIONS)
+    def all_come_in_sync(self, partition: int) -> None:
+        """What a leader asks for whose followers caught up."""
+        topic = self.world.state.topic("t")
+        found = topic.partitions.get(partition) if topic else None
+        if found is not None and found.has_leader:
+            eligible = [
+                replica
+                for replica in found.replicas
+                if self.may_be_in_sync(replica, found.directory_of(replica))
+            ]
+            members = ",".join(map(str, eligible))
+            self.run(f"alter {found.leader} t-{partition} isr={members}")
+            if eligible == list(found.replicas):
+                assert not topic.partitions[partition].is_reassigning, "nothing is left to wait for"
+
     @rule(count=st.integers(3, 4))
     def grow(self, count: int) -> None:
         self.run(f"grow t {count}")
@@ -86,6 +115,10 @@ class Lives(RuleBasedStateMachine):
     @rule(verb=st.sampled_from(["preferred", "unclean", "take_leadership"]))
     def go_round(self, verb: str) -> None:
         self.run(verb)
+
+    def may_be_in_sync(self, broker: BrokerId, directory_id: DirectoryId) -> bool:
+        state: MetadataState = self.world.state
+        return state.brokers[broker].is_active and state.is_replica_online(broker, directory_id)
 
     @invariant()
     def leaders_can_lead_and_in_sync_sets_are_sound(self) -> None:
@@ -95,6 +128,12 @@ class Lives(RuleBasedStateMachine):
             assert set(partition.isr) <= set(partition.replicas)
             assert len(set(partition.isr)) == len(partition.isr)
             assert len(partition.directories) == len(partition.replicas)
+            assert len(set(partition.replicas)) == len(partition.replicas)
+            added, removed = set(partition.adding_replicas), set(partition.removing_replicas)
+            assert added | removed <= set(partition.replicas), (key, partition)
+            assert not added & removed, (key, partition)
+            assert set(partition.replicas) - added, "a cancel always leads somewhere"
+            assert set(partition.replicas) - removed, "so does an end"
             if partition.has_leader:
                 assert partition.leader in partition.isr
                 for member in partition.isr:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kraftjbod.controller.replication_control import MAX_ELECTIONS_PER_PASS
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
 from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World, directory
 
@@ -39,6 +41,58 @@ def test_a_second_wish_for_one_partition_in_one_request_is_out_of_date() -> None
     codes = [altered.error_code for altered in response.partitions]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
     assert world.state.topic("t").partitions[0].partition_epoch == 1
+
+
+def test_a_replica_in_an_offline_directory_does_not_join_the_in_sync_set() -> None:
+    """Kafka looks at the broker only, and lets back in what cannot be written."""
+    world = _world("topic t replicas=1,2", "assign 1 t-0=a", "assign 2 t-0=c")
+    list(world.run("heartbeat 2 offline=c"))
+    assert list(world.run("alter 1 t-0 isr=1,2")) == ["reply: INELIGIBLE_REPLICA"]
+    list(world.run("assign 2 t-0=d"))
+    assert list(world.run("alter 1 t-0 isr=1,2"))[-1].startswith("reply: leader 1 isr 1,2")
+
+
+def test_what_is_assigned_already_costs_no_record() -> None:
+    """A broker that repeats all its assignments must not change every partition's epoch."""
+    world = _world("topic t replicas=" + "|".join(["1,2"] * 50))
+    request = m.AssignReplicasToDirsRequest(
+        broker_id=BrokerId(1),
+        broker_epoch=world.state.brokers[BrokerId(1)].epoch,
+        directories=(
+            m.AssignedDirectory(
+                directory_id=directory("a"),
+                topics=(
+                    m.AssignedTopic(
+                        topic_id=world.state.topic("t").topic_id, partitions=tuple(range(50))
+                    ),
+                ),
+            ),
+        ),
+    )
+    assert len(world.managers.decide(request, now_ms=0).records) == 50
+    world.ask(request)
+    assert not world.managers.decide(request, now_ms=0).records
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 99])
+def test_no_replica_is_assigned_to_a_reserved_directory(number: int) -> None:
+    world = _world("topic t replicas=1,2")
+    response = world.ask(
+        m.AssignReplicasToDirsRequest(
+            broker_id=BrokerId(1),
+            broker_epoch=world.state.brokers[BrokerId(1)].epoch,
+            directories=(
+                m.AssignedDirectory(
+                    directory_id=DirectoryId(number.to_bytes(16, "big")),
+                    topics=(
+                        m.AssignedTopic(topic_id=world.state.topic("t").topic_id, partitions=(0,)),
+                    ),
+                ),
+            ),
+        )
+    )
+    assert isinstance(response, m.AssignReplicasToDirsResponse)
+    assert [item.error_code for item in response.refused] == [ErrorCode.INVALID_REQUEST]
 
 
 def test_a_failed_directory_costs_one_record_per_partition_in_it() -> None:

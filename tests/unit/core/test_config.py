@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.config import (
+    DYNAMIC_BROKER_KEYS,
     BrokerConfig,
     ControllerConfig,
+    DynamicBrokerConfig,
     Endpoint,
     StorageSettings,
     TopicConfig,
@@ -95,11 +97,21 @@ def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> 
         ({"node_id": "7"}, "not in controller.quorum.voters"),
         ({"process_roles": "broker"}, "must be controller"),
         ({"controller_quorum_voters": "100@a:1,101@b:1"}, "exactly one controller"),
+        ({"cluster_action_allowed_hosts": "broker-1"}, "'broker-1' is no address or network"),
+        ({"cluster_action_allowed_hosts": " "}, "names no host; remove it"),
     ],
 )
 def test_a_wrong_controller_value_is_named(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         controller(**change)
+
+
+def test_hosts_that_may_speak_as_brokers() -> None:
+    config = controller(cluster_action_allowed_hosts="127.0.0.1, 10.1.2.3/16,::1")
+    networks = config.cluster_action_allowed_hosts
+    assert networks is not None
+    assert list(map(str, networks)) == ["127.0.0.1/32", "10.1.0.0/16", "::1/128"]
+    assert controller().cluster_action_allowed_hosts is None
 
 
 def test_a_controller_needs_its_listener() -> None:
@@ -109,6 +121,26 @@ def test_a_controller_needs_its_listener() -> None:
 
 def test_unknown_keys_are_listed() -> None:
     assert unknown_keys(BrokerConfig, BROKER | {"log.dirz": "x"}) == ["log.dirz"]
+
+
+def test_what_a_broker_takes_over_while_it_runs() -> None:
+    rate = "leader.replication.throttled.rate"
+    dynamic = DynamicBrokerConfig.from_values({rate: "7"}, source="broker 1")
+    assert dynamic.leader_replication_throttled_rate == 7
+    assert dynamic.model_fields_set == {"leader_replication_throttled_rate"}
+    assert rate in DYNAMIC_BROKER_KEYS
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"log.dirs": "/x"}, "broker 1: log.dirs cannot change while a broker runs"),
+        ({"leader.replication.throttled.rate": "0"}, "leader.replication.throttled.rate"),
+    ],
+)
+def test_what_it_does_not(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DynamicBrokerConfig.from_values(values, source="broker 1")
 
 
 def test_topic_defaults_follow_the_broker() -> None:
@@ -124,6 +156,17 @@ def test_topic_overrides() -> None:
     config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
     assert config.retention_ms == 5
     assert config.by_key()["retention.ms"] == 5
+
+
+@pytest.mark.parametrize("text", ["*", "0:1,2:1", ""])
+def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
+    key = "leader.replication.throttled.replicas"
+    config = TopicConfig().with_overrides({key: text}, source="topic t")
+    assert str(config.by_key()[key]) == text
+    assert (
+        config.with_overrides({"retention.ms": "5"}, source="topic t").by_key()[key]
+        == (config.by_key()[key])
+    )
 
 
 @pytest.mark.parametrize(
