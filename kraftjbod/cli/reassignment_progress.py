@@ -34,7 +34,7 @@ from kraftjbod.cli.replica_admin import OngoingReassignment
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.core.ids import TopicPartition
 
-_SAMPLE_MS: Final = 500
+SAMPLE_MS: Final = 500
 #: Without a terminal: how often a line is worth reading.
 _LINES_EVERY_MS: Final = 5000
 _RATE_WINDOW_MS: Final = 10_000
@@ -163,10 +163,15 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-async def follow(look: Callable[[], Awaitable[list[Copying]]]) -> None:
-    """Show what ``look`` sees again and again until that is nothing.
+async def follow(
+    look: Callable[[], Awaitable[list[Copying]]],
+    *,
+    sample_ms: int = SAMPLE_MS,
+    stalled_after_ms: int = STALLED_AFTER_MS,
+) -> None:
+    """Show what ``look`` sees, every ``sample_ms``, until that is nothing.
 
-    :raises StalledError: if no byte has moved for :data:`STALLED_AFTER_MS`.
+    :raises StalledError: if no byte has moved for ``stalled_after_ms``.
     """
     speeds: dict[str, Speed] = {}
     last_seen: list[Copying] = []
@@ -176,15 +181,15 @@ async def follow(look: Callable[[], Awaitable[list[Copying]]]) -> None:
             now_ms = _now_ms()
             if under_way != last_seen:
                 last_seen, last_change_ms = under_way, now_ms
-            elif now_ms - last_change_ms > STALLED_AFTER_MS:
+            elif now_ms - last_change_ms > stalled_after_ms:
                 raise StalledError(
-                    f"no byte has moved for {STALLED_AFTER_MS // 1000} s; still under way: "
+                    f"no byte has moved for {stalled_after_ms // 1000} s; still under way: "
                     + ", ".join(copying.label for copying in under_way[:_MAX_SHOWN])
                 )
             for copying in under_way:
                 speeds.setdefault(copying.label, Speed()).add(now_ms, copying.done_bytes)
             show([(c, figures(c, speeds[c.label].bytes_per_second)) for c in under_way])
-            await asyncio.sleep(_SAMPLE_MS / 1000)
+            await asyncio.sleep(sample_ms / 1000)
 
 
 def show_once(under_way: Sequence[Copying]) -> None:
@@ -206,7 +211,7 @@ def _now_ms() -> int:
 @contextmanager
 def _screen() -> Iterator[Show]:
     if sys.stderr.isatty():
-        with _bars() as show:
+        with bars() as show:
             yield show
         return
     next_at_ms = 0
@@ -221,7 +226,8 @@ def _screen() -> Iterator[Show]:
 
 
 @contextmanager
-def _bars() -> Iterator[Show]:
+def bars() -> Iterator[Show]:
+    """One bar for each copy, as long as it is under way."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 

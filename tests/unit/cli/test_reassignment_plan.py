@@ -7,8 +7,8 @@ import json
 import pytest
 
 from kraftjbod.cli.reassignment_plan import (
-    ReassignmentPlan,
     ReassignmentError,
+    ReassignmentPlan,
     Replica,
     directory_id,
     parse_broker_list,
