@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core.config import TopicConfig
@@ -323,8 +324,8 @@ class LogHandle:
         """Bring everything that was appended so far to the disk, and move the recovery point."""
         async with self._files:
             plan = await asyncio.shield(self._submit(OpKind.CHECKPOINT, self._log.flush_plan))
-            vfs = self.log_dir.vfs
-            await self.log_dir.run(OpKind.FLUSH, lambda: carry_out(vfs, plan))
+            vfs, replica = self.log_dir.vfs, self.topic_partition
+            await self.log_dir.run(OpKind.FLUSH, lambda: carry_out(vfs, plan), replica=replica)
             await asyncio.shield(self._submit(OpKind.CHECKPOINT, lambda: self._log.flushed(plan)))
             self.last_flush_ms = self._clock.now_ms()
 
@@ -374,15 +375,14 @@ class LogHandle:
             self._is_held_still = False
 
     async def give_way(self, directory: str) -> None:
-        """Rename the directory, because a copy takes this one's place; reads go on."""
+        """Rename the directory, because a copy takes this one's place; reads go on.
+
+        If that fails it is :meth:`come_back` that makes things good.
+        """
         async with self._files:
             renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
             self._is_replaced = True
-            try:
-                await asyncio.shield(renamed)
-            except OperatingError:
-                self._is_replaced = False
-                raise
+            await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
         """The copy did not take its place after all."""
@@ -403,13 +403,15 @@ class LogHandle:
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""
         async with self._files:
-            await self.log_dir.run(OpKind.DELETE, lambda: _purge_all(segments))
+            purge = partial(_purge_all, segments)
+            await self.log_dir.run(OpKind.DELETE, purge, replica=self.topic_partition)
 
     async def close_files(self) -> None:
         """Let go of the files of a replica that was moved aside."""
         self._is_closed = True
         async with self._files:
-            await self.log_dir.run(OpKind.DELETE, self._log.close_files)
+            close = self._log.close_files
+            await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close(self) -> None:
         """Flush and close; the next load will need no scan."""

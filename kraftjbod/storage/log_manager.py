@@ -337,7 +337,7 @@ class LogManager:
             return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
 
         async with self._create_slots[log_dir]:
-            handle = await log_dir.run(OpKind.CREATE, make)
+            handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.
             raise log_dir.offline_error()

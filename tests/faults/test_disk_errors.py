@@ -1,0 +1,285 @@
+"""Every kind of failure has its class, and carries directory, replica and operation (KIP-18).
+
+The one judge takes the dir offline, tells which operation and which replica it was, and whoever
+asked for the operation hears of it by its class; on the wire all of them are error 56.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from errno import EINVAL, EIO, ENOSPC, ESTALE
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    LogAppendError,
+    LogCheckpointError,
+    LogDirFullError,
+    LogFlushError,
+    LogIndexError,
+    LogReadError,
+    LogRenameError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_manager import LogManager
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    chores,
+    directory_id,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+OTHER = TopicPartition("t", 1)
+
+
+@dataclass
+class Scene:
+    vfs: FaultVfs
+    manager: LogManager
+    handle: LogHandle
+
+
+Act = Callable[[Scene], Awaitable[object]]
+
+
+async def append(scene: Scene) -> None:
+    data = batch(2, body=bytes(250))
+    await scene.handle.append_as_leader(data, headers_of(data), 0)
+
+
+async def roll(scene: Scene) -> None:
+    await scene.handle.roll()
+
+
+async def read(scene: Scene) -> None:
+    await scene.handle.read(0, 1 << 20, NO_LIMIT, True)
+
+
+async def read_checked(scene: Scene) -> None:
+    await scene.handle.read_checked(0, 1 << 20, NO_LIMIT, True)
+
+
+async def truncate(scene: Scene) -> None:
+    await scene.handle.truncate_to(2)
+
+
+async def flush(scene: Scene) -> None:
+    await scene.handle.flush()
+
+
+async def flush_as_part_of_an_append(scene: Scene) -> None:
+    scene.handle.set_config(CONFIG.model_copy(update={"flush_messages": 1}))
+    await append(scene)
+
+
+async def new_epoch_flushed(scene: Scene) -> None:
+    data = batch(2)
+    await scene.handle.append_as_leader(data, headers_of(data), 5)
+    await scene.handle.flush()
+
+
+async def checkpoint(scene: Scene) -> None:
+    await scene.manager._checkpoint_offsets(scene.handle.log_dir)
+
+
+async def create(scene: Scene) -> None:
+    await scene.manager.create(OTHER, TOPIC_ID)
+
+
+async def delete(scene: Scene) -> None:
+    await scene.manager.delete(TP)
+
+
+async def close(scene: Scene) -> None:
+    await scene.handle.close()
+
+
+async def read_after_reload(scene: Scene) -> None:
+    """Indexes and files are not open yet then."""
+    await scene.manager.close(1)
+    log_dir = open_dir(scene.vfs)
+    manager = manager_of([log_dir], CONFIG)
+    await manager.load()
+    handle = manager.get(TP)
+    assert handle is not None
+    await handle.read(0, 1 << 20, NO_LIMIT, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    act: Act
+    kinds: str
+    path: str
+    error: type[KafkaStorageError]
+    operation: str
+    replica: str | None = str(TP)
+    errno: int = EIO
+
+
+CASES = {
+    "append": Case(
+        act=append, kinds="write_at", path="*.log", error=LogAppendError, operation="append"
+    ),
+    "full disk": Case(
+        act=append,
+        kinds="write_at",
+        path="*.log",
+        error=LogDirFullError,
+        operation="append",
+        errno=ENOSPC,
+    ),
+    "truncate": Case(
+        act=truncate, kinds="truncate", path="*.log", error=LogAppendError, operation="truncate"
+    ),
+    "fsync of a truncation": Case(
+        act=truncate, kinds="sync", path="*.log", error=LogFlushError, operation="flush"
+    ),
+    "read from the page cache (KAFKA-16304)": Case(
+        act=read, kinds="read_cached_at", path="*.log", error=LogReadError, operation="read"
+    ),
+    "stale handle in the page cache (KAFKA-16304)": Case(
+        act=read,
+        kinds="read_cached_at",
+        path="*.log",
+        error=LogReadError,
+        operation="read",
+        errno=ESTALE,
+    ),
+    "read from the disk (KAFKA-16304)": Case(
+        act=read_checked, kinds="read_at", path="*.log", error=LogReadError, operation="read"
+    ),
+    "flush": Case(act=flush, kinds="sync", path="*.log", error=LogFlushError, operation="flush"),
+    "flush within an append": Case(
+        act=flush_as_part_of_an_append,
+        kinds="sync",
+        path="*.log",
+        error=LogFlushError,
+        operation="flush",
+    ),
+    # Judged as an append, EINVAL would speak against the caller and not against the disk.
+    "flush within an append, whatever its number": Case(
+        act=flush_as_part_of_an_append,
+        kinds="sync",
+        path="*.log",
+        error=LogFlushError,
+        operation="flush",
+        errno=EINVAL,
+    ),
+    "checkpoint of offsets": Case(
+        act=checkpoint,
+        kinds="write_at",
+        path="*recovery-point*",
+        error=LogCheckpointError,
+        operation="checkpoint",
+        replica=None,
+    ),
+    "checkpoint of leader epochs": Case(
+        act=new_epoch_flushed,
+        kinds="write_at",
+        path="*leader-epoch*",
+        error=LogCheckpointError,
+        operation="checkpoint",
+    ),
+    "snapshot of producers": Case(
+        act=roll,
+        kinds="write_at",
+        path="*.snapshot",
+        error=LogCheckpointError,
+        operation="checkpoint",
+    ),
+    "index written": Case(
+        act=roll, kinds="write_at", path="*.index", error=LogIndexError, operation="index"
+    ),
+    "index read": Case(
+        act=read_after_reload,
+        kinds="read_if_exists",
+        path="*.index",
+        error=LogIndexError,
+        operation="index",
+    ),
+    "segment created": Case(
+        act=roll, kinds="open", path="*.log", error=LogRenameError, operation="create"
+    ),
+    "replica created": Case(
+        act=create,
+        kinds="make_dirs",
+        path="*",
+        error=LogRenameError,
+        operation="create",
+        replica=str(OTHER),
+    ),
+    "replica renamed": Case(
+        act=delete, kinds="rename", path="*", error=LogRenameError, operation="rename"
+    ),
+    "close": Case(act=close, kinds="close", path="*.log", error=LogFlushError, operation="close"),
+}
+
+
+async def set_scene() -> Scene:
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    vfs = FaultVfs(mem)
+    manager = manager_of([open_dir(vfs)], CONFIG)
+    await manager.load()
+    scene = Scene(vfs, manager, await manager.create(TP, TOPIC_ID))
+    await append(scene)
+    await append(scene)
+    return scene
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_failure_names_its_class_directory_replica_and_operation(name: str):
+    case, scene = CASES[name], await set_scene()
+    kinds = frozenset({case.kinds})
+    scene.vfs.inject(Fault(errno=case.errno, kinds=kinds, path=case.path))
+    with capture_logs() as told, pytest.raises(KafkaStorageError) as caught:
+        await case.act(scene)
+    error = caught.value
+    assert type(error) is case.error
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error.retriable
+    assert (error.directory_id, error.path) == (directory_id(1), "/d1")
+    assert (error.operation, error.replica) == (case.operation, case.replica)
+    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    assert (offline["operation"], offline.get("replica")) == (case.operation, case.replica)
+    assert offline["directory_id"] == str(directory_id(1))
+
+
+async def test_whoever_waits_behind_the_failure_hears_of_the_directory_only():
+    scene = await set_scene()
+    scene.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
+    data = batch()
+    first = scene.handle.append_as_leader(data, headers_of(data), 0)
+    second = scene.handle.append_as_leader(data, headers_of(data), 0)
+    with pytest.raises(LogAppendError):
+        await first
+    with pytest.raises(KafkaStorageError) as caught:
+        await second
+    assert type(caught.value) is KafkaStorageError
+    assert (caught.value.directory_id, caught.value.path) == (directory_id(1), "/d1")
+    assert (caught.value.operation, caught.value.replica) == (None, None)
+
+
+async def test_a_purge_that_fails_names_the_operation():
+    scene = await set_scene()
+    scene.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
+    await scene.manager.delete(TP)
+    with capture_logs() as told:
+        await chores(scene.manager).purge_due()
+    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    assert offline["operation"] == "delete"
