@@ -13,7 +13,7 @@ from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
-from kraftjbod.controller.partition_assignment import why_malformed
+from kraftjbod.controller.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -255,7 +255,7 @@ class TopicControlManager:
                 f"Topic currently has {present} partitions, "
                 f"so {wish.count} would not be an increase.",
             )
-        factor = len(topic.partitions[0].replicas)
+        factor = len(Assignment.of(topic.partitions[0]).target)
         if wish.assignments is None:
             replicas = self._place(added, factor)
         else:

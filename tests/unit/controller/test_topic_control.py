@@ -78,3 +78,14 @@ def test_topics_are_deleted_by_id_too(world: World) -> None:
     ]
     assert response.topics[2].name == "t"
     assert not world.state.topics
+
+
+def test_partitions_added_during_a_reassignment_get_the_factor_that_it_leads_to(
+    world: World,
+) -> None:
+    """Kafka counts the replicas that are on their way out, too."""
+    for line in ("up 2 dirs=b", "up 3 dirs=c", "topic t replicas=1", "reassign t-0 replicas=2,3"):
+        list(world.run(line))
+    assert len(world.state.topic("t").partitions[0].replicas) == 3
+    assert list(world.run("grow t 2"))[-1] == "reply t: NONE"
+    assert len(world.state.topic("t").partitions[1].replicas) == 2
