@@ -109,7 +109,6 @@ def test_the_wanted_directories_decide() -> None:
 
 
 def test_nothing_new_is_no_record() -> None:
-    """Kafka counts a partition epoch up for each assignment that changes nothing (KIP-858)."""
     before = _partition(1, (1, 2))
     assert _change(before, ONLINE, {1, 2}, (1, 2), Assignment.of(before)) is None
 

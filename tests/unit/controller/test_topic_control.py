@@ -83,7 +83,7 @@ def test_topics_are_deleted_by_id_too(world: World) -> None:
 def test_partitions_added_during_a_reassignment_get_the_factor_that_it_leads_to(
     world: World,
 ) -> None:
-    """Kafka counts the replicas that are on their way out, too."""
+    """Replicas on their way out do not count."""
     for line in ("up 2 dirs=b", "up 3 dirs=c", "topic t replicas=1", "reassign t-0 replicas=2,3"):
         list(world.run(line))
     assert len(world.state.topic("t").partitions[0].replicas) == 3
