@@ -1,0 +1,85 @@
+"""Replicas come and go while everything that works on their files goes on, on a real disk."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.vfs import RealVfs
+from tests.faults.rig import TOPIC_ID, batch, chores, format_dir, headers_of, manager_of, open_dir
+
+ROUNDS = 60
+REPLICAS = 4
+#: Every second batch rolls, everything rolled is old, everything deleted is purged at once.
+CONFIG = TopicConfig(segment_bytes=1024, retention_bytes=2048, file_delete_delay_ms=0, flush_ms=1)
+
+
+async def test_deletion_never_blames_the_disk(tmp_path: Path) -> None:
+    """KAFKA-19571, KAFKA-15391, KAFKA-15572, KAFKA-17727, KAFKA-15097: a healthy directory was
+    taken offline, because a file that somebody meant to flush, checkpoint or read had been
+    renamed or deleted on purpose meanwhile.
+    """
+    path, vfs = str(tmp_path / "d1"), RealVfs()
+    format_dir(vfs, path, 1)
+    manager = manager_of([open_dir(vfs, path)], CONFIG)
+    await manager.load()
+    tending = asyncio.ensure_future(_tend(manager))
+    try:
+        await asyncio.gather(*(_come_and_go(manager, number) for number in range(REPLICAS)))
+        tending.cancel()
+        await asyncio.gather(tending, return_exceptions=True)
+        await chores(manager).purge_due()
+        (log_dir,) = manager.dirs()
+        assert log_dir.is_online, log_dir.offline_reason
+    finally:
+        tending.cancel()
+        await manager.close(0)
+    assert [entry.name for entry in vfs.list_dir(path) if entry.is_dir] == []
+
+
+async def _come_and_go(manager: LogManager, number: int) -> None:
+    tp = TopicPartition("t", number)
+    for _ in range(ROUNDS):
+        handle = await manager.create(tp, TOPIC_ID)
+        users = [
+            asyncio.ensure_future(use(handle)) for use in (_append, _flush, _read, _flush, _read)
+        ]
+        await asyncio.sleep(0)
+        await manager.delete(tp)
+        for outcome in await asyncio.gather(*users, return_exceptions=True):
+            # Who came too late is told so, and nothing else goes wrong.
+            assert outcome is None or isinstance(outcome, OperatingError), repr(outcome)
+
+
+async def _append(handle: LogHandle) -> None:
+    for _ in range(6):
+        data = batch(4, body=bytes(900))
+        await handle.append_as_leader(data, headers_of(data), 0)
+
+
+async def _flush(handle: LogHandle) -> None:
+    for _ in range(3):
+        await handle.flush()
+
+
+async def _read(handle: LogHandle) -> None:
+    for _ in range(3):
+        await handle.read(handle.log_start_offset, 1_000, handle.log_end_offset, True)
+
+
+async def _tend(manager: LogManager) -> None:
+    """What goes on behind the requests, without a pause."""
+    while True:
+        await manager.checkpoint_recovery_points()
+        await manager.checkpoint_high_watermarks(
+            {handle.topic_partition: 0 for handle in manager.handles()}
+        )
+        await chores(manager).retain()
+        await chores(manager).flush_overdue()
+        await chores(manager).purge_due()
+        await asyncio.sleep(0)
