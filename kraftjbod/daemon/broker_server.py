@@ -37,7 +37,7 @@ from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
-from kraftjbod.storage.log_manager import LoadProgress
+from kraftjbod.storage.dir_loading import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without disks tries to tell the controller before it ends.

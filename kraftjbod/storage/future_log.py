@@ -91,6 +91,9 @@ class FutureLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.source_directory_id = checkpoint.source_directory_id
+        #: It was found on the disk, and not made by this process.
+        self.was_loaded = False
+        self._checkpoint = checkpoint
         #: Everything up to ``log_end_offset`` was carried over once, and the log was not cut since.
         self.is_complete = checkpoint.is_complete
         #: The log, as far as it was known when anything was copied last.
@@ -170,11 +173,21 @@ class FutureLog:
             base: min(size, found[base]) for base, size in log._copied.items() if base in found
         }
         log._synced = dict(log._copied)
+        log.was_loaded = True
         return log
 
     @property
     def extents(self) -> tuple[SegmentExtent, ...]:
         return tuple(SegmentExtent(*item) for item in self._copied.items())
+
+    def replaces(self, view: LogView) -> bool:
+        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        if not self.is_complete or self._copied != self._checkpoint.synced:
+            return False
+        start = max(self.log_start_offset, view.log_start_offset)
+        parted = agreed_before(self.epochs, view.epochs, start)
+        agrees = parted is None or parted >= view.log_end_offset
+        return agrees and self.log_end_offset >= view.log_end_offset
 
     # -- copying ----------------------------------------------------------------------------
 
@@ -396,9 +409,16 @@ class FutureLog:
 
     def move_to(self, directory: str) -> None:
         """Rename the copy's directory, durably."""
-        self._vfs.rename(self.directory, directory)
+        if self.directory != directory:
+            self._vfs.rename(self.directory, directory)
+            self.directory = directory
         self._vfs.sync_dir(directory.rpartition("/")[0])
-        self.directory = directory
+
+    def discard(self, directory: str) -> None:
+        """Rename it to what is to be removed; without its metadata it is nobody's replica."""
+        self.close_files()
+        self._vfs.unlink_if_exists(f"{self.directory}/{PARTITION_METADATA}")
+        self.move_to(directory)
 
     def close_files(self) -> None:
         for file in self._files.values():

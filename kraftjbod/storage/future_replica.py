@@ -45,6 +45,7 @@ class FutureReplica:
 
     def __init__(self, *, log: FutureLog, log_dir: LogDir, move_id: Uuid) -> None:
         self._log = log
+        self._directory = log.directory
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id: TopicId = log.topic_id
         #: Where the copy lies.
@@ -55,6 +56,9 @@ class FutureReplica:
         self._extents: tuple[SegmentExtent, ...] = log.extents
         #: The copy holds everything below; it may hold a little more.
         self.log_end_offset = max((base for base, _ in self._extents), default=0)
+        #: Its directory has the replica's name now: this is no future copy any more.
+        self.became_current = False
+        self._is_resumed = not log.was_loaded
         #: A truncation that no finished step has followed yet.
         self._cut: Cut | None = None
         self._running: asyncio.Future[Any] | None = None
@@ -63,8 +67,18 @@ class FutureReplica:
         return f"<FutureReplica {self.topic_partition} {self.size_bytes} B in {self.log_dir.path}>"
 
     @property
-    def directory(self) -> str:
-        return self._log.directory
+    def claimed_start_offset(self) -> int:
+        """The log start of the replica, as of the last step."""
+        return self._log.log_start_offset
+
+    @property
+    def claimed_end_offset(self) -> int:
+        """The log end of the replica as of the last step, which need not be copied yet."""
+        return self._log.log_end_offset
+
+    def replaces(self, view: LogView) -> bool:
+        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        return self._log.replaces(view)
 
     @property
     def size_bytes(self) -> int:
@@ -76,7 +90,8 @@ class FutureReplica:
 
     def is_caught_up(self, source: LogHandle) -> bool:
         """Everything that is known of ``source`` is here."""
-        return self._cut is None and not source.has_cut and self._extents == extents_of(source.view)
+        has_cut = self._cut is not None or source.has_cut
+        return not has_cut and self._extents == extents_of(source.view)
 
     async def catch_up(
         self, source: LogHandle, lane: LogDirExecutor, max_bytes: int = STEP_BYTES
@@ -89,6 +104,8 @@ class FutureReplica:
         :raises OverloadedError: not now; try again after a while.
         """
         await self.settle()
+        if not self._is_resumed:
+            await self.resume(source.view)
         if self.is_caught_up(source):
             return CopyStep(0, True, 0)
         copied = await self._alone(self._step(source, lane, max_bytes))
@@ -129,6 +146,7 @@ class FutureReplica:
         """After a restart, before anything is appended to the log that ``view`` shows."""
         log = self._log
         await self.log_dir.run(OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition)
+        self._is_resumed = True
         self._publish(log.extents, view)
 
     async def sync(self) -> None:
@@ -164,16 +182,41 @@ class FutureReplica:
             replica=self.topic_partition,
         )
 
-    async def move_aside(self, directory: str) -> None:
-        """Rename the copy's directory, and let go of its files."""
+    async def come_back(self) -> None:
+        """It did not become the replica after all."""
+        log, directory = self._log, self._directory
+        await self.log_dir.run(
+            OpKind.RENAME, lambda: log.move_to(directory), replica=self.topic_partition
+        )
+
+    async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
+        """Take the replica's own name to be loaded as one; which directory that is.
+
+        What lies there and is not known goes to ``stray``. If ``only_claimed``, bytes that the
+        checkpoint does not claim are cut off.
+        """
+        await self.settle()
+        log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
+
+        def leave() -> None:
+            if only_claimed:
+                log.discard_unclaimed()
+            log.close_files()
+            if vfs.exists(plain) and log.directory != plain:
+                vfs.rename(plain, stray)
+            log.move_to(plain)
+
+        await self.log_dir.run(OpKind.RENAME, leave, replica=self.topic_partition)
+        self.became_current = True
+        return plain
+
+    async def discard(self, directory: str) -> None:
+        """Rename the copy to ``directory``; from now on nobody can take it for a replica."""
         await self.settle()
         log = self._log
-
-        def move() -> None:
-            log.close_files()
-            log.move_to(directory)
-
-        await self.log_dir.run(OpKind.RENAME, move, replica=self.topic_partition)
+        await self.log_dir.run(
+            OpKind.DELETE, lambda: log.discard(directory), replica=self.topic_partition
+        )
 
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` to its end, whoever waits for it."""

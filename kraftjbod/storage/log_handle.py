@@ -20,7 +20,6 @@ from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     CorruptRecordError,
     NotLeaderOrFollowerError,
-    OperatingError,
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicId, TopicPartition

@@ -532,11 +532,12 @@ class UnifiedLog:
 
     def move_to(self, directory: str) -> None:
         """Rename the replica's directory, durably."""
-        self._vfs.rename(self.directory, directory)
+        if self.directory != directory:
+            self._vfs.rename(self.directory, directory)
+            self.directory = directory
+            for segment in self._segments:
+                segment.directory = directory
         self._vfs.sync_dir(directory.rpartition("/")[0])
-        self.directory = directory
-        for segment in self._segments:
-            segment.directory = directory
 
     def close(self) -> None:
         """Everything certain and every file closed; loading needs to scan nothing then."""

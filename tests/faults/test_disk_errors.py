@@ -94,7 +94,7 @@ async def new_epoch_flushed(scene: Scene) -> None:
 
 
 async def checkpoint(scene: Scene) -> None:
-    await scene.manager._checkpoint_offsets(scene.handle.log_dir)
+    await scene.manager._checkpoint(scene.handle.log_dir)
 
 
 async def create(scene: Scene) -> None:

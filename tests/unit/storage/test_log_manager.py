@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.dir_loading import LoadProgress
 from kraftjbod.storage.log_dir import LogDir
-from kraftjbod.storage.log_manager import LoadProgress, LogManager
+from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import (
     TOPIC_ID,
@@ -118,6 +119,13 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it():
     await manager.delete(TP)
     manager = await start(vfs, clock=clock)
     assert manager.handles() == []
+    (orphan,) = manager.orphans
+    assert (orphan.topic_partition, orphan.topic_id) == (TP, TOPIC_ID)
+    clock.ms += 60_000
+    await chores(manager).purge_due()
+    # Only the metadata knows whether it was to be the replica again; kept until told.
+    assert [e.name for e in vfs.list_dir("/d1") if e.is_dir]
+    manager.discard_deleted(orphan)
     clock.ms += 60_000
     await chores(manager).purge_due()
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]

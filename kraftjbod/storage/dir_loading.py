@@ -1,0 +1,179 @@
+"""``DirLoading``: brings what lies in one log dir to life when a daemon starts.
+
+* Nothing is served before ``.kafka_cleanshutdown`` is gone for good: it speaks of the last stop.
+* Names that are none of ours are skipped with one warning and never touched.
+* A replica that does not say whose records it holds is set aside as ``-stray``.
+* Future copies are listed, not touched; what was deleted is listed, not removed.
+
+What to make of copies in several dirs is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDir, ReplicaDirKind
+from kraftjbod.storage.future_log import FutureLog
+from kraftjbod.storage.future_replica import FutureReplica
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.log_handle import LogHandle, LogHost
+from kraftjbod.storage.log_loader import LogLoader, list_log_dir
+from kraftjbod.storage.offset_checkpoints import DirOffsets, read_offsets
+from kraftjbod.storage.replica_book import ReplicaBook
+from kraftjbod.storage.vfs import Vfs
+
+
+class LoadProgress(NamedTuple):
+    """One dir while it is loaded; ``scanned_bytes`` had to be checked after an unclean stop."""
+
+    log_dir: LogDir
+    logs_done: int
+    logs_total: int
+    scanned_bytes: int
+
+
+class LoadedDir(NamedTuple):
+    """What a dir holds."""
+
+    log_dir: LogDir
+    offsets: DirOffsets
+    handles: list[LogHandle]
+    futures: list[FutureReplica]
+    #: Future copies that do not say what they are.
+    broken_futures: list[ReplicaDir]
+    deleted: list[ReplicaDir]
+
+
+class DirLoading:
+    """Loads dirs, each once. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        book: ReplicaBook,
+        host: LogHost,
+        clock: Clock,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._book = book
+        self._host = host
+        self._clock = clock
+        self._producer_expiration_ms = producer_expiration_ms
+        self._log = get_logger()
+
+    async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
+        """Everything in ``log_dir``; ``report`` hears of the progress.
+
+        :raises KafkaStorageError: if the dir goes offline meanwhile."""
+        vfs = log_dir.vfs
+        clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
+        was_clean = await log_dir.read_text(OpKind.LOAD, clean_mark) is not None
+        offsets = await read_offsets(log_dir)
+        await log_dir.run(OpKind.LOAD, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
+        listing = await log_dir.run(OpKind.LOAD, lambda: list_log_dir(vfs, log_dir.path))
+        if listing.unknown:
+            self._log.warning(
+                "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
+            )
+        loaded = LoadedDir(log_dir, offsets, [], [], [], [])
+        current = []
+        for replica in listing.replicas:
+            if replica.kind is ReplicaDirKind.DELETE:
+                loaded.deleted.append(replica)
+            elif replica.kind is ReplicaDirKind.FUTURE:
+                await self._list_future(loaded, replica)
+            elif replica.kind is ReplicaDirKind.CURRENT and replica.topic_partition:
+                current.append(replica.topic_partition)
+        total, scanned_bytes = len(current), 0
+        for done, tp in enumerate(current):
+            report(LoadProgress(log_dir, done, total, scanned_bytes))
+            scanned_bytes += await self._load_one(loaded, tp, was_clean)
+        report(LoadProgress(log_dir, total, total, scanned_bytes))
+        return loaded
+
+    async def _load_one(self, loaded: LoadedDir, tp: TopicPartition, was_clean: bool) -> int:
+        """Load one replica; how many bytes had to be scanned."""
+        log_dir = loaded.log_dir
+        try:
+            handle, scanned_bytes = await self.open_replica(
+                log_dir,
+                f"{log_dir.path}/{tp}",
+                tp,
+                loaded.offsets,
+                was_clean=was_clean and tp in loaded.offsets.recovery_points,
+            )
+        except CorruptCheckpointError as e:
+            # Whose records these are cannot be told any more; they are kept, not served.
+            self._log.error("replica_set_aside_as_stray", partition=str(tp), reason=str(e))
+            target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+            source = f"{log_dir.path}/{tp}"
+            await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
+            return 0
+        loaded.handles.append(handle)
+        return scanned_bytes
+
+    async def open_replica(
+        self,
+        log_dir: LogDir,
+        directory: str,
+        tp: TopicPartition,
+        offsets: DirOffsets,
+        *,
+        was_clean: bool,
+    ) -> tuple[LogHandle, int]:
+        """A replica that lies in ``directory``; recovered, and how many bytes were scanned.
+
+        :raises CorruptCheckpointError: if it does not say whose records it holds.
+        :raises KafkaStorageError: if the dir goes offline meanwhile.
+        """
+        recovery_point = offsets.recovery_points.get(tp, 0)
+        loader = LogLoader(
+            vfs=log_dir.vfs,
+            directory=directory,
+            topic_partition=tp,
+            config=self._book.config_of(tp.topic),
+            was_clean=was_clean,
+            recovery_point=recovery_point,
+            log_start_offset=offsets.log_starts.get(tp, 0),
+            producer_expiration_ms=self._producer_expiration_ms,
+            on_progress=lambda size_bytes: log_dir.beat(),
+        )
+        found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)
+        if found.cut_bytes:
+            cut = {"partition": str(tp), "cut_bytes": found.cut_bytes}
+            self._log.warning("log_tail_cut", log_dir=log_dir.path, **cut)
+        handle = LogHandle(
+            log=found.log,
+            log_dir=log_dir,
+            host=self._host,
+            clock=self._clock,
+            checkpointed_high_watermark=offsets.high_watermarks.get(tp, 0),
+            checkpointed_recovery_point=recovery_point,
+        )
+        return handle, found.scanned_bytes
+
+    async def _list_future(self, loaded: LoadedDir, found: ReplicaDir) -> None:
+        log_dir, tp = loaded.log_dir, found.topic_partition
+        assert tp is not None, found
+        assert found.unique is not None, found
+        directory = f"{log_dir.path}/{found.name}"
+        try:
+            log = await log_dir.run(
+                OpKind.LOAD, lambda: FutureLog.load(log_dir.vfs, directory, tp), replica=tp
+            )
+        except CorruptCheckpointError as e:
+            self._log.warning("future_copy_unreadable", partition=str(tp), reason=str(e))
+            loaded.broken_futures.append(found)
+            return
+        loaded.futures.append(FutureReplica(log=log, log_dir=log_dir, move_id=found.unique))
+
+
+def _unlink_for_good(vfs: Vfs, directory: str, path: str) -> None:
+    vfs.unlink_if_exists(path)
+    vfs.sync_dir(directory)

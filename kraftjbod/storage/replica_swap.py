@@ -1,0 +1,241 @@
+"""``ReplicaSwap``: future copies come, go, and take the places of the replicas they mirror.
+
+The order of a swap is KIP-113's, and each step is certain before the next one begins:
+
+1. the copy is made whole and synced, and its dir's checkpoints tell of it,
+2. the replica's directory becomes ``-delete``, with the move's id in its name,
+3. the ``-future`` directory, whose name has the same id, gets the replica's name.
+
+Whatever fails, one copy is current. A crash between 2 and 3 is mended when the dirs are loaded
+next. The old directory goes only after the copy is open, and after its last readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dir_executor import LogDirExecutor
+from kraftjbod.storage.dir_loading import DirLoading
+from kraftjbod.storage.dir_names import ReplicaDirKind, future_dir_name
+from kraftjbod.storage.future_copy import extents_of
+from kraftjbod.storage.future_log import FutureLog
+from kraftjbod.storage.future_replica import FutureReplica
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.log_handle import LogHandle, LogHost
+from kraftjbod.storage.offset_checkpoints import DirOffsets, OffsetCheckpoints, each_online
+from kraftjbod.storage.replica_book import ReplicaBook
+from kraftjbod.storage.unified_log import CarriedState
+
+#: Steps that may be left when the gate is closed; more means that it is not closed.
+_LAST_STEPS: Final = 64
+
+#: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
+PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
+
+
+class ReplicaSwap:
+    """Changes what the book says of future copies. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        book: ReplicaBook,
+        checkpoints: OffsetCheckpoints,
+        host: LogHost,
+        clock: Clock,
+        loading: DirLoading,
+        purge_later: PurgeLater,
+        purge_now: Callable[[LogDir, str], None],
+        producer_expiration_ms: int,
+    ) -> None:
+        self._book = book
+        self._checkpoints = checkpoints
+        self._host = host
+        self._clock = clock
+        self._loading = loading
+        self._purge_later = purge_later
+        self._purge_now = purge_now
+        self._producer_expiration_ms = producer_expiration_ms
+
+    # -- come and go ------------------------------------------------------------------------
+
+    async def create_future(
+        self, tp: TopicPartition, target: LogDir, move_id: Uuid
+    ) -> FutureReplica:
+        """As :meth:`LogManager.create_future`."""
+        source = self._require_current(tp)
+        future_dir_name(tp, move_id)  # Raises if there can be none of that name.
+        if target is source.log_dir:
+            raise OperatingError(
+                f"{tp} lies in {target.path} already", code=ErrorCode.INVALID_REQUEST
+            )
+        if tp in self._book.futures:
+            raise OperatingError(
+                f"{tp} is being moved to {self._book.futures[tp].log_dir.path} already",
+                code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            )
+        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        vfs, root = target.vfs, target.path
+
+        def make() -> FutureLog:
+            if vfs.exists(f"{root}/{tp}"):
+                # Not loaded, so not known, and in the way of what is to come.
+                vfs.rename(f"{root}/{tp}", stray)
+            return FutureLog.create(
+                vfs,
+                root,
+                tp,
+                source.topic_id,
+                move_id=move_id,
+                source_directory_id=source.log_dir.directory_id,
+            )
+
+        log = await target.run(OpKind.CREATE, make, replica=tp)
+        if not target.is_online:
+            raise target.offline_error()
+        future = FutureReplica(log=log, log_dir=target, move_id=move_id)
+        self._book.futures[tp] = future
+        return future
+
+    async def drop_future(self, tp: TopicPartition) -> None:
+        """As :meth:`LogManager.drop_future`."""
+        future = self._book.futures.pop(tp, None)
+        if future is not None and future.log_dir.is_online:
+            try:
+                await self.remove(future)
+            except OverloadedError:
+                self._book.futures.setdefault(tp, future)
+                raise
+
+    async def remove(self, future: FutureReplica) -> None:
+        """Take away a copy that is in the book no more."""
+        path = self._book.doomed_path(future.log_dir, future.topic_partition, ReplicaDirKind.DELETE)
+        await future.discard(path)
+        self._purge_now(future.log_dir, path)
+
+    async def adopt_future(self, tp: TopicPartition) -> LogHandle:
+        """As :meth:`LogManager.adopt_future`."""
+        future = self._book.futures.get(tp)
+        if future is None:
+            raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
+        if self._book.has_current(tp):
+            raise OperatingError(
+                f"{tp} has a current copy: its future copy is promoted, not adopted",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        return await self.open_as_current(future, high_watermark=0, is_whole=False)
+
+    async def open_as_current(
+        self, future: FutureReplica, *, high_watermark: int, is_whole: bool
+    ) -> LogHandle:
+        """Without a replica to take over from: what is on the disk is all there is.
+
+        If it ``is_whole`` nothing needs to be scanned.
+        """
+        target, tp = future.log_dir, future.topic_partition
+        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        directory = await future.leave_as_current(stray, only_claimed=is_whole)
+        points = {tp: future.claimed_end_offset} if is_whole else {}
+        offsets = DirOffsets(points, {tp: future.claimed_start_offset}, {tp: high_watermark})
+        handle, _ = await self._loading.open_replica(
+            target, directory, tp, offsets, was_clean=is_whole
+        )
+        if not target.is_online:
+            raise target.offline_error()
+        self._book.futures.pop(tp, None)
+        self._book.handles[tp] = handle
+        return handle
+
+    # -- the swap ---------------------------------------------------------------------------
+
+    async def promote_future(self, tp: TopicPartition, lane: LogDirExecutor) -> LogHandle:
+        """As :meth:`LogManager.promote_future`."""
+        source, future = self._require_current(tp), self._book.futures.get(tp)
+        if future is None:
+            raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
+        # A swap is carried to one of its ends, whoever waits for it.
+        return await asyncio.shield(asyncio.ensure_future(self._promote(source, future, lane)))
+
+    async def _promote(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> LogHandle:
+        with source.held_still():
+            carried = await self._copy_the_rest(source, future, lane)
+            await future.finish(source, carried, lane)
+            tp, high_watermark = source.topic_partition, source.high_watermark
+            await self._checkpoints.announce(future.log_dir, tp, carried.view, high_watermark)
+            _require_mirror(source, future, carried)
+            handle = await self._change_places(source, future, carried)
+        await each_online([self._checkpoints.write_recovery_points(source.log_dir)])
+        return handle
+
+    async def _copy_the_rest(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> CarriedState:
+        await source.refresh()
+        for _ in range(_LAST_STEPS):
+            if (await future.catch_up(source, lane)).is_caught_up:
+                break
+        carried = await source.carried_state()
+        _require_mirror(source, future, carried)
+        return carried
+
+    async def _change_places(
+        self, source: LogHandle, future: FutureReplica, carried: CarriedState
+    ) -> LogHandle:
+        tp, plain = source.topic_partition, source.directory
+        aside = self._book.doomed_path(source.log_dir, tp, ReplicaDirKind.DELETE, future.move_id)
+        try:
+            await source.give_way(aside)
+            log = await future.become_current(
+                carried, self._book.config_of(tp.topic), self._producer_expiration_ms
+            )
+            if not future.log_dir.is_online:
+                # It died after that, and the book forgot it while it was no replica yet.
+                raise future.log_dir.offline_error()
+        except OperatingError:
+            if future.log_dir.is_online:
+                await future.come_back()
+            if source.log_dir.is_online:
+                await source.come_back(plain)
+            raise
+        self._book.futures.pop(tp, None)
+        handle = LogHandle(
+            log=log,
+            log_dir=future.log_dir,
+            host=self._host,
+            clock=self._clock,
+            checkpointed_high_watermark=source.high_watermark,
+            checkpointed_recovery_point=carried.view.log_end_offset,
+        )
+        self._book.handles[tp] = handle
+        if source.log_dir.is_online:
+            self._purge_later(source.log_dir, aside, source)
+        return handle
+
+    def _require_current(self, tp: TopicPartition) -> LogHandle:
+        handle = self._book.handles.get(tp)
+        if handle is None:
+            raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
+        return handle
+
+
+def _require_mirror(source: LogHandle, future: FutureReplica, carried: CarriedState) -> None:
+    """:raises OverloadedError: if ``source`` went on: nothing has changed, try again."""
+    is_same = extents_of(source.view) == extents_of(carried.view)
+    if not is_same or not future.is_caught_up(source):
+        raise OverloadedError(
+            f"{source.topic_partition} was written to while its copy took its place: "
+            f"{future.log_end_offset} of {source.log_end_offset} offsets are copied, try again"
+        )
