@@ -42,12 +42,14 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
     show_default=True,
     help="As Kafka's tool prints it, the JSON document alone, or a table for people.",
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def main(
     bootstrap_server: str,
     command_config: str | None,
     topic_list: str | None,
     broker_list: str | None,
     style: str,
+    as_json: bool,
 ) -> None:
     """Show the log directories of brokers."""
     brokers = _parts(broker_list)
@@ -57,7 +59,11 @@ def main(
         )
     run(
         _perform(
-            bootstrap_server, command_config, _parts(topic_list), sorted(map(int, brokers)), style
+            bootstrap_server,
+            command_config,
+            _parts(topic_list),
+            sorted(map(int, brokers)),
+            "json" if as_json else style,
         )
     )
 

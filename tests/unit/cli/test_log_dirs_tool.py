@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from kraftjbod.cli.log_dirs_tool import main, move_lines
 from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize
 from kraftjbod.core.ids import DirectoryId
@@ -63,10 +65,11 @@ async def test_three_lines_as_kafka_prints_them() -> None:
         assert keys[:3] == ["logDir", "error", "partitions"]
 
 
-async def test_json_is_the_document_alone() -> None:
+@pytest.mark.parametrize("flags", [("--json",), ("--format", "json")])
+async def test_json_is_the_document_alone(flags: tuple[str, ...]) -> None:
     async with mini_broker() as broker:
         broker.create("foo")
-        asked = words(broker, "--format", "json", "--broker-list", str(BROKER_ID))
+        asked = words(broker, *flags, "--broker-list", str(BROKER_ID))
         assert json.loads((await invoke(main, *asked)).stdout) == DOCUMENT
 
 
