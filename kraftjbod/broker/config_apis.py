@@ -1,8 +1,8 @@
-"""DescribeConfigs: what is configured, and where each value comes from.
+"""DescribeConfigs and IncrementalAlterConfigs: what is configured, where it comes from, changes.
 
 Values are the ones in force; a synonym is another place that could set the same thing, with the
-value it has there, the winning one first.
-Nothing is changed here, and no value of this version is a secret.
+value it has there, the winning one first. No value of this version is a secret.
+Changes are forwarded to the controller; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -11,21 +11,33 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config import BrokerConfig, ThrottledReplicas
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.rpc_messages import (
+    MAX_PARTITIONS_PER_REQUEST,
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+    ResourceOutcome,
+)
 
 DescribeConfigsResponse = message("DescribeConfigsResponse")
+IncrementalAlterConfigsResponse = message("IncrementalAlterConfigsResponse")
 
 
 class ConfigSource(IntEnum):
     """Kafka's numbers."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -56,6 +68,7 @@ _BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "message.timestamp.type": ("log.message.timestamp.type",),
 }
+_OPERATIONS: Final = range(4)
 _MAX_INT: Final = 2**31 - 1
 
 _Synonym = tuple[str, str, ConfigSource]
@@ -71,11 +84,20 @@ class _Entry(NamedTuple):
 
 class ConfigApis:
     def __init__(
-        self, *, config: BrokerConfig, cache: MetadataCache, topic_configs: TopicConfigs
+        self,
+        *,
+        config: BrokerConfig,
+        cache: MetadataCache,
+        topic_configs: TopicConfigs,
+        dynamic_configs: DynamicConfigs,
+        channel: ControllerChannel,
     ) -> None:
         self._broker_id = config.node_id
         self._cache = cache
         self._topic_configs = topic_configs
+        self._dynamic_configs = dynamic_configs
+        self._channel = channel
+        self._forward_timeout_ms = config.controller_request_timeout_ms
         self._broker_values: Mapping[str, Any] = config.by_key()
         self._set_by_file: Collection[str] = frozenset(
             name.replace("_", ".") for name in config.model_fields_set
@@ -89,6 +111,47 @@ class ConfigApis:
             ]
         )
         return response
+
+    async def incremental_alter_configs(
+        self, request: Message, _context: RequestContext
+    ) -> Message:
+        try:
+            outcomes = await self._alter(request)
+        except OperatingError as e:
+            outcomes = tuple(
+                ResourceOutcome(
+                    resource_type=resource.resource_type,
+                    name=resource.resource_name,
+                    error_code=e.code,
+                    error_message=e.message,
+                )
+                for resource in request.resources
+            )
+        response: Message = IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                    error_code=outcome.error_code,
+                    error_message=outcome.error_message,
+                    resource_type=outcome.resource_type,
+                    resource_name=outcome.name,
+                )
+                for outcome in outcomes
+            ]
+        )
+        return response
+
+    async def _alter(self, request: Message) -> tuple[ResourceOutcome, ...]:
+        if len(request.resources) > MAX_PARTITIONS_PER_REQUEST:
+            raise OperatingError(
+                f"{len(request.resources)} resources in one request; change at most "
+                f"{MAX_PARTITIONS_PER_REQUEST} at a time",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        forwarded = IncrementalAlterConfigsRequest(
+            resources=tuple(map(_altered, request.resources)), validate_only=request.validate_only
+        )
+        answer = await self._channel.call(forwarded, timeout_ms=self._forward_timeout_ms)
+        return answer.resources
 
     def _describe(self, resource: Message, *, with_synonyms: bool) -> Message:
         described: Message = DescribeConfigsResponse.DescribeConfigsResult(
@@ -138,13 +201,28 @@ class ConfigApis:
             yield _Entry(key, value, synonyms, False)
 
     def _broker_entries(self, name: str) -> Iterable[_Entry]:
-        if name != str(self._broker_id):
+        if name not in (str(self._broker_id), ""):
             raise OperatingError(
-                f"this is broker {self._broker_id}; ask broker {name or '?'} itself",
+                f"this is broker {self._broker_id}; ask broker {name} itself",
                 code=ErrorCode.INVALID_REQUEST,
             )
+        if not name:
+            # What is described of all brokers is only what was set for all of them.
+            for key, text in self._cache.state.configs.get((ResourceType.BROKER, ""), {}).items():
+                source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+                yield _Entry(key, text, [(key, text, source)], False)
+            return
+        dynamic = self._dynamic_configs.current.by_key()
         for key, value in self._broker_values.items():
-            yield _Entry(key, value, self._broker_synonyms((key,)), True)
+            synonyms = [*self._dynamic_synonyms(key), *self._broker_synonyms((key,))]
+            yield _Entry(key, dynamic.get(key, value), synonyms, key not in dynamic)
+
+    def _dynamic_synonyms(self, key: str) -> Iterable[_Synonym]:
+        for value in self._dynamic_configs.values_of(key):
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+            if value.is_own:
+                source = ConfigSource.DYNAMIC_BROKER
+            yield key, value.text, source
 
     def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
         """What the broker's keys say: those set in its file first, then those with a default."""
@@ -155,6 +233,25 @@ class ConfigApis:
             *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
             *((k, _text(self._broker_values[k]), ConfigSource.DEFAULT) for k in by_default),
         ]
+
+
+def _altered(resource: Message) -> AlteredResource:
+    """:raises OperatingError: INVALID_REQUEST, for an operation that Kafka does not have."""
+    for change in resource.configs:
+        if change.config_operation not in _OPERATIONS:
+            raise OperatingError(
+                f"{change.name}: operation {change.config_operation} is none of 0 (set), "
+                "1 (delete), 2 (append) and 3 (subtract)",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+    return AlteredResource(
+        resource_type=resource.resource_type,
+        name=resource.resource_name,
+        changes=tuple(
+            ConfigChange(name=change.name, operation=change.config_operation, value=change.value)
+            for change in resource.configs
+        ),
+    )
 
 
 def _entry(entry: _Entry, *, with_synonyms: bool) -> Message:
@@ -190,6 +287,8 @@ def _text(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
+        case ThrottledReplicas():
+            return str(value)
         case tuple():
             return ",".join(_part_text(part) for part in value)
         case _:

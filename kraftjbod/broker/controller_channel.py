@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
@@ -29,6 +29,9 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
+
+#: How long a forwarded request may wait at most, whatever its client would put up with.
+MAX_FORWARD_TIMEOUT_MS: Final = 60_000
 
 
 class Asks(Protocol[R_co]):
@@ -142,3 +145,8 @@ def _is_about_the_voter(error: OperatingError) -> bool:
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
     )
+
+
+def forward_timeout_ms(asked_ms: int) -> int:
+    """How long a client's request may wait for the controller; the client asks for ``asked_ms``."""
+    return max(1, min(asked_ms, MAX_FORWARD_TIMEOUT_MS))

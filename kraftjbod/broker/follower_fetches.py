@@ -3,6 +3,8 @@
 A fetch updates its session, looks at the partitions that have news, waits if there is nothing to
 read among them, and tells what is new: records, an error, a divergence, or only a high watermark.
 A partition with an error is told once; its follower forgets it, and names it again later.
+Data of a throttled partition is left out while the quota is overdrawn (KIP-73); all else about it
+is told.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from kraftjbod.broker.fetch_sessions import FetchFrom, FetchSession, FetchSessions, SessionPart
-from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.replica_reads import FetchedData, ReplicaReads
+from kraftjbod.broker.replication_quotas import ReplicationQuota
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.timing import Clock
@@ -35,6 +38,7 @@ class FollowerFetches:
         clock: Clock,
         max_fetch_bytes: int,
         suspect_after_ms: int,
+        quota: ReplicationQuota,
     ) -> None:
         self._sessions = sessions
         self._replicas = replicas
@@ -43,6 +47,7 @@ class FollowerFetches:
         self._clock = clock
         self._max_fetch_bytes = max_fetch_bytes
         self._suspect_after_s = suspect_after_ms / 1000
+        self._quota = quota
 
     async def fetch(self, request: Message) -> Message:
         response: Message
@@ -53,6 +58,7 @@ class FollowerFetches:
             return response
         named = self._update(session, request)
         answers = await self._fill(session, request, named)
+        self._count(session, answers)
         response = FetchResponse(session_id=session.session_id, responses=_topics(session, answers))
         return response
 
@@ -125,45 +131,67 @@ class FollowerFetches:
         """What is new, after a wait if that is too little."""
         deadline_ms = self._clock.now_ms() + max(0, request.max_wait_ms)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        min_bytes = min(request.min_bytes, max_bytes)
         answers: _Answers = {}
         while True:
-            looked = self._look(session, max_bytes, named)
-            # Errors of an earlier look stand; the rest is looked at anew.
-            answers.update(looked)
-            found_bytes = sum(len(data.records) for data in answers.values())
+            # What an earlier look found stands, unless there is news of it.
+            news = session.take_news()
+            for key in news:
+                answers.pop(key, None)
+            room = max_bytes - _size_of(answers)
+            looked = self._look(session, news, room, named, has_found=room < max_bytes)
+            answers |= looked
+            found_bytes = _size_of(answers)
             on_disk = [key for key, data in answers.items() if not data.is_in_memory]
             if on_disk:
-                await self._read_from_disk(session, on_disk, answers, found_bytes)
+                await self._read_from_disk(session, on_disk, answers, max_bytes - found_bytes)
                 break
             is_urgent = any(
                 data.code is not ErrorCode.NONE or data.diverging is not None
                 for data in looked.values()
             )
+            is_full = any(data.is_left_out and not data.is_held_up for data in looked.values())
             remaining_ms = deadline_ms - self._clock.now_ms()
-            if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
+            if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
                 break
-            await session.wait(request.min_bytes - found_bytes, remaining_ms)
+            if any(data.is_held_up for data in looked.values()):
+                remaining_ms = min(remaining_ms, max(1, self._quota.wait_ms(self._clock.now_ms())))
+            await session.wait(min_bytes - found_bytes, remaining_ms)
             named = ()
         return {key: data for key, data in answers.items() if _settle(session, key, data)}
 
     def _look(
-        self, session: FetchSession, max_bytes: int, named: Collection[TopicIdPartition]
+        self,
+        session: FetchSession,
+        news: Collection[TopicIdPartition],
+        room: int,
+        named: Collection[TopicIdPartition],
+        *,
+        has_found: bool,
     ) -> _Answers:
+        """What there is of ``news``: at most ``room`` bytes, but one batch if nothing was found."""
         answers: _Answers = {}
-        found_bytes = 0
-        for key in session.take_news():
+        is_overdrawn = self._quota.wait_ms(self._clock.now_ms()) > 0
+        for key in news:
             wanted = session.parts[key].wanted
             replica = self._replicas.get(wanted.topic_partition)
             if replica is None or replica.topic_id != key.topic_id:
                 answers[key] = FetchedData(ErrorCode.UNKNOWN_TOPIC_ID)
                 continue
-            room = max_bytes - found_bytes
-            if wanted.max_bytes > room:
-                wanted = wanted._replace(max_bytes=max(0, room))
-            answers[key] = self._reads.read(
-                wanted, min_one_batch=found_bytes == 0, is_first_look=key in named
+            is_held_up = is_overdrawn and self._may_be_held_up(wanted, replica)
+            data = self._reads.read(
+                wanted._replace(max_bytes=0 if is_held_up else max(0, min(wanted.max_bytes, room))),
+                min_one_batch=not (has_found or is_held_up),
+                is_first_look=key in named,
             )
-            found_bytes += len(answers[key].records)
+            if _is_nothing(data) and wanted.fetch_offset < _end_of(replica):
+                data = data._replace(is_left_out=True, is_held_up=is_held_up)
+                if is_held_up:
+                    # To be looked at again as soon as the quota allows.
+                    session.noted(key)
+            answers[key] = data
+            room -= len(data.records)
+            has_found = has_found or len(data.records) > 0
         return answers
 
     async def _read_from_disk(
@@ -171,24 +199,70 @@ class FollowerFetches:
         session: FetchSession,
         on_disk: Collection[TopicIdPartition],
         answers: _Answers,
-        found_bytes: int,
+        room: int,
     ) -> None:
         """Each in its directory's thread; what does not come in time is news next time."""
-        reading = {
-            key: asyncio.ensure_future(
+        min_one_batch = not _size_of(answers)
+        reading: dict[TopicIdPartition, asyncio.Future[FetchedData]] = {}
+        for key in on_disk:
+            wanted = session.parts[key].wanted
+            max_bytes = max(0, min(wanted.max_bytes, room))
+            if max_bytes == 0 and not min_one_batch:
+                answers[key] = answers[key]._replace(is_left_out=True)
+                continue
+            # How much there is shows only when it is read, so its share is kept free for it.
+            room -= max_bytes
+            reading[key] = asyncio.ensure_future(
                 self._reads.read_from_disk(
-                    session.parts[key].wanted, min_one_batch=found_bytes == 0 and i == 0
+                    wanted._replace(max_bytes=max_bytes), min_one_batch=min_one_batch
                 )
             )
-            for i, key in enumerate(on_disk)
-        }
-        await asyncio.wait(reading.values(), timeout=self._suspect_after_s)
+            min_one_batch = False
+        if reading:
+            await asyncio.wait(reading.values(), timeout=self._suspect_after_s)
         for key, read in reading.items():
             if read.done():
-                answers[key] = read.result()
+                data = read.result()
+                answers[key] = data._replace(is_left_out=_is_nothing(data))
             else:
                 read.cancel()
                 answers[key] = answers[key]._replace(is_left_out=True)
+
+    # --- the throttle ----------------------------------------------------------------------------
+
+    def _may_be_held_up(self, wanted: FetchFrom, replica: HostedReplica) -> bool:
+        """In-sync followers never are, see replication_quotas.py."""
+        return (
+            replica.partition is not None
+            and wanted.replica_id not in replica.partition.isr
+            and self._quota.is_throttled(wanted.topic_partition)
+        )
+
+    def _count(self, session: FetchSession, answers: _Answers) -> None:
+        """Charge the quota with what is about to be sent."""
+        size_bytes = sum(
+            len(data.records)
+            for key, data in answers.items()
+            if data.records
+            and key in session.parts
+            and self._quota.is_throttled(session.parts[key].wanted.topic_partition)
+        )
+        if size_bytes:
+            self._quota.spend(size_bytes, self._clock.now_ms())
+
+
+def _is_nothing(data: FetchedData) -> bool:
+    """Neither records, nor where they are, nor a reason why not."""
+    is_sound = data.code is ErrorCode.NONE and data.diverging is None
+    return is_sound and data.is_in_memory and not data.records
+
+
+def _end_of(replica: HostedReplica) -> int:
+    return -1 if replica.handle is None else replica.handle.log_end_offset
+
+
+def _size_of(answers: _Answers) -> int:
+    return sum(len(data.records) for data in answers.values())
 
 
 def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> bool:

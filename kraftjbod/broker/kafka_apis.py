@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from kraftjbod.broker.config_apis import ConfigApis
+from kraftjbod.broker.feature_apis import FeatureApis
 from kraftjbod.broker.log_dir_apis import LogDirApis
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.offset_apis import OffsetApis
 from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
@@ -30,6 +32,8 @@ class KafkaApis:
         topics: TopicApis,
         configs: ConfigApis,
         log_dirs: LogDirApis,
+        reassignments: ReassignmentApis,
+        features: FeatureApis,
     ) -> None:
         self._handlers: Mapping[int, _ApiHandler] = {
             ApiKey.PRODUCE: produce_fetch.produce,
@@ -43,7 +47,11 @@ class KafkaApis:
             ApiKey.CREATE_PARTITIONS: topics.create_partitions,
             ApiKey.INIT_PRODUCER_ID: topics.init_producer_id,
             ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
             ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
+            ApiKey.UPDATE_FEATURES: features.update_features,
         }
 
     async def handle(

@@ -6,12 +6,14 @@
 4. logs are removed and made, each in its own task, so that no directory waits for another;
 5. the controller hears how far this broker is.
 
-Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata and step 5.
+Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata, the broker's
+own configuration and step 5.
 """
 
 from __future__ import annotations
 
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
@@ -29,16 +31,20 @@ class BrokerMetadataPublisher:
         replicas: ReplicaManager,
         fetchers: ReplicaFetcherManager,
         lifecycle: BrokerLifecycleManager,
+        dynamic_configs: DynamicConfigs,
     ) -> None:
         self._cache = cache
         self._replicas = replicas
         self._fetchers = fetchers
         self._lifecycle = lifecycle
+        self._dynamic_configs = dynamic_configs
         self._disk_work = BackgroundTasks()
         self._is_open = False
 
     def publish(self, delta: MetadataDelta) -> None:
         """Act on a change that the cache already shows."""
+        if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
+            self._dynamic_configs.refresh()
         if self._is_open:
             for resource_type, name in delta.configs:
                 if resource_type is ResourceType.TOPIC:

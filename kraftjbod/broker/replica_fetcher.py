@@ -2,15 +2,16 @@
 
 One coroutine per (leader, directory), so that a directory that hangs holds up no other:
 
-1. a replica that begins to follow in a new leader epoch asks the leader where its own last epoch
-   ended there, and cuts its log at the last point on which both agree (KIP-101, KIP-279);
+1. a replica that begins to follow in a new leader epoch cuts its log before any damage, asks the
+   leader where its own last epoch ended there, and cuts at the last point on which both agree
+   (KIP-101, KIP-279);
 2. then it joins the fetch session of this loop (KIP-227), in which only what changed is named;
    what comes is appended as it came;
 3. a leader that finds a divergence later says so in the fetch itself (KIP-595).
 
 * Nothing is held against a leader that is only new: the first failures wait shortly, and a change
   of what is followed ends every wait.
-* One replica's error pauses that replica only.
+* One replica's error pauses that replica only, and so does a throttle (KIP-73).
 * After every ``await`` a replica is looked up again; one that was taken away gets nothing more.
 """
 
@@ -19,8 +20,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from kraftjbod.broker.follower_session import FetchLimits, Followed, FollowerSession
 from kraftjbod.broker.hosted_replicas import HostedReplica
+from kraftjbod.broker.replication_quotas import FetchTurns, ReplicationQuota
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -32,9 +36,7 @@ from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.kafka_codec import Message, message
-from kraftjbod.storage.log_handle import LogHandle
 
-FetchRequest = message("FetchRequest")
 OffsetForLeaderEpochRequest = message("OffsetForLeaderEpochRequest")
 
 _NONE = -1
@@ -43,43 +45,6 @@ _SESSION_LOST = frozenset(
 )
 #: New replicas interrupt a long poll together, not one by one.
 _INTERRUPT_AFTER_S = 0.01
-
-
-class Followed:
-    """One replica that this loop fetches, in one leader epoch."""
-
-    __slots__ = ("failures", "handle", "is_aligned", "leader_epoch", "not_before_ms", "replica")
-
-    def __init__(self, replica: HostedReplica) -> None:
-        assert replica.partition is not None and replica.handle is not None, replica
-        self.replica = replica
-        self.handle: LogHandle = replica.handle
-        self.leader_epoch = replica.partition.leader_epoch
-        #: The log is known to agree with the leader's up to its end.
-        self.is_aligned = False
-        self.failures = 0
-        self.not_before_ms = 0
-
-
-class FetchLimits:
-    """What one loop may ask for."""
-
-    __slots__ = ("max_bytes", "max_partition_bytes", "max_wait_ms", "min_bytes", "timeout_ms")
-
-    def __init__(
-        self,
-        *,
-        max_wait_ms: int,
-        min_bytes: int,
-        max_bytes: int,
-        max_partition_bytes: int,
-        timeout_ms: int,
-    ) -> None:
-        self.max_wait_ms = max_wait_ms
-        self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
-        self.max_partition_bytes = max_partition_bytes
-        self.timeout_ms = timeout_ms
 
 
 class ReplicaFetcher:
@@ -94,6 +59,7 @@ class ReplicaFetcher:
         clock: Clock,
         backoff: ExponentialBackoff,
         limits: FetchLimits,
+        quota: ReplicationQuota,
     ) -> None:
         self._broker_id = broker_id
         self._leader = leader
@@ -102,15 +68,11 @@ class ReplicaFetcher:
         self._clock = clock
         self._backoff = backoff
         self._limits = limits
-        self._followed: dict[TopicPartition, Followed] = {}
-        #: Those of them that the leader has to be told of: new, or moved since it was told.
-        self._untold: dict[TopicPartition, Followed] = {}
-        #: What the leader's session holds.
-        self._told: dict[TopicIdPartition, Followed] = {}
-        #: What it holds and shall forget.
-        self._left: set[TopicIdPartition] = set()
-        self._session_id = 0
-        self._session_epoch = 0
+        self._quota = quota
+        self._session = FollowerSession(broker_id=broker_id, limits=limits)
+        self._turns = FetchTurns(
+            quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
+        )
         self._connection: KafkaConnection | None = None
         #: Set when there is something new to fetch.
         self._changed = asyncio.Event()
@@ -119,29 +81,25 @@ class ReplicaFetcher:
         self._log = get_logger(component="replica_fetcher", leader=leader, log_dir=log_dir_path)
 
     def __repr__(self) -> str:
-        return f"<ReplicaFetcher leader={self._leader} replicas={len(self._followed)}>"
+        return f"<ReplicaFetcher leader={self._leader} replicas={len(self._session)}>"
 
     def __len__(self) -> int:
-        return len(self._followed)
+        return len(self._session)
 
     # --- what to follow --------------------------------------------------------------------------
 
     def add(self, replicas: Iterable[HostedReplica]) -> None:
         for replica in replicas:
-            self.remove(replica.topic_partition)
-            one = Followed(replica)
-            self._followed[replica.topic_partition] = one
-            self._tell(one)
+            self._turns.end(replica.topic_partition)
+            self._session.follow(replica)
         self._changed.set()
         if self._is_polling and not self._is_interrupted:
             self._is_interrupted = True
             asyncio.get_running_loop().call_later(_INTERRUPT_AFTER_S, self._interrupt)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        one = self._followed.pop(topic_partition, None)
-        if one is not None:
-            self._untold.pop(topic_partition, None)
-            self._leave(one)
+        self._turns.end(topic_partition)
+        self._session.drop(topic_partition)
 
     def _interrupt(self) -> None:
         """End a long poll that does not know of what is new; its answer would be fetched again."""
@@ -175,19 +133,50 @@ class ReplicaFetcher:
         """One fetch of everything that may be fetched now, or a wait for that."""
         self._changed.clear()
         now_ms = self._clock.now_ms()
-        due = [one for one in self._untold.values() if one.not_before_ms <= now_ms]
-        later = [one.not_before_ms for one in self._untold.values() if one.not_before_ms > now_ms]
+        untold = self._session.untold
+        later = [one.not_before_ms for one in untold if one.not_before_ms > now_ms]
         wait_ms = min([self._limits.max_wait_ms, *(at_ms - now_ms for at_ms in later)])
-        if not due and not self._told:
+        asking = [one for one in untold if one.not_before_ms <= now_ms]
+        due = self._admit(asking, now_ms)
+        if len(due) < len(asking):
+            wait_ms = min(wait_ms, self._quota.wait_ms(now_ms) or wait_ms)
+        if not due and not self._session.has_told:
             await self._pause(wait_ms)
             return
         connection = await self._connected()
         unaligned = [one for one in due if not one.is_aligned]
+        await asyncio.gather(*map(self._cut_damage, unaligned))
+        unaligned = [one for one in unaligned if one.handle.damaged_from is None]
         if unaligned:
             await self._align(connection, unaligned)
-        ready = [one for one in due if one.is_aligned and self._is_followed(one)]
-        if ready or self._told:
+        ready = [one for one in due if one.is_aligned and self._session.is_followed(one)]
+        if ready or self._session.has_told:
             await self._fetch(connection, ready, wait_ms)
+
+    def _admit(self, asking: Sequence[Followed], now_ms: int) -> list[Followed]:
+        """Those of ``asking`` that no throttle holds up; the rest leaves the session for now."""
+        if self._quota.wait_ms(now_ms) > 0:
+            for topic_partition in self._turns.end_all():
+                one = self._session.get(topic_partition)
+                if one is not None and self._may_be_held_up(one):
+                    self._session.leave(one)
+                    self._session.tell(one)
+        admitted = []
+        for one in asking:
+            if not self._may_be_held_up(one) or self._turns.begin(one.topic_partition, now_ms):
+                admitted.append(one)
+            else:
+                self._session.leave(one)
+        return admitted
+
+    def _may_be_held_up(self, one: Followed) -> bool:
+        """In-sync replicas never are, see replication_quotas.py."""
+        return (
+            not one.has_caught_up
+            and self._quota.is_throttled(one.topic_partition)
+            and one.replica.partition is not None
+            and self._broker_id not in one.replica.partition.isr
+        )
 
     async def _pause(self, wait_ms: int) -> None:
         try:
@@ -213,37 +202,18 @@ class ReplicaFetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._begin_session_anew()
-
-    def _begin_session_anew(self) -> None:
-        """Tell the leader everything in the next fetch; it closes the old session then."""
-        self._session_epoch = 0
-        for one in self._told.values():
-            self._tell(one)
-        self._told, self._left = {}, set()
-
-    def _tell(self, one: Followed) -> None:
-        """Name the replica in the next fetch."""
-        if self._is_followed(one):
-            self._untold[one.replica.topic_partition] = one
-
-    def _leave(self, one: Followed) -> None:
-        """Let the leader forget the replica, unless it is named again first."""
-        if self._told.pop(one.replica.key, None) is not None:
-            self._left.add(one.replica.key)
-
-    def _is_followed(self, one: Followed) -> bool:
-        return self._followed.get(one.replica.topic_partition) is one
+        self._session.begin_anew()
 
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
         """This replica failed: ask again later, the others go on."""
-        self._tell(one)
-        self._leave(one)
+        self._turns.end(one.topic_partition)
+        self._session.tell(one)
+        self._session.leave(one)
         one.failures += 1
         one.not_before_ms = self._clock.now_ms() + self._backoff.wait_ms(one.failures)
         self._log.info(
             "replica_fetch_delayed",
-            partition=str(one.replica.topic_partition),
+            partition=str(one.topic_partition),
             code=code.name,
             reason=reason,
             failures=one.failures,
@@ -255,7 +225,7 @@ class ReplicaFetcher:
         """Cut what the leader does not have, before the first fetch of an epoch."""
         by_topic: dict[str, list[Followed]] = defaultdict(list)
         for one in unaligned:
-            by_topic[one.replica.topic_partition.topic].append(one)
+            by_topic[one.topic_partition.topic].append(one)
         kind = OffsetForLeaderEpochRequest
         request = kind(
             replica_id=self._broker_id,
@@ -264,7 +234,7 @@ class ReplicaFetcher:
                     topic=topic,
                     partitions=[
                         kind.OffsetForLeaderPartition(
-                            partition=one.replica.topic_partition.partition,
+                            partition=one.topic_partition.partition,
                             current_leader_epoch=one.leader_epoch,
                             leader_epoch=one.handle.latest_epoch,
                         )
@@ -275,14 +245,20 @@ class ReplicaFetcher:
             ],
         )
         response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
-        asked = {one.replica.topic_partition: one for one in unaligned}
+        asked = {one.topic_partition: one for one in unaligned}
         cuts = []
         for topic in response.topics:
             for part in topic.partitions:
                 followed = asked.get(TopicPartition(topic.topic, part.partition))
-                if followed is not None and self._is_followed(followed):
+                if followed is not None and self._session.is_followed(followed):
                     cuts.append(self._align_one(followed, part))
         await asyncio.gather(*cuts)
+
+    async def _cut_damage(self, one: Followed) -> None:
+        """A log that was found damaged while this broker led ends where it is sound."""
+        offset = one.handle.damaged_from
+        if offset is not None:
+            await self._truncate(one, offset)
 
     async def _align_one(self, one: Followed, end: Message) -> None:
         if end.error_code != ErrorCode.NONE:
@@ -291,19 +267,19 @@ class ReplicaFetcher:
         if end.end_offset == _NONE:
             # The leader knows no epoch that old: only what is committed is sure to be its own.
             assert one.replica.partition is not None, one.replica
-            await self._truncate(one, one.replica.partition.high_watermark)
+            cut = self._truncate(one, one.replica.partition.high_watermark)
         else:
-            await self._truncate_to_epoch(one, end.leader_epoch, end.end_offset)
-        one.is_aligned = True
+            cut = self._truncate_to_epoch(one, end.leader_epoch, end.end_offset)
+        one.is_aligned = await cut
 
-    async def _truncate_to_epoch(self, one: Followed, epoch: int, leader_end: int) -> None:
+    async def _truncate_to_epoch(self, one: Followed, epoch: int, leader_end: int) -> bool:
         """Cut at the last point up to which both logs can agree."""
         own_epoch, own_end = one.handle.end_offset_for_epoch(epoch)
         keep = leader_end if own_epoch == _NONE else min(leader_end, own_end)
-        await self._truncate(one, keep)
+        return await self._truncate(one, keep)
 
-    async def _truncate(self, one: Followed, offset: int) -> None:
-        """Cut the log at ``offset``.
+    async def _truncate(self, one: Followed, offset: int) -> bool:
+        """Cut the log at ``offset``; whether that worked.
 
         An append of our own past as leader that is still on its way to the disk comes to light in
         the next fetch: the leader finds the divergence then.
@@ -313,20 +289,21 @@ class ReplicaFetcher:
             await one.handle.truncate_to(offset)
         except OperatingError as e:
             self._delay(one, e.code, str(e))
-            return
+            return False
         end = one.handle.log_end_offset
         if end < end_before:
             self._log.info(
                 "replica_truncated",
-                partition=str(one.replica.topic_partition),
+                partition=str(one.topic_partition),
                 end_before=end_before,
                 end=end,
             )
         self._note_truncated(one)
+        return True
 
     def _note_truncated(self, one: Followed) -> None:
-        self._tell(one)
-        if self._is_followed(one) and one.replica.partition is not None:
+        self._session.tell(one)
+        if self._session.is_followed(one) and one.replica.partition is not None:
             one.replica.partition.truncated(one.handle.log_end_offset)
 
     # --- fetching --------------------------------------------------------------------------------
@@ -334,79 +311,33 @@ class ReplicaFetcher:
     async def _fetch(
         self, connection: KafkaConnection, ready: Sequence[Followed], wait_ms: int
     ) -> None:
-        request = self._fetch_request(ready, wait_ms)
+        request = self._session.request(ready, broker_epoch=self._broker_epoch(), wait_ms=wait_ms)
         self._is_polling = True
         try:
             response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
         finally:
             self._is_polling = False
         if response.error_code in _SESSION_LOST:
-            self._begin_session_anew()
+            self._session.begin_anew()
             return
         if response.error_code != ErrorCode.NONE:
             raise OperatingError(
                 f"broker {self._leader} refused the fetch", code=ErrorCode(response.error_code)
             )
-        self._session_id = response.session_id
-        self._session_epoch += 1
+        self._session.was_answered(response.session_id)
         writing = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = TopicIdPartition(TopicId(topic.topic_id), data.partition_index)
-                followed = self._told.get(key)
-                if followed is not None and self._is_followed(followed):
+                followed = self._session.told(key)
+                if followed is not None:
                     step = self._take(followed, data)
                     if step is not None:
                         writing.append(step)
         if writing:
             await asyncio.gather(*writing)
 
-    def _fetch_request(self, ready: Sequence[Followed], wait_ms: int) -> Message:
-        """Everything in a new session; else what is new, what moved and what is not followed."""
-        naming: dict[TopicId, list[Followed]] = defaultdict(list)
-        forgetting: dict[TopicId, list[int]] = defaultdict(list)
-        for one in ready:
-            naming[one.replica.topic_id].append(one)
-            self._told[one.replica.key] = one
-            self._left.discard(one.replica.key)
-            self._untold.pop(one.replica.topic_partition, None)
-        for key in self._left:
-            forgetting[key.topic_id].append(key.partition)
-        self._left = set()
-        request: Message = FetchRequest(
-            replica_state=FetchRequest.ReplicaState(
-                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
-            ),
-            max_wait_ms=max(0, wait_ms),
-            min_bytes=self._limits.min_bytes,
-            max_bytes=self._limits.max_bytes,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic_id=topic_id, partitions=[self._fetch_partition(one) for one in followed]
-                )
-                for topic_id, followed in naming.items()
-            ],
-            forgotten_topics_data=[
-                FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in forgetting.items()
-            ],
-        )
-        return request
-
-    def _fetch_partition(self, one: Followed) -> Message:
-        partition: Message = FetchRequest.FetchPartition(
-            partition=one.replica.topic_partition.partition,
-            current_leader_epoch=one.leader_epoch,
-            fetch_offset=one.handle.log_end_offset,
-            last_fetched_epoch=one.handle.latest_epoch,
-            log_start_offset=one.handle.log_start_offset,
-            partition_max_bytes=self._limits.max_partition_bytes,
-        )
-        return partition
-
-    def _take(self, one: Followed, data: Message) -> asyncio.Future[None] | None:
+    def _take(self, one: Followed, data: Message) -> asyncio.Future[Any] | None:
         """Begin what one partition's answer asks for; None if that is done already."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._start_anew(one, data.log_start_offset))
@@ -430,19 +361,25 @@ class ReplicaFetcher:
         except OperatingError as e:
             if not one.handle.log_dir.is_online:
                 # Whoever handles that takes this replica away.
-                self.remove(one.replica.topic_partition)
+                self.remove(one.topic_partition)
                 return
             one.is_aligned = False
             self._delay(one, e.code, str(e))
             return
-        if self._is_followed(one):
-            self._tell(one)
+        if self._quota.is_throttled(one.topic_partition):
+            self._quota.spend(len(data.records), self._clock.now_ms())
+        self._turns.end(one.topic_partition)
+        if self._session.is_followed(one):
+            self._session.tell_last(one)
             self._note_fetched(one, data.high_watermark)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:
         partition = one.replica.partition
         if partition is None:
             return
+        one.has_caught_up = one.handle.log_end_offset >= leader_high_watermark
+        if one.has_caught_up:
+            self._turns.end(one.topic_partition)
         has_committed = partition.fetched_from_leader(
             leader_high_watermark=leader_high_watermark,
             log_end_offset=one.handle.log_end_offset,
@@ -454,7 +391,7 @@ class ReplicaFetcher:
         """The leader has nothing left of where we are: begin where its log begins."""
         self._log.warning(
             "replica_starts_anew",
-            partition=str(one.replica.topic_partition),
+            partition=str(one.topic_partition),
             end=one.handle.log_end_offset,
             leader_log_start=leader_log_start,
         )

@@ -44,6 +44,8 @@ class FetchedData(NamedTuple):
     """False: there are records, but they have to be read from the disk."""
     is_left_out: bool = False
     """There are records, but the request has no room left for them."""
+    is_held_up: bool = False
+    """Left out for a throttle, not for want of room."""
 
 
 class FoundOffset(NamedTuple):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.broker.producer_ids import ProducerIdManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -35,7 +35,6 @@ DeleteTopicsResponse = message("DeleteTopicsResponse")
 InitProducerIdResponse = message("InitProducerIdResponse")
 
 _DELETE_BY_ID_SINCE: Final = 6
-_MAX_TIMEOUT_MS: Final = 60_000
 
 
 class TopicApis:
@@ -120,7 +119,7 @@ class TopicApis:
         if not request.topics:
             return []
         try:
-            response = await self._channel.call(request, timeout_ms=_bounded(timeout_ms))
+            response = await self._channel.call(request, timeout_ms=forward_timeout_ms(timeout_ms))
         except OperatingError as e:
             return [
                 CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -138,7 +137,7 @@ class TopicApis:
             refs = tuple(TopicRef(name=name) for name in request.topic_names)
         try:
             forwarded = await self._channel.call(
-                DeleteTopicsRequest(topics=refs), timeout_ms=_bounded(request.timeout_ms)
+                DeleteTopicsRequest(topics=refs), timeout_ms=forward_timeout_ms(request.timeout_ms)
             )
             deleted = forwarded.topics
         except OperatingError as e:
@@ -177,7 +176,9 @@ class TopicApis:
         )
         try:
             grown = (
-                await self._channel.call(forwarded, timeout_ms=_bounded(request.timeout_ms))
+                await self._channel.call(
+                    forwarded, timeout_ms=forward_timeout_ms(request.timeout_ms)
+                )
             ).topics
         except OperatingError as e:
             grown = tuple(
@@ -214,10 +215,6 @@ class TopicApis:
             return response
         response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
         return response
-
-
-def _bounded(timeout_ms: int) -> int:
-    return max(1, min(timeout_ms, _MAX_TIMEOUT_MS))
 
 
 def _new_topic(topic: Message) -> NewTopic:

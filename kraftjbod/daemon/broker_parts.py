@@ -15,8 +15,11 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.feature_apis import FeatureApis
 from kraftjbod.broker.fetch_sessions import FetchSessions
 from kraftjbod.broker.follower_fetches import FollowerFetches
+from kraftjbod.broker.follower_session import FetchLimits
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.isr_manager import IsrManager
 from kraftjbod.broker.kafka_apis import KafkaApis
@@ -31,11 +34,13 @@ from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.offset_apis import OffsetApis
 from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
 from kraftjbod.broker.producer_ids import ProducerIdManager
+from kraftjbod.broker.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.replica_appends import ReplicaAppends
-from kraftjbod.broker.replica_fetcher import FetchLimits, ReplicaFetcher
+from kraftjbod.broker.replica_fetcher import ReplicaFetcher
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.replica_reads import ReplicaReads
+from kraftjbod.broker.replication_quotas import ReplicationQuotas
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig, Endpoint
@@ -127,6 +132,15 @@ class BrokerParts:
         self._disks = disks
         self.cache = MetadataCache(cluster_id=disks.cluster_id)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
+        self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)
+        self.quotas = ReplicationQuotas(
+            broker_id=config.node_id,
+            topic_config=self.topic_configs.get,
+            now_ms=around.clock.now_ms(),
+        )
+        self.dynamic_configs.subscribe(
+            lambda dynamic: self.quotas.set_rates(dynamic, around.clock.now_ms())
+        )
         self._join_the_cluster(advertised)
         self._host_replicas()
         self._follow_leaders_and_metadata(tasks)
@@ -212,6 +226,7 @@ class BrokerParts:
             replicas=self.replicas,
             fetchers=self.fetchers,
             lifecycle=self.lifecycle,
+            dynamic_configs=self.dynamic_configs,
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,
@@ -248,6 +263,7 @@ class BrokerParts:
                 max_partition_bytes=config.replica_fetch_max_bytes,
                 timeout_ms=config.replica_socket_timeout_ms,
             ),
+            quota=self.quotas.follower,
         )
 
     def _build_apis(self) -> KafkaApis:
@@ -277,7 +293,15 @@ class BrokerParts:
                 auto_create_topics=config.auto_create_topics_enable,
             ),
             topics=topics,
-            configs=ConfigApis(config=config, cache=self.cache, topic_configs=self.topic_configs),
+            configs=ConfigApis(
+                config=config,
+                cache=self.cache,
+                topic_configs=self.topic_configs,
+                dynamic_configs=self.dynamic_configs,
+                channel=self.channel,
+            ),
+            reassignments=ReassignmentApis(channel=self.channel),
+            features=FeatureApis(channel=self.channel),
             log_dirs=LogDirApis(logs=self._disks.logs, replicas=self.hosted),
         )
 
@@ -300,6 +324,7 @@ class BrokerParts:
                 clock=around.clock,
                 max_fetch_bytes=config.fetch_max_bytes,
                 suspect_after_ms=config.log_dir_io_suspect_ms,
+                quota=self.quotas.leader,
             ),
             clock=around.clock,
             metrics=around.metrics,

@@ -1,4 +1,4 @@
-"""DescribeConfigs: values, sources and synonyms."""
+"""DescribeConfigs: values, sources and synonyms. IncrementalAlterConfigs: there and back."""
 
 from __future__ import annotations
 
@@ -7,17 +7,35 @@ from typing import Any
 import pytest
 
 from kraftjbod.broker.config_apis import ConfigApis
+from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ResourceOutcome,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import accept, brokers
+from tests.unit.broker.scripted_controller import RealClock
 
+ALTER = message("IncrementalAlterConfigsRequest")
 REQUEST = message("DescribeConfigsRequest")
 CONTEXT = RequestContext(listener_name="PLAINTEXT", api_version=4, client_id=None)
 TOPIC, DYNAMIC, STATIC, DEFAULT = int(ResourceType.TOPIC), 1, 4, 5
+BROKER, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = int(ResourceType.BROKER), 2, 3
+RATE = "leader.replication.throttled.rate"
+OTHER_RATE = "follower.replication.throttled.rate"
 
 
 @pytest.fixture
@@ -29,15 +47,30 @@ def apis() -> ConfigApis:
             "listeners": "PLAINTEXT://127.0.0.1:9092",
             "controller.quorum.voters": "100@127.0.0.1:9093",
             "log.retention.hours": "2",
+            RATE: "7",
         },
         source="test",
         base_dir="/",
     )
     cache = MetadataCache(cluster_id="c")
     cache.state.topic_ids["t"] = TopicId(b"t" * 16)
-    cache.state.configs[(ResourceType.TOPIC, "t")] = {"segment.bytes": "4096"}
-    topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=cache)
-    return ConfigApis(config=config, cache=cache, topic_configs=topic_configs)
+    cache.state.configs[(ResourceType.TOPIC, "t")] = {
+        "segment.bytes": "4096",
+        "leader.replication.throttled.replicas": "1:2,0:7",
+    }
+    cache.state.configs[(ResourceType.BROKER, "")] = {RATE: "5", OTHER_RATE: "8"}
+    cache.state.configs[(ResourceType.BROKER, "7")] = {RATE: "6"}
+    dynamic_configs = DynamicConfigs(config=config, cache=cache)
+    dynamic_configs.refresh()
+    return ConfigApis(
+        config=config,
+        cache=cache,
+        topic_configs=TopicConfigs(defaults=config.topic_defaults(), cache=cache),
+        dynamic_configs=dynamic_configs,
+        channel=ControllerChannel(
+            voters=config.controller_quorum_voters, clock=RealClock(), random_unit=lambda: 0.5
+        ),
+    )
 
 
 async def described(
@@ -107,3 +140,118 @@ async def test_what_cannot_be_described_says_why(
     result, entries = await described(apis, resource_type, name)
     assert (result.error_code, entries) == (code, {})
     assert result.error_message
+
+
+# --- dynamic values ------------------------------------------------------------------------------
+
+
+async def test_a_brokers_own_dynamic_value_wins_and_names_all_others(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "7")
+    entry = entries[RATE]
+    assert (entry.value, entry.config_source, entry.read_only) == ("6", DYNAMIC_BROKER, False)
+    assert synonyms_of(entry) == [
+        (RATE, "6", DYNAMIC_BROKER),
+        (RATE, "5", DYNAMIC_DEFAULT_BROKER),
+        (RATE, "7", STATIC),
+    ]
+
+
+async def test_a_value_for_all_brokers_holds_where_there_is_no_own_one(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "7")
+    entry = entries[OTHER_RATE]
+    assert (entry.value, entry.config_source) == ("8", DYNAMIC_DEFAULT_BROKER)
+
+
+async def test_all_brokers_are_described_by_what_was_set_for_all_of_them(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "")
+    assert {name: entry.value for name, entry in entries.items()} == {RATE: "5", OTHER_RATE: "8"}
+    assert {entry.config_source for entry in entries.values()} == {DYNAMIC_DEFAULT_BROKER}
+
+
+async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    entry = entries["leader.replication.throttled.replicas"]
+    assert (entry.value, entry.config_type, entry.config_source) == ("0:7,1:2", 7, DYNAMIC)
+    assert entries["follower.replication.throttled.replicas"].value == ""
+
+
+# --- IncrementalAlterConfigs ---------------------------------------------------------------------
+
+
+def change(name: str, value: str | None, operation: int = 0) -> Any:
+    return ALTER.AlterableConfig(name=name, value=value, config_operation=operation)
+
+
+def altered(resource_type: int, name: str, *changes: Any) -> Any:
+    return ALTER.AlterConfigsResource(
+        resource_type=resource_type, resource_name=name, configs=list(changes)
+    )
+
+
+def refuse_topics(request: RpcRequest) -> RpcResponse:
+    if not isinstance(request, IncrementalAlterConfigsRequest):
+        return accept(request)
+    return IncrementalAlterConfigsResponse(
+        resources=tuple(
+            ResourceOutcome(
+                resource_type=resource.resource_type,
+                name=resource.name,
+                error_code=ErrorCode(40 if resource.resource_type == TOPIC else 0),
+                error_message="no" if resource.resource_type == TOPIC else None,
+            )
+            for resource in request.resources
+        )
+    )
+
+
+async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> None:
+    async with brokers(answer=refuse_topics) as (rig,):
+        request = ALTER(
+            resources=[
+                altered(TOPIC, "t", change("retention.ms", "5"), change("segment.ms", None, 1)),
+                altered(BROKER, "", change(RATE, "9")),
+            ],
+            validate_only=True,
+        )
+        response = await rig.ask(request)
+        assert rig.controller.seen == [
+            IncrementalAlterConfigsRequest(
+                resources=(
+                    AlteredResource(
+                        resource_type=TOPIC,
+                        name="t",
+                        changes=(
+                            ConfigChange(name="retention.ms", operation=0, value="5"),
+                            ConfigChange(name="segment.ms", operation=1),
+                        ),
+                    ),
+                    AlteredResource(
+                        resource_type=BROKER,
+                        name="",
+                        changes=(ConfigChange(name=RATE, operation=0, value="9"),),
+                    ),
+                ),
+                validate_only=True,
+            )
+        ]
+        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert told == [("t", 40, "no"), ("", 0, None)]
+
+
+async def test_an_operation_that_kafka_does_not_have_is_refused_here() -> None:
+    async with brokers(answer=refuse_topics) as (rig,):
+        response = await rig.ask(ALTER(resources=[altered(TOPIC, "t", change("a", "b", 7))]))
+        (told,) = response.responses
+        assert (told.resource_name, told.error_code) == ("t", ErrorCode.INVALID_REQUEST)
+        assert "operation 7" in told.error_message
+
+
+async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
+
+    async with brokers(answer=refuse) as (rig,):
+        resources = [altered(TOPIC, name) for name in ("a", "b")]
+        response = await rig.ask(ALTER(resources=resources))
+        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert told == [("a", 44, "ask later"), ("b", 44, "ask later")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.kafka_codec import message
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -30,11 +31,11 @@ VERSION = 16
 
 def request(*offsets: int, session: tuple[int, int] = (0, 0), forget: Any = (), **more: Any) -> Any:
     """Partition i from ``offsets[i]`` on, asked by broker 2."""
-    wait_ms = more.pop("max_wait_ms", 0)
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+    limits |= {name: more.pop(name) for name in list(more) if name in limits}
     return KIND(
         replica_state=KIND.ReplicaState(replica_id=2, replica_epoch=BrokerEpoch(-1)),
-        max_wait_ms=wait_ms,
-        min_bytes=1,
+        **limits,
         session_id=session[0],
         session_epoch=session[1],
         topics=[
@@ -185,3 +186,122 @@ async def test_a_session_begun_anew_takes_the_place_of_the_old_one():
         assert anew.session_id != first.session_id
         lost = await rig.ask(request(session=(first.session_id, 1)), VERSION)
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def sizes(response: Any) -> dict[int, int]:
+    return {index: len(part.records) for index, part in told(response).items()}
+
+
+async def write(rig: BrokerRig, index: int, size: int) -> int:
+    """Append one batch with a body of ``size`` bytes; how long it is in the log."""
+    records = batch(body=bytes(size))
+    await rig.ask(produce(records, acks=1, tp=TP._replace(partition=index)), 9)
+    return len(records)
+
+
+async def test_what_comes_during_a_wait_does_not_overfill_the_answer():
+    """A second look at the session knows what the first one found."""
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        small = await write(rig, 0, 100)
+        first = await rig.ask(request(0, 0), VERSION)
+        assert sizes(first) == {0: small, 1: 0}
+        limit = 2 * small
+        waiting = asyncio.create_task(
+            rig.ask(
+                request(
+                    0,
+                    session=(first.session_id, 1),
+                    max_wait_ms=60_000,
+                    min_bytes=limit,
+                    max_bytes=limit,
+                ),
+                VERSION,
+            )
+        )
+        await asyncio.sleep(0.05)
+        await write(rig, 1, 150)
+        answer = await waiting
+        assert sizes(answer) == {0: small, 1: 0} or sizes(answer) == {0: small}
+        later = await rig.ask(request(session=(first.session_id, 2)), VERSION)
+        assert sizes(later)[1] > 0
+
+
+async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the_next():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        for index in (0, 1):
+            size = await write(rig, index, 300)
+        first = await rig.ask(request(0, 0, max_bytes=size + size // 2), VERSION)
+        assert sizes(first) == {0: size, 1: 0}
+        second = await rig.ask(request(session=(first.session_id, 1)), VERSION)
+        assert sizes(second) == {1: size}
+
+
+async def test_reads_from_disk_keep_to_the_room_of_the_answer_too():
+    cold = FaultVfs(MemVfs())
+    async with brokers(1, cold, MemVfs()) as (rig,):
+        await lead_two(rig)
+        for index in (0, 1):
+            size = await write(rig, index, 300)
+        cold.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
+        first = await rig.ask(request(0, 0, max_bytes=size + size // 2), VERSION)
+        assert sizes(first) == {0: size, 1: 0}
+        second = await rig.ask(request(session=(first.session_id, 1)), VERSION)
+        assert sizes(second) == {1: size}
+
+
+# --- KIP-73 --------------------------------------------------------------------------------------
+
+RATE = "leader.replication.throttled.rate"
+LISTED = "leader.replication.throttled.replicas"
+
+
+def setting(kind: ResourceType, name: str, key: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+async def lead_two_throttled(rig: BrokerRig, *, isr: tuple[int, ...]) -> None:
+    """Partition 0 is listed, partition 1 is not; one byte per second."""
+    await rig.follow(
+        topic(),
+        setting(ResourceType.TOPIC, "t", LISTED, "0:1"),
+        setting(ResourceType.BROKER, "1", RATE, "1"),
+        *(partition(i, replicas=(1, 2), isr=isr) for i in (0, 1)),
+    )
+
+
+async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others():
+    async with brokers() as (rig,):
+        await lead_two_throttled(rig, isr=(1,))
+        size = await write(rig, 0, 100)
+        first = await rig.ask(request(0, 0), VERSION)
+        assert sizes(first) == {0: size, 1: 0}  # The first bytes overdraw the quota.
+        for index in (0, 1):
+            await write(rig, index, 100)
+        held = await rig.ask(request(1, session=(first.session_id, 1)), VERSION)
+        assert {i: n for i, n in sizes(held).items() if n} == {1: size}
+
+
+async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up():
+    async with brokers() as (rig,):
+        await lead_two_throttled(rig, isr=(1,))
+        size = await write(rig, 0, 100)
+        first = await rig.ask(request(0, 0), VERSION)
+        await write(rig, 0, 100)
+        held = await rig.ask(request(1, session=(first.session_id, 1)), VERSION)
+        assert not any(sizes(held).values())
+        await rig.follow(setting(ResourceType.BROKER, "1", RATE, str(2**63 - 1)))
+        freed = await rig.ask(request(session=(first.session_id, 2), max_wait_ms=60_000), VERSION)
+        assert sizes(freed) == {0: size}
+
+
+async def test_an_in_sync_follower_is_never_held_up():
+    async with brokers() as (rig,):
+        await lead_two_throttled(rig, isr=(1, 2))
+        size = await write(rig, 0, 100)
+        first = await rig.ask(request(0, 0), VERSION)
+        await write(rig, 0, 100)
+        second = await rig.ask(request(1, session=(first.session_id, 1)), VERSION)
+        assert sizes(second) == {0: size}
+        assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.

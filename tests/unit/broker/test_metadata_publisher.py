@@ -43,3 +43,15 @@ async def test_a_directory_that_hangs_holds_up_no_other():
             assert rig.logs.get(TP) is None
         finally:
             sick.clear()
+
+
+async def test_the_brokers_own_configuration_holds_even_before_the_logs_are_loaded():
+    async with brokers(opens=False) as (rig,):
+        value = ConfigRecord(
+            resource_type=ResourceType.BROKER,
+            resource_name="1",
+            name="leader.replication.throttled.rate",
+            value="5",
+        )
+        rig.replay(value)
+        assert rig.parts.dynamic_configs.current.leader_replication_throttled_rate == 5

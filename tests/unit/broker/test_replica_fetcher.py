@@ -9,6 +9,8 @@ from errno import EINVAL
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
@@ -192,3 +194,97 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
         assert last.error_code == 0
         assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
         assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
+
+
+async def test_a_log_that_could_not_be_cut_is_not_fetched_into():
+    """It does not agree with the leader's yet, whatever the leader would find out later."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rigs[0].ask(produce(batch(2)), 9)
+        handle = rigs[0].logs.get(TP)
+        assert handle is not None
+        await rigs[0].ask(produce(batch(3), acks=1), 9)
+        await until(lambda: end(rigs[1]) == 5)
+        rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        follower = rigs[1].logs.get(TP)
+        assert follower is not None
+        await follower.truncate_to(2)
+        sick.inject(Fault(errno=EINVAL, kinds=frozenset({"truncate"})))
+        with capture_logs() as told:
+            rigs[0].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+            await until(lambda: [t["event"] for t in told].count("replica_fetch_delayed") >= 2)
+        ((fetcher, _),) = rigs[0].parts.fetchers._fetchers.values()
+        one = fetcher._session.get(TP)
+        assert one is not None and not one.is_aligned
+        assert end(rigs[0]) == 5
+        sick.clear()
+        await until(lambda: end(rigs[0]) == 2)
+
+
+# --- KIP-73 --------------------------------------------------------------------------------------
+
+RATE = "follower.replication.throttled.rate"
+LISTED = "follower.replication.throttled.replicas"
+UNLIMITED = str(2**63 - 1)
+OTHER = TopicPartition("t", 1)
+
+
+def setting(kind: ResourceType, name: str, key: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+def end_of(rig: BrokerRig, tp: TopicPartition) -> int:
+    handle = rig.logs.get(tp)
+    return -1 if handle is None else handle.log_end_offset
+
+
+async def host_throttled(rigs: list[BrokerRig], listed: str, *, isr: tuple[int, ...]) -> None:
+    """Broker 1 leads partitions 0 and 1 with a record each, broker 2 may fetch a byte a second."""
+    parts = [partition(i, replicas=(1, 2), isr=isr) for i in (0, 1)]
+    settings = [
+        setting(ResourceType.TOPIC, "t", LISTED, listed),
+        setting(ResourceType.BROKER, "2", RATE, "1"),
+    ]
+    await rigs[0].follow(topic(), *settings, *parts)
+    for tp in (TP, OTHER):
+        await rigs[0].ask(produce(batch(), acks=1, tp=tp), 9)
+    await rigs[1].follow(topic(), *settings, *parts)
+
+
+async def test_a_throttled_replica_waits_and_its_neighbour_does_not():
+    async with brokers(2) as rigs:
+        await host_throttled(rigs, "0:2", isr=(1,))
+        # The first bytes overdraw the quota for longer than this test takes.
+        await until(lambda: end_of(rigs[1], TP) == 1 and end_of(rigs[1], OTHER) == 1)
+        replica = rigs[1].parts.hosted.require(TP)
+        await until(lambda: replica.partition is not None and replica.partition.high_watermark == 1)
+        rigs[0].replay(partition(0, replicas=(1, 2), isr=(1,), epoch=1))
+        rigs[1].replay(partition(0, replicas=(1, 2), isr=(1,), epoch=1))
+        for tp in (TP, OTHER, OTHER, OTHER):
+            await rigs[0].ask(produce(batch(), acks=1, tp=tp), 9)
+        await until(lambda: end_of(rigs[1], OTHER) == 4)
+        assert end_of(rigs[1], TP) == 1
+        rigs[1].replay(setting(ResourceType.BROKER, "2", RATE, UNLIMITED))
+        await until(lambda: end_of(rigs[1], TP) == 2)
+
+
+async def test_throttled_replicas_take_turns():
+    """One byte per second and one turn at a time: who was not served yet comes first."""
+    async with brokers(
+        2, replica_fetch_max_bytes="1000", replica_fetch_response_max_bytes="1000"
+    ) as rigs:
+        await host_throttled(rigs, "*", isr=(1,))
+        await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) >= 1)
+        rigs[1].replay(setting(ResourceType.BROKER, "2", RATE, UNLIMITED))
+        await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) == 2)
+
+
+async def test_an_in_sync_follower_is_never_held_up():
+    async with brokers(2) as rigs:
+        await host_throttled(rigs, "*", isr=(1, 2))
+        for _ in range(3):
+            written = await rigs[0].ask(produce(batch(), acks=-1), 9)
+            assert only(written).error_code == 0
+        assert end(rigs[1]) == 4

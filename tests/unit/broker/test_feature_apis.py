@@ -1,0 +1,94 @@
+"""UpdateFeatures in every version that Kafka has of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_messages import (
+    FeatureOutcome,
+    FeatureUpdate,
+    RpcRequest,
+    RpcResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tests.unit.broker.broker_rig import accept, brokers
+
+UPDATE = message("UpdateFeaturesRequest")
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+
+
+def answer(request: RpcRequest) -> RpcResponse:
+    """Levels above 20 are refused."""
+    if not isinstance(request, UpdateFeaturesRequest):
+        return accept(request)
+    outcomes = []
+    for update in request.updates:
+        code = ErrorCode.INVALID_UPDATE_VERSION if update.level > 20 else ErrorCode.NONE
+        outcomes.append(FeatureOutcome(name=update.name, error_code=code, error_message="too high"))
+    return UpdateFeaturesResponse(results=tuple(outcomes))
+
+
+def update(level: int, **more: Any) -> Any:
+    return UPDATE.FeatureUpdateKey(feature="metadata.version", max_version_level=level, **more)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_updates_are_forwarded(version: int):
+    async with brokers(answer=answer) as (rig,):
+        request = UPDATE(feature_updates=[update(14, upgrade_type=3)], validate_only=True)
+        response = await rig.ask(request, version)
+        assert response.error_code == 0
+        assert rig.controller.seen == [
+            UpdateFeaturesRequest(
+                updates=(FeatureUpdate(name="metadata.version", level=14, upgrade_type=3),),
+                validate_only=True,
+            )
+        ]
+
+
+@pytest.mark.parametrize(("allowed", "kind"), [(False, UPGRADE), (True, SAFE_DOWNGRADE)])
+async def test_the_oldest_version_only_says_whether_down_is_allowed(allowed: bool, kind: int):
+    async with brokers(answer=answer) as (rig,):
+        await rig.ask(UPDATE(feature_updates=[update(-1, allow_downgrade=allowed)]), 0)
+        (forwarded,) = rig.controller.seen
+        assert isinstance(forwarded, UpdateFeaturesRequest)
+        assert (forwarded.updates[0].upgrade_type, forwarded.updates[0].level) == (kind, 0)
+
+
+async def test_a_refusal_stands_where_the_version_has_a_place_for_it():
+    async with brokers(answer=answer) as (rig,):
+        request = UPDATE(feature_updates=[update(99)])
+        old, new = await rig.ask(request, 1), await rig.ask(request, 2)
+        assert (old.error_code, old.results[0].error_code) == (0, ErrorCode.INVALID_UPDATE_VERSION)
+        assert old.results[0].error_message == "too high"
+        assert new.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "too high" in new.error_message
+
+
+@pytest.mark.parametrize(
+    ("updates", "why"),
+    [
+        pytest.param([update(17, upgrade_type=9)], "upgrade type 9", id="unknown type"),
+        pytest.param([update(17)] * 101, "at most 100", id="too many"),
+    ],
+)
+async def test_what_the_controller_cannot_be_asked_is_refused_here(updates: list[Any], why: str):
+    async with brokers(answer=answer) as (rig,):
+        response = await rig.ask(UPDATE(feature_updates=updates))
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert why in response.error_message
+        assert rig.controller.seen == []
+
+
+async def test_an_error_of_the_call_is_the_error_of_the_answer():
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
+
+    async with brokers(answer=refuse) as (rig,):
+        response = await rig.ask(UPDATE(feature_updates=[update(17)]))
+        assert (response.error_code, response.error_message) == (44, "ask later")
