@@ -1,0 +1,175 @@
+"""A replica moves from one real file system to another, and either of them may die meanwhile.
+
+The kernel copies file to file, which not every pair of file systems allows; and an error in the
+middle has to be laid at the right disk's door, for the other one is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.mover_pool import MoverPool
+from kraftjbod.storage.vfs import RealVfs
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    batch,
+    directory_id,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
+
+pytestmark = pytest.mark.disk
+
+MIB = 1 << 20
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=MIB)
+MOVE = Uuid(bytes(range(16, 32)))
+BATCHES = 60
+BATCH_BYTES = 100_000
+STEP_BYTES = 600_000
+#: Room for a part of what moves.
+SMALL_DISK_BYTES = 3 * MIB
+
+
+@dataclass
+class Node:
+    """A broker's storage on two mounted disks, with a replica on the first one."""
+
+    disks: tuple[Disk, Disk]
+    manager: LogManager
+    pool: MoverPool
+
+    @property
+    def source(self) -> LogDir:
+        return self.manager.dirs()[0]
+
+    @property
+    def target(self) -> LogDir:
+        return self.manager.dirs()[1]
+
+    @property
+    def handle(self) -> LogHandle:
+        handle = self.manager.get(TP)
+        assert handle is not None
+        return handle
+
+    async def copy(self, after_step: Callable[[int], object] = bool) -> None:
+        """Copy until caught up; ``after_step`` hears how many steps were done."""
+        future = await self.manager.create_future(TP, self.target, MOVE)
+        steps = 0
+        async with self.pool.lane() as lane:
+            while not (await future.catch_up(self.handle, lane, STEP_BYTES)).is_caught_up:
+                steps += 1
+                after_step(steps)
+
+    async def append(self, fill: int) -> None:
+        data = batch(2, body=bytes([fill % 256]) * BATCH_BYTES)
+        await self.handle.append_as_leader(data, headers_of(data), 0)
+
+
+@asynccontextmanager
+async def node(source: Kind, target: Kind, *, target_bytes: int = 64 * MIB) -> AsyncIterator[Node]:
+    for kind in (source, target):
+        if (reason := mounts.why_not(kind)) is not None:
+            pytest.skip(reason)
+    with ExitStack() as stack:
+        disks = (
+            stack.enter_context(mounts.mounted(source)),
+            stack.enter_context(mounts.mounted(target, size_bytes=target_bytes)),
+        )
+        clock, vfs = ManualClock(), RealVfs()
+        for number, disk in enumerate(disks, 1):
+            format_dir(vfs, f"{disk.path}/logs", number)
+        dirs = [open_dir(vfs, f"{d.path}/logs", n, clock=clock) for n, d in enumerate(disks, 1)]
+        manager = manager_of(dirs, CONFIG, clock)
+        await manager.load()
+        await manager.create(TP, TOPIC_ID, directory_id(1))
+        made = Node(disks, manager, MoverPool(threads=1, clock=clock))
+        try:
+            for fill in range(BATCHES):
+                await made.append(fill)
+            yield made
+        finally:
+            made.pool.close()
+            await manager.close(0)
+
+
+async def content(handle: LogHandle) -> bytes:
+    offset, found = handle.log_start_offset, b""
+    while offset < handle.log_end_offset:
+        records = (await handle.read(offset, MIB, NO_LIMIT, True)).records
+        found += bytes(records)
+        offset = headers_of(records)[-1].next_offset
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("ext4", "xfs"), ("xfs", "ext4"), ("ext4", "tmpfs"), ("tmpfs", "xfs"), ("ext4", "ext4")],
+)
+async def test_a_replica_moves_from_any_file_system_to_any_other(
+    source: Kind, target: Kind
+) -> None:
+    async with node(source, target) as moving:
+        before = await content(moving.handle)
+        await moving.copy()
+        async with moving.pool.lane() as lane:
+            await moving.manager.promote_future(TP, lane)
+        assert moving.handle.log_dir is moving.target
+        assert await content(moving.handle) == before
+        await moving.append(0)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+async def test_a_target_that_dies_leaves_the_source_in_service(kind: Kind) -> None:
+    async with node("ext4", kind) as moving:
+        before = await content(moving.handle)
+        with pytest.raises(KafkaStorageError) as failed:
+            await moving.copy(lambda steps: steps == 3 and moving.disks[1].shut_down())
+        assert failed.value.directory_id == moving.target.directory_id
+        assert (moving.source.is_online, moving.target.is_online) == (True, False)
+        await moving.append(0)
+        assert (await content(moving.handle)).startswith(before)
+
+
+async def test_a_target_that_is_too_small_leaves_the_source_in_service() -> None:
+    """A disk that is full under a move must not take the disk along that it reads from."""
+    async with node("ext4", "tmpfs", target_bytes=SMALL_DISK_BYTES) as moving:
+        with pytest.raises(KafkaStorageError) as failed:
+            await moving.copy()
+        assert failed.value.directory_id == moving.target.directory_id
+        assert (moving.source.is_online, moving.target.is_online) == (True, False)
+        await moving.append(0)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+async def test_a_source_that_dies_leaves_the_target_in_service(kind: Kind) -> None:
+    """What was copied stays where it is; nobody takes it for the replica."""
+    async with node(kind, "ext4") as moving:
+
+        def die(steps: int) -> None:
+            if steps == 3:
+                moving.disks[0].shut_down()
+
+        with pytest.raises(KafkaStorageError) as failed:
+            await moving.copy(die)
+        assert failed.value.directory_id == moving.source.directory_id
+        assert (moving.source.is_online, moving.target.is_online) == (False, True)
+        names = [e.name for e in RealVfs().list_dir(moving.target.path) if e.is_dir]
+        assert names == [f"{TP}.{MOVE.hex()}-future"]
