@@ -4,7 +4,8 @@
 * an incarnation keeps every directory it registered *known*, online or not, so that repeating
   the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
 * a broker with several directories stays fenced while the directory of any of its replicas is
-  not known (KIP-858, "Broker registration").
+  not known (KIP-858, "Broker registration");
+* what a broker says that the present level of ``metadata.version`` cannot is not heeded.
 
 What follows for partitions is decided in replication_control.py.
 """
@@ -32,6 +33,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
+    FeatureRange,
     Listener,
     RegisterBrokerRecord,
 )
@@ -85,23 +87,26 @@ class ClusterControlManager:
         return broker is not None and broker.is_active and broker.has_online_dir(directory_id)
 
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
-        """What a new replica is assigned to: the broker's directory if it has only one online.
+        """What a new replica is assigned to: the broker's one directory that may take it.
 
         The controller never picks among several; the broker knows their free space.
         """
         broker = self._state.brokers.get(broker_id)
+        if not self._state.metadata_version.has_directories:
+            return MIGRATING_DIR
         if broker is None:
             return UNASSIGNED_DIR
         if not broker.known_log_dirs:
             return MIGRATING_DIR
-        return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIR
+        eligible = [d for d in broker.log_dirs if d not in broker.cordoned_log_dirs]
+        return eligible[0] if len(eligible) == 1 else UNASSIGNED_DIR
 
     def usable_brokers(self) -> list[UsableBroker]:
         """Brokers that may receive replicas."""
         return [
             UsableBroker(broker_id=broker_id, rack=broker.rack, fenced=broker.fenced)
             for broker_id, broker in sorted(self._state.brokers.items())
-            if not broker.in_controlled_shutdown and _has_a_dir(broker)
+            if not broker.in_controlled_shutdown and broker.takes_new_replicas
         ]
 
     def active_brokers(self) -> Iterator[BrokerId]:
@@ -129,24 +134,11 @@ class ClusterControlManager:
                 "the session timeout ago.",
                 code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             )
-        self._require_own_dirs(request)
+        if self._state.metadata_version.has_directories:
+            self._require_own_dirs(request)
         self._require_features(request)
-        kept = broker if same else None
-        known = kept.known_log_dirs if kept is not None else frozenset()
-        return RegisterBrokerRecord(
-            broker_id=request.broker_id,
-            broker_epoch=BrokerEpoch(next_offset) if kept is None else kept.epoch,
-            incarnation_id=request.incarnation_id,
-            listeners=tuple(
-                Listener(name=listener.name, host=listener.host, port=listener.port)
-                for listener in request.listeners
-            ),
-            rack=request.rack,
-            fenced=True if kept is None else kept.fenced,
-            in_controlled_shutdown=False if kept is None else kept.in_controlled_shutdown,
-            log_dirs=tuple(sorted(request.log_dirs)),
-            offline_log_dirs=tuple(sorted(known - set(request.log_dirs))),
-        )
+        wanted = _registered(request, broker if same else None, next_offset)
+        return wanted.at_level(self._state.metadata_version).to_record()
 
     def _require_same_cluster(self, request: BrokerRegistrationRequest) -> None:
         if request.cluster_id != self._cluster_id:
@@ -165,6 +157,12 @@ class ClusterControlManager:
             if count > 1:
                 raise _invalid(f"Directory id {directory} is named {count} times.")
         wanted = set(request.log_dirs)
+        if request.log_dir_paths and len(request.log_dir_paths) != len(request.log_dirs):
+            raise _invalid(
+                f"{len(request.log_dir_paths)} paths for {len(request.log_dirs)} directories."
+            )
+        if not wanted.issuperset(request.cordoned_log_dirs):
+            raise _invalid("A directory is cordoned that is not among the registered ones.")
         for other_id, other in self._state.brokers.items():
             foreign = wanted.intersection(other.log_dirs)
             if other_id != request.broker_id and foreign:
@@ -193,6 +191,7 @@ class ClusterControlManager:
         :raises OperatingError: LOG_DIR_NOT_FOUND, naming a directory that is not this broker's.
         """
         online = _still_online(broker, request.offline_log_dirs)
+        cordoned = self._cordoned(broker, request)
         lost_all = bool(broker.known_log_dirs) and not online
         wish = BrokerWish(
             want_fence=request.want_fence or lost_all,
@@ -207,16 +206,24 @@ class ClusterControlManager:
         state = next_state(current, wish)
         shutting_down = state is BrokerControlState.CONTROLLED_SHUTDOWN
         enters_shutdown = shutting_down and not broker.in_controlled_shutdown
-        changes_dirs = online != broker.log_dirs
-        if state.is_fenced == broker.fenced and not enters_shutdown and not changes_dirs:
-            return state, None
-        return state, BrokerRegistrationChangeRecord(
+        change = BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id,
             broker_epoch=broker.epoch,
             fenced=None if state.is_fenced == broker.fenced else state.is_fenced,
             in_controlled_shutdown=True if enters_shutdown else None,
-            log_dirs=online if changes_dirs else None,
+            log_dirs=None if online == broker.log_dirs else online,
+            cordoned_log_dirs=None if cordoned == broker.cordoned_log_dirs else cordoned,
         )
+        return state, None if broker.merge(change) == broker else change
+
+    def _cordoned(
+        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+    ) -> tuple[DirectoryId, ...]:
+        level, said = self._state.metadata_version, request.cordoned_log_dirs
+        if said is None or not level.has_cordoning or not broker.known_log_dirs:
+            return broker.cordoned_log_dirs
+        _require_known(broker, said)
+        return tuple(sorted(said))
 
     def fence(self, broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
         """The record that fences a broker whose session ended."""
@@ -231,21 +238,52 @@ class ClusterControlManager:
         return not (has_several_dirs and self._index.has_unresolved(broker.broker_id))
 
 
+def _registered(
+    request: BrokerRegistrationRequest, kept: BrokerRegistration | None, next_offset: int
+) -> BrokerRegistration:
+    """What the request makes of the broker; ``kept`` is its registration of this incarnation.
+
+    The same incarnation keeps its epoch and its state, whatever else it says anew.
+    """
+    online = frozenset(request.log_dirs)
+    paths = dict(zip(request.log_dirs, request.log_dir_paths, strict=False))
+    return BrokerRegistration(
+        broker_id=request.broker_id,
+        epoch=BrokerEpoch(next_offset) if kept is None else kept.epoch,
+        incarnation_id=request.incarnation_id,
+        listeners=tuple(
+            Listener(name=listener.name, host=listener.host, port=listener.port)
+            for listener in request.listeners
+        ),
+        rack=request.rack,
+        fenced=True if kept is None else kept.fenced,
+        in_controlled_shutdown=False if kept is None else kept.in_controlled_shutdown,
+        log_dirs=tuple(sorted(online)),
+        offline_log_dirs=() if kept is None else tuple(sorted(kept.known_log_dirs - online)),
+        log_dir_paths=paths if kept is None else {**kept.log_dir_paths, **paths},
+        cordoned_log_dirs=tuple(sorted(request.cordoned_log_dirs)),
+        features=tuple(FeatureRange(n, *span) for n, span in sorted(request.features.items())),
+    )
+
+
 def _still_online(
     broker: BrokerRegistration, offline: Iterable[DirectoryId]
 ) -> tuple[DirectoryId, ...]:
+    if not broker.known_log_dirs:
+        # It registered before directories had a place in the metadata.
+        return ()
     reported = set(offline)
-    unknown = reported - broker.known_log_dirs
+    _require_known(broker, reported)
+    return tuple(directory for directory in broker.log_dirs if directory not in reported)
+
+
+def _require_known(broker: BrokerRegistration, named: Iterable[DirectoryId]) -> None:
+    unknown = set(named) - broker.known_log_dirs
     if unknown:
         raise OperatingError(
             f"Directory {min(unknown)} was not registered by broker {broker.broker_id}.",
             code=ErrorCode.LOG_DIR_NOT_FOUND,
         )
-    return tuple(directory for directory in broker.log_dirs if directory not in reported)
-
-
-def _has_a_dir(broker: BrokerRegistration) -> bool:
-    return bool(broker.log_dirs) or not broker.offline_log_dirs
 
 
 def _invalid(message: str) -> OperatingError:

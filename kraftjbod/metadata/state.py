@@ -126,6 +126,11 @@ class MetadataState:
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced and broker.has_online_dir(directory_id)
 
+    def knows_dirs_of(self, broker_id: BrokerId) -> bool:
+        """Whether the broker registered directories, at a level that has them."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and bool(broker.known_log_dirs)
+
     # --- replay ----------------------------------------------------------------------------------
 
     def replay(

@@ -60,9 +60,12 @@ class RpcClient:
     def __repr__(self) -> str:
         return f"<RpcClient {self._host}:{self._port} failures={self._failures}>"
 
-    async def call(self, request: RpcRequest, *, timeout_ms: int) -> Any:
+    async def call(
+        self, request: RpcRequest, *, timeout_ms: int, version: int | None = None
+    ) -> Any:
         """Ask, and wait for an instance of ``request.Response``.
 
+        :param version: of the request, on the wire; the newest if None.
         :raises OperatingError: the peer's own error, with its code and message.
         :raises RequestTimedOutError: no answer in time; the peer may or may not have acted.
         :raises ConnectionLostError: no connection, or it went meanwhile (likewise).
@@ -71,7 +74,7 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 link = await self._connected()
-                return await link.exchange(request, self._max_in_flight)
+                return await link.exchange(request, self._max_in_flight, version)
         except TimeoutError as e:
             raise RequestTimedOutError(
                 f"{request.api} was not answered by {self._host}:{self._port} in {timeout_ms} ms"
@@ -141,7 +144,9 @@ class _Link:
     def close(self) -> None:
         self._connection.close("closed by this side")
 
-    async def exchange(self, request: RpcRequest, max_in_flight: int) -> RpcResponse:
+    async def exchange(
+        self, request: RpcRequest, max_in_flight: int, version: int | None
+    ) -> RpcResponse:
         if len(self._calls) >= max_in_flight:
             raise OverloadedError(f"{len(self._calls)} calls to {self._connection.peer} in flight")
         correlation_id = self._next_correlation_id
@@ -150,7 +155,7 @@ class _Link:
             response_kind=request.Response, response=asyncio.get_running_loop().create_future()
         )
         self._calls[correlation_id] = call
-        self._connection.write([encode_request(correlation_id, request)])
+        self._connection.write([encode_request(correlation_id, request, version)])
         try:
             return await call.response
         finally:

@@ -15,6 +15,7 @@ response 1    correlation_id error_code error_message body, a map; nil on an err
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -59,9 +60,15 @@ class IncomingResponse:
         return _validate(kind, self.body)
 
 
-def encode_request(correlation_id: int, body: RpcRequest) -> bytes:
-    """The whole frame, length included."""
-    return _frame([_REQUEST, correlation_id, body.api, body.version, body.model_dump()])
+def encode_request(correlation_id: int, body: RpcRequest, version: int | None = None) -> bytes:
+    """The whole frame, length included; in the newest version if none is given.
+
+    What an older version does not have is left out: its cluster would not heed it.
+    """
+    if version is None:
+        version = body.version
+    fields = body.model_dump(exclude=set(_fields_after(type(body), version)))
+    return _frame([_REQUEST, correlation_id, body.api, version, fields])
 
 
 def encode_response(correlation_id: int, body: RpcResponse) -> bytes:
@@ -81,6 +88,8 @@ def decode_request(frame: bytes | memoryview) -> IncomingRequest:
                 return IncomingRequest(
                     correlation_id=correlation_id, api=api, version=version, body=None
                 )
+            for name in _fields_after(kind, version) & body.keys():
+                del body[name]
             return IncomingRequest(
                 correlation_id=correlation_id,
                 api=api,
@@ -102,6 +111,11 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
             return IncomingResponse(correlation_id=correlation_id, error=error, body=None)
         case _:
             raise RemoteProtocolError("a response envelope has fields of wrong types")
+
+
+@functools.cache
+def _fields_after(kind: type[RpcRequest], version: int) -> frozenset[str]:
+    return kind.fields_after(version)
 
 
 def _frame(envelope: list[Any]) -> bytes:

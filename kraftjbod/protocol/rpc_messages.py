@@ -8,15 +8,17 @@ Rules of this file:
 * a request names its ``api``, its ``version`` and the class of its ``Response``;
 * an error of the whole request is never a field of its response: the envelope carries it
   (``rpc_codec.py``); a field only tells of errors where one request is about many things;
-* a field that a newer version adds has a default, and unknown fields are ignored;
+* a field that a newer version adds has a default and names the version; a request is written in
+  the version of the cluster's ``metadata.version`` and leaves out what that does not have;
+* unknown fields are ignored;
 * large lists are flat (a list of ints, not a model per element);
 * ids travel as 16 raw bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, ClassVar, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
@@ -30,6 +32,7 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.metadata_version import MetadataVersion
 
 U = TypeVar("U", bound=Uuid)
 
@@ -66,12 +69,37 @@ class RpcResponse(RpcBody):
     """A successful answer."""
 
 
+class Since(NamedTuple):
+    """Marks a field with the version of its request that brought it."""
+
+    version: int
+
+
 class RpcRequest(RpcBody):
-    """A question; ``api`` and ``version`` go into the envelope."""
+    """A question; ``api`` and a version go into the envelope.
+
+    ``version`` is the newest, ``first_levels`` says from which level on each version is spoken.
+    """
 
     api: ClassVar[str]
     version: ClassVar[int] = 0
+    first_levels: ClassVar[Mapping[int, MetadataVersion]] = {}
     Response: ClassVar[type[RpcResponse]]
+
+    @classmethod
+    def version_at(cls, level: MetadataVersion) -> int:
+        """The version that a cluster at ``level`` speaks."""
+        spoken = [version for version, first in cls.first_levels.items() if first <= level]
+        return max(spoken, default=cls.version)
+
+    @classmethod
+    def fields_after(cls, version: int) -> frozenset[str]:
+        """Names of the fields that ``version`` does not have."""
+        return frozenset(
+            name
+            for name, field in cls.model_fields.items()
+            if any(isinstance(m, Since) and m.version > version for m in field.metadata)
+        )
 
 
 # --- brokers: registration and heartbeat ---------------------------------------------------------
@@ -98,7 +126,12 @@ class BrokerRegistrationRequest(RpcRequest):
     """
 
     api = "BrokerRegistration"
-    version = 3
+    version = 4
+    first_levels = {
+        1: MetadataVersion.IV_3_6_IV2,
+        3: MetadataVersion.IV_3_7_IV2,
+        4: MetadataVersion.IV_4_3_IV0,
+    }
     Response = BrokerRegistrationResponse
 
     broker_id: WireBrokerId
@@ -107,10 +140,16 @@ class BrokerRegistrationRequest(RpcRequest):
     listeners: tuple[ListenerInfo, ...] = Field(min_length=1, max_length=16)
     rack: str | None = None
     features: dict[str, tuple[int, int]] = Field(default_factory=dict)
-    log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
-    log_dir_paths: tuple[str, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
-    cordoned_log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
-    previous_broker_epoch: BrokerEpoch = BrokerEpoch(-1)
+    log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(2)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    log_dir_paths: Annotated[tuple[str, ...], Since(2)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    cordoned_log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(4)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    previous_broker_epoch: Annotated[BrokerEpoch, Since(3)] = BrokerEpoch(-1)
 
 
 class BrokerHeartbeatResponse(RpcResponse):
@@ -128,6 +167,11 @@ class BrokerHeartbeatRequest(RpcRequest):
 
     api = "BrokerHeartbeat"
     version = 2
+    first_levels = {
+        0: MetadataVersion.IV_3_6_IV2,
+        1: MetadataVersion.IV_3_7_IV2,
+        2: MetadataVersion.IV_4_3_IV0,
+    }
     Response = BrokerHeartbeatResponse
 
     broker_id: WireBrokerId
@@ -135,8 +179,10 @@ class BrokerHeartbeatRequest(RpcRequest):
     current_metadata_offset: Offset
     want_fence: bool
     want_shut_down: bool
-    offline_log_dirs: tuple[WireDirectoryId, ...] = Field(default=(), max_length=MAX_DIRECTORIES)
-    cordoned_log_dirs: tuple[WireDirectoryId, ...] | None = Field(
+    offline_log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(1)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    cordoned_log_dirs: Annotated[tuple[WireDirectoryId, ...] | None, Since(2)] = Field(
         default=None, max_length=MAX_DIRECTORIES
     )
     """None says nothing; an empty tuple says that none is cordoned."""

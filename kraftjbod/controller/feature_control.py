@@ -1,0 +1,189 @@
+"""``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
+
+There is one feature, ``metadata.version``.
+
+* A level is taken only if this software knows it and every registered broker said that it does.
+* An upgrade only goes up, a downgrade only down, and the same level again is no change.
+* A downgrade forgets what the lower level cannot say. One that would lose something is refused
+  with a list of it, unless it is called unsafe.
+
+What is forgotten, and where, is decided by the replay in ``metadata/state.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import islice
+from typing import Final
+
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
+from kraftjbod.core.ids import MIGRATING_DIR
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.metadata.records import FeatureLevelRecord
+from kraftjbod.metadata.registrations import BrokerRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    FeatureOutcome,
+    FeatureUpdate,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+MAX_NAMED: Final = 10
+"""How many brokers a refusal names before it says how many more there are."""
+
+
+class UpgradeType(IntEnum):
+    """Kafka's numbers."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureControlManager:
+    """Decides about levels; reads the shared state and changes nothing."""
+
+    def __init__(self, *, state: MetadataState) -> None:
+        self._state = state
+
+    def update(self, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
+        """One outcome per update; records only if every one of them can be done."""
+        problems = [self._problem(update, request.updates) for update in request.updates]
+        is_refused = any(problem is not None for problem in problems)
+        response = UpdateFeaturesResponse(
+            results=tuple(
+                _outcome(update, problem, is_refused)
+                for update, problem in zip(request.updates, problems, strict=True)
+            )
+        )
+        if is_refused or request.validate_only:
+            return ControllerResult(response=response)
+        return ControllerResult(
+            records=tuple(
+                FeatureLevelRecord(name=update.name, feature_level=update.level)
+                for update in request.updates
+                if self._state.features.get(update.name) != update.level
+            ),
+            response=response,
+        )
+
+    def _problem(
+        self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]
+    ) -> OperatingError | None:
+        try:
+            self._require_possible(update, updates)
+        except OperatingError as e:
+            return e
+        return None
+
+    def _require_possible(self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]) -> None:
+        if sum(other.name == update.name for other in updates) > 1:
+            raise OperatingError(
+                f"The request names feature {update.name} more than once.",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        if update.name != METADATA_VERSION:
+            raise _invalid(update, "The controller does not know this feature.")
+        try:
+            wanted = MetadataVersion.of(update.level)
+        except StartupError as e:
+            raise _invalid(update, f"{e}.") from e
+        present, kind = self._state.metadata_version, UpgradeType(update.upgrade_type)
+        if wanted < present and kind is UpgradeType.UPGRADE:
+            raise _invalid(update, f"It is {present} already: ask for a downgrade to lower it.")
+        if wanted > present and kind is not UpgradeType.UPGRADE:
+            raise _invalid(update, f"It is only {present}: ask for an upgrade to raise it.")
+        self._require_support(wanted)
+        losses = self._losses(wanted)
+        if losses and kind is not UpgradeType.UNSAFE_DOWNGRADE:
+            raise _invalid(
+                update,
+                f"The downgrade would lose {'; '.join(losses)}. "
+                "An unsafe downgrade goes ahead all the same.",
+            )
+
+    def _require_support(self, wanted: MetadataVersion) -> None:
+        """A broker that names no range is taken to support the present level only."""
+        present = self._state.metadata_version
+        without = []
+        for broker_id, broker in sorted(self._state.brokers.items()):
+            lowest, highest = _range(broker, present)
+            if not lowest <= wanted <= highest:
+                without.append(f"broker {broker_id} supports {lowest} to {highest}")
+        if without:
+            raise OperatingError(
+                f"Not every registered broker supports {METADATA_VERSION} {wanted}: "
+                f"{_bounded(without)}. Upgrade their software first.",
+                code=ErrorCode.FEATURE_UPDATE_FAILED,
+            )
+
+    def _losses(self, wanted: MetadataVersion) -> list[str]:
+        """What replaying ``wanted`` would make the cluster forget."""
+        present, losses = self._state.metadata_version, list[str]()
+        brokers = sorted(self._state.brokers.items())
+        if present.has_directories and not wanted.has_directories:
+            several = [
+                f"broker {broker_id} has {len(broker.known_log_dirs)}"
+                for broker_id, broker in brokers
+                if len(broker.known_log_dirs) > 1
+            ]
+            if several:
+                losses.append(
+                    "the directories of brokers with several, which stop serving then "
+                    f"({_bounded(several)})"
+                )
+            known = sum(
+                any(directory != MIGRATING_DIR for directory in partition.directories)
+                for _, partition in self._state.partitions()
+            )
+            if known:
+                losses.append(f"the directories of the replicas of {known} partition(s)")
+        if present.has_cordoning and not wanted.has_cordoning:
+            cordoned = [
+                f"broker {broker_id}: {len(broker.cordoned_log_dirs)}"
+                for broker_id, broker in brokers
+                if broker.cordoned_log_dirs
+            ]
+            if cordoned:
+                losses.append(f"the cordons of directories ({_bounded(cordoned)})")
+        return losses
+
+
+def _range(broker: BrokerRegistration, present: MetadataVersion) -> tuple[int, int]:
+    for feature in broker.features:
+        if feature.name == METADATA_VERSION:
+            return feature.lowest, feature.highest
+    return present.value, present.value
+
+
+def _bounded(items: list[str]) -> str:
+    more = len(items) - MAX_NAMED
+    named = ", ".join(islice(items, MAX_NAMED))
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _invalid(update: FeatureUpdate, why: str) -> OperatingError:
+    """The error in Kafka's words, up to the reason."""
+    return OperatingError(
+        f"Invalid update version {update.level} for feature {update.name}. {why}",
+        code=ErrorCode.INVALID_UPDATE_VERSION,
+    )
+
+
+def _outcome(
+    update: FeatureUpdate, problem: OperatingError | None, is_refused: bool
+) -> FeatureOutcome:
+    if problem is not None:
+        return FeatureOutcome(
+            name=update.name, error_code=problem.code, error_message=problem.message
+        )
+    if is_refused:
+        return FeatureOutcome(
+            name=update.name,
+            error_code=ErrorCode.FEATURE_UPDATE_FAILED,
+            error_message="Another update of the same request was refused, so none was made.",
+        )
+    return FeatureOutcome(name=update.name)
