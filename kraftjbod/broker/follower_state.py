@@ -25,6 +25,7 @@ class FollowerState:
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
         "log_end_offset",
+        "sent_from",
     )
 
     def __init__(self, broker_id: BrokerId, last_caught_up_ms: int) -> None:
@@ -35,6 +36,8 @@ class FollowerState:
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = 0
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+        #: The offset from which it was last sent records.
+        self.sent_from = UNKNOWN_OFFSET
 
     def __repr__(self) -> str:
         return (

@@ -124,7 +124,7 @@ class Partition:
 
     Offsets: ``high_watermark`` (also the last stable offset: there are no transactions),
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
-    ``follower_fetched(...)`` for each fetch of a follower,
+    ``follower_fetched(...)`` for each fetch of a follower, ``is_sent_again(...)`` for its answer,
     ``fetched_from_leader(...)`` on a follower, ``truncated(end)``;
     ``acks_state(required_offset)`` for a produce that waits.
     Those that return ``bool`` return whether the high watermark grew.
@@ -379,6 +379,17 @@ class Partition:
             follower.broker_epoch = broker_epoch
         follower.fetched(fetch_offset, self.log_end_offset, now_ms)
         return fetch_offset > self.high_watermark and self._advance()
+
+    def is_sent_again(self, broker_id: BrokerId, fetch_offset: int) -> bool:
+        """Records from ``fetch_offset`` on go to a follower; whether it got them last time too.
+
+        If so it could not use them, or the answer was lost.
+        """
+        follower = self._followers.get(broker_id)
+        if follower is None:
+            return False
+        before, follower.sent_from = follower.sent_from, fetch_offset
+        return before == fetch_offset
 
     def fetched_from_leader(self, *, leader_high_watermark: int, log_end_offset: int) -> bool:
         """On a follower, after a fetch's records are in the local log."""

@@ -1,6 +1,8 @@
 """Reading as the leader: fetches of consumers and followers, offsets by time, ends of epochs.
 
 * What is in the page cache is read on the loop; only what is not goes to the directory's thread.
+* What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
+  that asks again for what it was sent could not use it: that is read anew and checked.
 * Consumers see what is committed, followers see everything.
 * A follower's fetch also says how far the follower is, which may commit records.
 """
@@ -14,6 +16,7 @@ from kraftjbod.broker.fetch_sessions import NO_EPOCH, FetchFrom
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.partition import Partition
 from kraftjbod.core.errors import (
+    CorruptRecordError,
     ErrorCode,
     OffsetOutOfRangeError,
     OperatingError,
@@ -63,11 +66,14 @@ class ReplicaReads:
         replicas: HostedReplicas,
         clock: Clock,
         follower_caught_up: Callable[[HostedReplica, BrokerId], None],
+        damage_met: Callable[[HostedReplica], None],
     ) -> None:
         self._replicas = replicas
         self._clock = clock
         #: Told of fetches of followers that are not in the ISR.
         self._follower_caught_up = follower_caught_up
+        #: Told whenever a read comes upon damage of a log that is led here.
+        self._damage_met = damage_met
 
     # --- fetch -----------------------------------------------------------------------------------
 
@@ -80,7 +86,9 @@ class ReplicaReads:
         try:
             return self._read(wanted, min_one_batch, is_first_look)
         except OffsetOutOfRangeError as e:
-            return self._out_of_range(wanted, e)
+            return self._with_range(wanted, e)
+        except CorruptRecordError as e:
+            return self._damaged(wanted, e)
         except OperatingError as e:
             return FetchedData(e.code)
 
@@ -88,16 +96,20 @@ class ReplicaReads:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
         try:
             partition, handle = self._leader(wanted.topic_partition, wanted.current_leader_epoch)
-            result = await handle.read(
+            result = await handle.read_checked(
                 wanted.fetch_offset,
                 wanted.max_bytes,
                 self._end_for(wanted, partition),
                 min_one_batch,
             )
         except OffsetOutOfRangeError as e:
-            return self._out_of_range(wanted, e)
+            return self._with_range(wanted, e)
+        except CorruptRecordError as e:
+            return self._damaged(wanted, e)
         except OperatingError as e:
             return FetchedData(e.code)
+        if handle.damaged_from is not None:
+            self._meet_damage(wanted.topic_partition)
         return FetchedData(
             records=result.records,
             high_watermark=partition.high_watermark,
@@ -126,7 +138,12 @@ class ReplicaReads:
                 log_start_offset=handle.log_start_offset,
                 is_left_out=wanted.fetch_offset < end,
             )
-        result = handle.read_cached(wanted.fetch_offset, wanted.max_bytes, end, min_one_batch)
+        result = None
+        is_again = wanted.replica_id >= 0 and partition.is_sent_again(
+            wanted.replica_id, wanted.fetch_offset
+        )
+        if not (is_again and is_first_look):
+            result = handle.read_cached(wanted.fetch_offset, wanted.max_bytes, end, min_one_batch)
         return FetchedData(
             records=b"" if result is None else result.records,
             high_watermark=partition.high_watermark,
@@ -151,8 +168,17 @@ class ReplicaReads:
     def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
         return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
 
-    def _out_of_range(self, wanted: FetchFrom, error: OffsetOutOfRangeError) -> FetchedData:
-        """A follower needs to know the leader's range to start anew."""
+    def _damaged(self, wanted: FetchFrom, error: CorruptRecordError) -> FetchedData:
+        self._meet_damage(wanted.topic_partition)
+        return self._with_range(wanted, error)
+
+    def _meet_damage(self, topic_partition: TopicPartition) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is not None:
+            self._damage_met(replica)
+
+    def _with_range(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
+        """An error with the leader's range: a follower needs to know it to start anew."""
         replica = self._replicas.get(wanted.topic_partition)
         if replica is None or replica.partition is None or replica.handle is None:
             return FetchedData(error.code)

@@ -1,4 +1,4 @@
-"""Bytes of one log go bad: the index is made anew, damage is told and read around, the dir lives."""
+"""Bytes of one log go bad: indexes are made anew, damage is told and read around."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, prod
 from tests.unit.broker.scripted_controller import RealClock
 
 caught_up: list[BrokerId] = []
+met: list[HostedReplica] = []
 
 
 def reads_of(rig: BrokerRig) -> ReplicaReads:
@@ -19,7 +20,13 @@ def reads_of(rig: BrokerRig) -> ReplicaReads:
         caught_up.append(follower)
 
     caught_up.clear()
-    return ReplicaReads(replicas=rig.parts.hosted, clock=RealClock(), follower_caught_up=note)
+    met.clear()
+    return ReplicaReads(
+        replicas=rig.parts.hosted,
+        clock=RealClock(),
+        follower_caught_up=note,
+        damage_met=met.append,
+    )
 
 
 async def test_consumers_see_what_is_committed_and_followers_everything():
@@ -65,3 +72,42 @@ async def test_a_follower_outside_of_the_isr_is_told_of_and_a_stranger_is_refuse
         stranger = wanted._replace(replica_id=BrokerId(9))
         refused = reads.read(stranger, min_one_batch=True, is_first_look=True)
         assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rig.ask(produce(batch(2), acks=1), 9)
+        reads = reads_of(rig)
+        wanted = FetchFrom(TP, 0, 1000, replica_id=BrokerId(2))
+        looks = [
+            reads.read(wanted, min_one_batch=True, is_first_look=is_first).is_in_memory
+            for is_first in (True, False, True)
+        ]
+        assert looks == [True, True, False]
+        # Somebody else, or from somewhere else, is no sign of anything.
+        consumer = wanted._replace(replica_id=BrokerId(-1))
+        for again in (consumer, consumer):
+            assert reads.read(again, min_one_batch=True, is_first_look=True).is_in_memory
+
+
+async def test_damage_is_told_with_the_range_of_the_log_and_met_once_per_read():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        for _ in range(2):
+            await rig.ask(produce(batch(2)), 9)
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        file = handle.view.segments[0].open()
+        file.write_at(file.size() - 1, [b"!"])
+        reads = reads_of(rig)
+        sound = await reads.read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
+        assert (sound.code, len(sound.records)) == (ErrorCode.NONE, len(batch(2)))
+        assert len(met) == 1
+        for damaged in (
+            await reads.read_from_disk(FetchFrom(TP, 2, 1000), min_one_batch=True),
+            reads.read(FetchFrom(TP, 3, 1000), min_one_batch=True, is_first_look=True),
+        ):
+            assert damaged.code is ErrorCode.CORRUPT_MESSAGE
+            assert (damaged.log_start_offset, damaged.high_watermark) == (0, 4)
+        assert len(met) == 3

@@ -1,0 +1,170 @@
+"""A broker with an offline directory: what is in the others goes on as if nothing were.
+
+Kafka's old defects in this area, each with the tickets that told of it.
+"""
+
+from __future__ import annotations
+
+from errno import EIO, ESTALE
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.protocol.kafka_codec import message
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import until
+from tests.unit.broker.scripted_controller import RealClock
+
+OTHER = TP._replace(partition=1)
+
+
+async def two_replicas(rig: BrokerRig) -> None:
+    """Partition 0 in the first directory, partition 1 in the second, three records in each."""
+    await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+    for tp in (TP, OTHER):
+        assert only(await rig.ask(produce(batch(3), tp=tp), 9)).error_code == 0
+
+
+def fetch_both() -> object:
+    kind = message("FetchRequest")
+    return kind(
+        topics=[
+            kind.FetchTopic(
+                topic=TOPIC,
+                partitions=[
+                    kind.FetchPartition(partition=i, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for i in (0, 1)
+                ],
+            )
+        ]
+    )
+
+
+async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
+    """KAFKA-6697: one bad directory kept a broker from starting."""
+    sick = FaultVfs(MemVfs())
+    good = MemVfs()
+    async with brokers(1, sick, good) as (rig,):
+        await two_replicas(rig)
+    sick.inject(Fault(kinds=frozenset({"list_dir"}), path="/d1"))
+    with capture_logs() as told:
+        async with brokers(1, sick, good, opens=False) as (rig,):
+            assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+            rig.replay(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+            dead = only(await rig.ask(fetch(0), 12))
+            assert dead.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            alive = only(await rig.ask(fetch(0, tp=OTHER), 12))
+            assert (alive.error_code, len(alive.records)) == (0, len(batch(3)))
+            assert rig.logs.get(TP) is None
+    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    assert offline["operation"] == "load"
+
+
+async def test_high_watermarks_are_checkpointed_beside_an_offline_directory():
+    """One dead directory may not cost the others their checkpoint."""
+    sick = FaultVfs(MemVfs())
+    good = MemVfs()
+    async with brokers(1, sick, good) as (rig,):
+        await two_replicas(rig)
+        sick.inject(Fault(kinds=frozenset({"write_at"})))
+        rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+        for _ in range(2):
+            # The first round finds out, the second is the one that has to pass it over.
+            await rig.parts.replicas.checkpoint_high_watermarks()
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+        text = good.read_if_exists("/d2/replication-offset-checkpoint")
+        assert text is not None
+        assert b"t 1 3" in text
+        await until(lambda: rig.logs.get(TP) is None)
+        await rig.parts.replicas.checkpoint_high_watermarks()
+
+
+async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only():
+    """KAFKA-6027: it is a storage error, not a bug that ends the request."""
+    async with brokers() as (rig,):
+        await two_replicas(rig)
+        rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+        rig.dirs[0].go_offline("test")
+        await until(lambda: rig.logs.get(TP) is None)
+        response = await rig.ask(fetch_both(), 12)
+        (topic_part,) = response.responses
+        codes = {part.partition_index: part.error_code for part in topic_part.partitions}
+        assert codes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.NONE}
+        assert len(topic_part.partitions[1].records) == len(batch(3))
+
+
+@pytest.mark.parametrize("errno", [EIO, ESTALE])
+@pytest.mark.parametrize("kind", ["read_cached_at", "read_at"])
+async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offline(
+    kind: str, errno: int
+):
+    """KAFKA-16304: errors of a dying disk during sends looked like clients that went away."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        await two_replicas(rig)
+        if kind == "read_at":
+            rig.dirs[0]._cached_reads = False
+        sick.inject(Fault(errno=errno, kinds=frozenset({kind}), path="*.log"))
+        with capture_logs() as told:
+            response = await rig.ask(fetch_both(), 12)
+        (topic_part,) = response.responses
+        codes = {part.partition_index: part.error_code for part in topic_part.partitions}
+        assert codes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.NONE}
+        (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+        assert (offline["operation"], offline["replica"]) == ("read", str(TP))
+        assert await rig.failures.take() is rig.dirs[0]
+
+
+async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching():
+    """KAFKA-5864: the loop that fetches does not die of one replica's directory."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        in_both = [
+            partition(i, replicas=(2, 1), leader=2, directories=[dir_of(2, 1), dir_of(1, i + 1)])
+            for i in (0, 1)
+        ]
+        for rig in rigs:
+            rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+            await rig.follow(topic(), *in_both)
+        sick.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
+        await rigs[1].ask(produce(batch(), acks=1), 9)
+        await until(lambda: not rigs[0].dirs[0].is_online)
+        written = only(await rigs[1].ask(produce(batch(), tp=OTHER, timeout_ms=20_000), 9))
+        assert written.error_code == 0
+        replica = rigs[0].parts.hosted.get(TopicPartition(TOPIC, 0))
+        assert replica is not None
+        await until(lambda: replica.is_offline)
+        assert rigs[0].broker_id == BrokerId(1)
+
+
+async def test_a_leader_whose_directory_died_shrinks_no_in_sync_set():
+    """KAFKA-7837: between the failure and the controller's word it is nobody's leader any more."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        assert replica.partition is not None
+        assert only(await rig.ask(produce(batch(), acks=1), 9)).error_code == 0
+        much_later_ms = RealClock().now_ms() + 1_000_000
+        assert replica.partition.isr_shrink_candidates(much_later_ms) == (2,)
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert replica.partition.isr_shrink_candidates(much_later_ms) == ()
