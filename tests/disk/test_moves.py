@@ -69,7 +69,7 @@ class Node:
         assert handle is not None
         return handle
 
-    async def copy(self, after_step: Callable[[int], object] = bool) -> None:
+    async def copy(self, after_step: Callable[[int], None] = lambda steps: None) -> None:
         """Copy until caught up; ``after_step`` hears how many steps were done."""
         future = await self.manager.create_future(TP, self.target, MOVE)
         steps = 0
@@ -141,7 +141,7 @@ async def test_a_target_that_dies_leaves_the_source_in_service(kind: Kind) -> No
     async with node("ext4", kind) as moving:
         before = await content(moving.handle)
         with pytest.raises(KafkaStorageError) as failed:
-            await moving.copy(lambda steps: steps == 3 and moving.disks[1].shut_down())
+            await moving.copy(_at_step_3(moving.disks[1].shut_down))
         assert failed.value.directory_id == moving.target.directory_id
         assert (moving.source.is_online, moving.target.is_online) == (True, False)
         await moving.append(0)
@@ -162,14 +162,17 @@ async def test_a_target_that_is_too_small_leaves_the_source_in_service() -> None
 async def test_a_source_that_dies_leaves_the_target_in_service(kind: Kind) -> None:
     """What was copied stays where it is; nobody takes it for the replica."""
     async with node(kind, "ext4") as moving:
-
-        def die(steps: int) -> None:
-            if steps == 3:
-                moving.disks[0].shut_down()
-
         with pytest.raises(KafkaStorageError) as failed:
-            await moving.copy(die)
+            await moving.copy(_at_step_3(moving.disks[0].shut_down))
         assert failed.value.directory_id == moving.source.directory_id
         assert (moving.source.is_online, moving.target.is_online) == (False, True)
         names = [e.name for e in RealVfs().list_dir(moving.target.path) if e.is_dir]
         assert names == [f"{TP}.{MOVE.hex()}-future"]
+
+
+def _at_step_3(what: Callable[[], None]) -> Callable[[int], None]:
+    def after_step(steps: int) -> None:
+        if steps == 3:
+            what()
+
+    return after_step
