@@ -309,7 +309,8 @@ class LogSegment:
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> list[Damage]:
         """Indexes of all that is sound; readers go on by the old ones until these are complete."""
-        fresh, index, damages = self._blank(), OffsetIndex(self.base_offset), []
+        fresh, index = self._blank(), OffsetIndex(self.base_offset)
+        damages: list[Damage] = []
         for found in self._around_damage(
             check_crc_of_each=check_crc_of_each, end_offset=end_offset, on_progress=on_progress
         ):

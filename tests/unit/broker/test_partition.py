@@ -136,6 +136,15 @@ def test_a_change_within_the_epoch_keeps_the_role_and_the_followers() -> None:
     assert p.is_under_replicated
 
 
+def test_a_follower_that_is_sent_the_same_again_is_noticed_once_per_answer() -> None:
+    p = leader()
+    assert [p.is_sent_again(TWO, offset) for offset in (5, 5, 9, 5)] == [False, True, False, False]
+    assert not any(p.is_sent_again(broker_id, 5) for broker_id in (THREE, ME, ME))
+    # Another epoch knows nothing of it.
+    p.apply(state(epoch=6, partition_epoch=11), log_end_offset=100, now_ms=0)
+    assert not p.is_sent_again(TWO, 5)
+
+
 def test_older_metadata_is_ignored() -> None:
     p = leader()
     old = state(leader=2, epoch=4, partition_epoch=9)

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from kraftjbod.core.errors import (
     RETRIABLE_CODES,
+    CorruptRecordError,
     ErrorCode,
     InvalidTransition,
     KafkaStorageError,
@@ -27,6 +28,16 @@ def test_a_dead_directory_makes_clients_refresh() -> None:
     error = KafkaStorageError("dir is offline", directory_id=b"d" * 16)
     assert error.retriable
     assert error.directory_id == b"d" * 16
+
+
+def test_every_failure_of_a_disk_is_one_code_on_the_wire_and_tells_more_inside() -> None:
+    """KIP-18: the exception carries what its handler needs to know."""
+    for kind in KafkaStorageError.__subclasses__():
+        error = kind("m", directory_id=b"d" * 16, path="/d", replica="t-0", operation="append")
+        assert (error.code, error.retriable) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
+        assert (error.path, error.replica, error.operation) == ("/d", "t-0", "append")
+    assert CorruptRecordError("m").offset is None
+    assert CorruptRecordError("m", offset=3).code is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_codes_that_a_retry_cannot_mend_are_not_retriable() -> None:

@@ -6,7 +6,17 @@ import errno
 
 import pytest
 
-from kraftjbod.storage.log_dir_policy import DirCandidate, OpKind, Verdict, choose_dir, judge
+from kraftjbod.core.errors import KafkaStorageError, LogFlushError, LogIndexError
+from kraftjbod.storage.log_dir_policy import (
+    DirCandidate,
+    FailsAs,
+    OpKind,
+    Verdict,
+    choose_dir,
+    error_class,
+    judge,
+    kind_of_failure,
+)
 from tests.faults.rig import directory_id
 
 
@@ -55,3 +65,20 @@ def test_fewest_replicas_break_a_tie():
 
 def test_no_dir_no_choice():
     assert choose_dir([]) is None
+
+
+def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family():
+    classes = {kind: error_class(kind) for kind in OpKind}
+    assert all(issubclass(found, KafkaStorageError) for found in classes.values())
+    # What is about the directory as a whole has no child of its own.
+    general = {kind for kind, found in classes.items() if found is KafkaStorageError}
+    assert general == {OpKind.START, OpKind.PROBE}
+    assert classes[OpKind.FLUSH] is LogFlushError
+    assert classes[OpKind.INDEX] is LogIndexError
+
+
+def test_the_innermost_part_says_what_failed():
+    with pytest.raises(OSError) as caught, FailsAs(OpKind.FLUSH), FailsAs(OpKind.INDEX):
+        raise OSError(errno.EIO, "told to")
+    assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.INDEX
+    assert kind_of_failure(OSError(errno.EIO, "elsewhere"), OpKind.APPEND) is OpKind.APPEND

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import OffsetOutOfRangeError
+from kraftjbod.core.errors import CorruptRecordError, OffsetOutOfRangeError
+from kraftjbod.storage.batch_walk import Damage
 from kraftjbod.storage.log_loader import create_log
 from kraftjbod.storage.log_view import LogView, read_view
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
@@ -57,3 +58,21 @@ def test_limits():
 def test_outside_is_refused():
     with pytest.raises(OffsetOutOfRangeError):
         offsets(make(), 9)
+
+
+def test_known_damage_is_left_out_and_what_lies_around_it_is_read():
+    view = make()
+    position = view.segments[0].size_bytes // 2
+    view = view._replace(damages=(Damage(1, 2, position), Damage(4, 6, 0)))
+    assert [offsets(view, o) for o in (0, 2, 3, 6)] == [[0], [2, 3], [3], [6, 7]]
+    for offset, begin in ((1, 1), (4, 4), (5, 4)):
+        with pytest.raises(CorruptRecordError) as caught:
+            offsets(view, offset)
+        assert caught.value.offset == begin
+    assert [view.damage_from(o) for o in (0, 1, 2, 5, 6)] == [
+        view.damages[0],
+        view.damages[0],
+        view.damages[1],
+        view.damages[1],
+        None,
+    ]

@@ -27,6 +27,16 @@ def test_positions():
     assert [index.position_at_most(p) for p in (0, 999, 1000, 9999)] == [0, 0, 1000, 3000]
 
 
+def test_positions_behind():
+    index = make()
+    assert [list(index.positions_behind(p)) for p in (0, 1000, 2999, 3000)] == [
+        [1000, 2000, 3000],
+        [2000, 3000],
+        [3000],
+        [],
+    ]
+
+
 def test_offset_index_bytes_are_kafkas():
     data = make().to_bytes()
     assert data == struct.pack(">6i", 10, 1000, 20, 2000, 30, 3000)
