@@ -38,12 +38,22 @@ class LoadProgress(NamedTuple):
     scanned_bytes: int
 
 
+class OpenedReplica(NamedTuple):
+    """A replica that was loaded, and what :class:`LoadedLog` says of it."""
+
+    handle: LogHandle
+    scanned_bytes: int
+    was_future: bool
+
+
 class LoadedDir(NamedTuple):
     """What a dir holds."""
 
     log_dir: LogDir
     offsets: DirOffsets
     handles: list[LogHandle]
+    #: Those of the handles that became replicas by a move, and were not loaded since.
+    moved_here: list[LogHandle]
     futures: list[FutureReplica]
     #: Future copies that do not say what they are.
     broken_futures: list[ReplicaDir]
@@ -81,7 +91,7 @@ class DirLoading:
             self._log.warning(
                 "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
             )
-        loaded = LoadedDir(log_dir, offsets, [], [], [], [])
+        loaded = LoadedDir(log_dir, offsets, [], [], [], [], [])
         current = []
         for replica in listing.replicas:
             if replica.kind is ReplicaDirKind.DELETE:
@@ -101,7 +111,7 @@ class DirLoading:
         """Load one replica; how many bytes had to be scanned."""
         log_dir = loaded.log_dir
         try:
-            handle, scanned_bytes = await self.open_replica(
+            opened = await self.open_replica(
                 log_dir,
                 f"{log_dir.path}/{tp}",
                 tp,
@@ -115,8 +125,10 @@ class DirLoading:
             source = f"{log_dir.path}/{tp}"
             await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
             return 0
-        loaded.handles.append(handle)
-        return scanned_bytes
+        loaded.handles.append(opened.handle)
+        if opened.was_future:
+            loaded.moved_here.append(opened.handle)
+        return opened.scanned_bytes
 
     async def open_replica(
         self,
@@ -126,8 +138,8 @@ class DirLoading:
         offsets: DirOffsets,
         *,
         was_clean: bool,
-    ) -> tuple[LogHandle, int]:
-        """A replica that lies in ``directory``; recovered, and how many bytes were scanned.
+    ) -> OpenedReplica:
+        """The replica that lies in ``directory``, recovered.
 
         :raises CorruptCheckpointError: if it does not say whose records it holds.
         :raises KafkaStorageError: if the dir goes offline meanwhile.
@@ -156,7 +168,7 @@ class DirLoading:
             checkpointed_high_watermark=offsets.high_watermarks.get(tp, 0),
             checkpointed_recovery_point=recovery_point,
         )
-        return handle, found.scanned_bytes
+        return OpenedReplica(handle, found.scanned_bytes, found.was_future)
 
     async def _list_future(self, loaded: LoadedDir, found: ReplicaDir) -> None:
         log_dir, tp = loaded.log_dir, found.topic_partition

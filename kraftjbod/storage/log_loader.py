@@ -25,6 +25,7 @@ from kraftjbod.storage.checkpoints import (
 )
 from kraftjbod.storage.dir_names import (
     CLUSTER_METADATA_DIR,
+    FUTURE_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LEFTOVER_SUFFIXES,
@@ -60,11 +61,15 @@ class DirListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """``cut_bytes`` were dropped because they were not sound or not reachable."""
+    """``cut_bytes`` were dropped because they were not sound or not reachable.
+
+    ``was_future``: it became the replica by a move, and was not loaded since.
+    """
 
     log: UnifiedLog
     scanned_bytes: int
     cut_bytes: int
+    was_future: bool
 
 
 def list_log_dir(vfs: Vfs, path: str) -> DirListing:
@@ -136,6 +141,7 @@ class LogLoader:
         self._epochs: EpochEntries = ()
         self._scanned_bytes = 0
         self._cut_bytes = 0
+        self._was_future = False
 
     def load(self) -> LoadedLog:
         """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
@@ -150,7 +156,12 @@ class LogLoader:
             content=self._content(segments),
             producer_expiration_ms=self._producer_expiration_ms,
         )
-        return LoadedLog(log=log, scanned_bytes=self._scanned_bytes, cut_bytes=self._cut_bytes)
+        return LoadedLog(
+            log=log,
+            scanned_bytes=self._scanned_bytes,
+            cut_bytes=self._cut_bytes,
+            was_future=self._was_future,
+        )
 
     def _content(self, segments: list[LogSegment]) -> LogContent:
         if not segments:
@@ -205,6 +216,7 @@ class LogLoader:
             if entry.name.endswith(LEFTOVER_SUFFIXES):
                 self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
                 continue
+            self._was_future |= entry.name == FUTURE_CHECKPOINT
             parsed = parse_offset_file(entry.name)
             if parsed is None:
                 continue

@@ -121,6 +121,7 @@ class LogManager:
             swap=self._swap,
             loading=self._loading,
             purge_later=self._purge_later,
+            resolve=self.resolve,
         )
 
     # -- what there is ----------------------------------------------------------------------
@@ -161,6 +162,7 @@ class LogManager:
         for dir_content in loaded:
             for handle in dir_content.handles:
                 self._book.take_in(handle)
+        await self._recovery.settle(loaded)
         for tp, copies in self._book.held_aside.items():
             copies.sort(key=lambda copy: copy.log_dir.path)
             self._log.warning(
@@ -168,7 +170,6 @@ class LogManager:
                 partition=str(tp),
                 log_dirs=[copy.log_dir.path for copy in copies],
             )
-        await self._recovery.settle(loaded)
 
     async def _load_dir(
         self, log_dir: LogDir, report: Callable[[LoadProgress], None]

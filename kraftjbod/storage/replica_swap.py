@@ -148,7 +148,7 @@ class ReplicaSwap:
         directory = await future.leave_as_current(stray, only_claimed=is_whole)
         points = {tp: future.claimed_end_offset} if is_whole else {}
         offsets = DirOffsets(points, {tp: future.claimed_start_offset}, {tp: high_watermark})
-        handle, _ = await self._loading.open_replica(
+        handle, *_ = await self._loading.open_replica(
             target, directory, tp, offsets, was_clean=is_whole
         )
         if not target.is_online:

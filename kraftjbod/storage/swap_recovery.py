@@ -7,6 +7,8 @@ Once all dirs are loaded there is one rule per case:
   two renames of a swap. The future copy becomes the replica if it holds all that the other one
   holds; else the other one gets its name back, and the move goes on. A shorter copy never
   replaces a longer one.
+* Two current copies, one of them by a move: the swap was undone while the other disk failed. The
+  longer one stays, and of equals the one that was there first.
 * A future copy alone: it stays, and whoever knows the metadata decides.
 * A ``-delete`` copy of a partition without a current one: it is an :class:`Orphan`, and stays
   until whoever knows the metadata wants it back, or not.
@@ -16,7 +18,7 @@ Once all dirs are loaded there is one rule per case:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from kraftjbod.core.errors import KafkaStorageError
@@ -24,7 +26,13 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_partition_metadata
 from kraftjbod.storage.dir_loading import DirLoading, LoadedDir
-from kraftjbod.storage.dir_names import PARTITION_METADATA, ReplicaDir, ReplicaDirKind
+from kraftjbod.storage.dir_names import (
+    FUTURE_CHECKPOINT,
+    PARTITION_METADATA,
+    ReplicaDir,
+    ReplicaDirKind,
+)
+from kraftjbod.storage.future_copy import agreed_before
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
@@ -53,24 +61,27 @@ class SwapRecovery:
         swap: ReplicaSwap,
         loading: DirLoading,
         purge_later: PurgeLater,
+        resolve: Callable[[TopicPartition, LogHandle], Awaitable[None]],
     ) -> None:
         self._book = book
         self._swap = swap
         self._loading = loading
         self._purge_later = purge_later
+        self._resolve = resolve
         self._log = get_logger()
         self._offsets: dict[LogDir, DirOffsets] = {}
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
         """Bring the book in order. Dirs that fail meanwhile are OFFLINE, and the rest goes on."""
+        self._offsets = {found.log_dir: found.offsets for found in loaded}
+        await self._settle_duplicates([h for found in loaded for h in found.moved_here])
         futures: defaultdict[TopicPartition, list[FutureReplica]] = defaultdict(list)
         for found in loaded:
             for future in found.futures:
                 futures[future.topic_partition].append(future)
             for broken in found.broken_futures:
                 await self._remove_broken(found.log_dir, broken)
-        self._offsets = {found.log_dir: found.offsets for found in loaded}
         for tp, copies in futures.items():
             best = await self._best_of(copies)
             replaced = self._replaced_by(best, loaded)
@@ -81,13 +92,23 @@ class SwapRecovery:
             for doomed in found.deleted:
                 await self._sort_out(found.log_dir, doomed)
 
+    async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
+        for tp, copies in list(self._book.held_aside.items()):
+            if (winner := _stayed(copies, moved_here)) is not None:
+                await self._resolve(tp, winner)
+                where = winner.log_dir.path
+                self._log.warning("undone_swap_settled", partition=str(tp), log_dir=where)
+        for handle in moved_here:
+            if self._book.handles.get(handle.topic_partition) is handle:
+                await self._forget_move(handle)
+
     async def restore(self, orphan: Orphan) -> LogHandle:
         """As :meth:`LogManager.restore_deleted`."""
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._book.has_current(tp), tp
         plain = f"{log_dir.path}/{tp}"
         offsets = self._offsets[log_dir]
-        handle, _ = await self._loading.open_replica(
+        handle, *_ = await self._loading.open_replica(
             log_dir, orphan.directory, tp, offsets, was_clean=False
         )
         await handle.come_back(plain)
@@ -185,7 +206,7 @@ class SwapRecovery:
         """One of the two becomes the replica: the one that lacks nothing of the other."""
         tp, log_dir = future.topic_partition, found.log_dir
         try:
-            replaced, _ = await self._loading.open_replica(
+            replaced, *_ = await self._loading.open_replica(
                 log_dir, f"{log_dir.path}/{doomed.name}", tp, found.offsets, was_clean=False
             )
             won = future.replaces(replaced.view) and await self._promoted(future)
@@ -211,6 +232,14 @@ class SwapRecovery:
             return False
         return True
 
+    async def _forget_move(self, handle: LogHandle) -> None:
+        """It has been loaded as the replica, and is one like any other from now on."""
+        path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
+        try:
+            await handle.log_dir.run(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
+        except KafkaStorageError as e:
+            self._log.info("move_not_forgotten", path=path, reason=e.message)
+
     # -- what is to be removed --------------------------------------------------------------
 
     async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
@@ -231,3 +260,16 @@ class SwapRecovery:
         except (KafkaStorageError, CorruptCheckpointError) as e:
             self._log.info("deleted_replica_not_known", path=path, reason=str(e))
             return None
+
+
+def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:
+    """Which of two copies is the replica; None if it is not for us to say."""
+    stayed = [copy for copy in copies if copy not in moved_here]
+    moved = [copy for copy in copies if copy in moved_here]
+    if len(stayed) != 1 or len(moved) != 1:
+        return None
+    a, b = stayed[0].view, moved[0].view
+    parted = agreed_before(a.epochs, b.epochs, max(a.log_start_offset, b.log_start_offset))
+    if parted is not None and parted < min(a.log_end_offset, b.log_end_offset):
+        return stayed[0]
+    return moved[0] if b.log_end_offset > a.log_end_offset else stayed[0]

@@ -1,0 +1,184 @@
+"""A replica that moves between two disks while it is written to, and what must be true after."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.ids import Uuid
+from kraftjbod.protocol.record_batch import stamp
+from kraftjbod.storage.log_dir import LogDirFailureChannel
+from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.mover_pool import MoverPool
+from kraftjbod.storage.vfs import Vfs
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    batch,
+    directory_id,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+MOVE = Uuid(bytes(range(16, 32)))
+
+
+@dataclass
+class Written:
+    """What a story wrote, as batches by base offset, and what of it is certain."""
+
+    #: Every batch ever acknowledged at an offset; truncation lets an offset have several.
+    batches: dict[int, list[bytes]] = field(default_factory=dict)
+    #: What must be there after a power cut.
+    certain_end: int = 0
+    #: What must be there if the machine goes on.
+    acked_end: int = 0
+    is_created: bool = False
+
+    def copy(self) -> Written:
+        batches = {offset: list(found) for offset, found in self.batches.items()}
+        return Written(batches, self.certain_end, self.acked_end, self.is_created)
+
+
+def two_disks() -> tuple[MemVfs, MemVfs]:
+    disks = (MemVfs(), MemVfs())
+    for i, disk in enumerate(disks, 1):
+        format_dir(disk, f"/d{i}", i)
+        disk.sync_dir(f"/d{i}")
+    return disks
+
+
+def node_on(*vfss: Vfs, channel: LogDirFailureChannel | None = None) -> LogManager:
+    dirs = [open_dir(vfs, f"/d{i}", i, channel=channel) for i, vfs in enumerate(vfss, 1)]
+    return manager_of(dirs, CONFIG)
+
+
+async def append(handle: LogHandle, written: Written, rng: random.Random, epoch: int) -> None:
+    data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
+    done = handle.append_as_leader(data, headers_of(data), epoch)
+    # Known before it is done: the write itself may be what survives.
+    stored = bytearray(data)
+    stamp(stored, 0, base_offset=handle.log_end_offset, leader_epoch=epoch)
+    written.batches.setdefault(handle.log_end_offset, []).append(bytes(stored))
+    await done
+    written.acked_end = handle.log_end_offset
+
+
+async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
+    """Append, copy, roll, flush, truncate, take the replica's place, append, stop."""
+    handle = await manager.create(TP, TOPIC_ID, directory_id(1))
+    written.is_created = True
+    for _ in range(6):
+        await append(handle, written, rng, 0)
+    future = await manager.create_future(TP, manager.dirs()[1], MOVE)
+    pool, epoch = MoverPool(threads=1, clock=ManualClock()), 0
+    async with pool.lane() as lane:
+        for step in range(14):
+            for _ in range(rng.randint(0, 2)):
+                await append(handle, written, rng, epoch)
+            if rng.random() < 0.8:
+                await future.catch_up(handle, lane, rng.randint(100, 900))
+            if rng.random() < 0.3:
+                await future.sync()
+            if step % 5 == 2:
+                await handle.flush()
+                written.certain_end = handle.recovery_point
+                await manager.checkpoint_recovery_points()
+            if step in (4, 7, 10):
+                await truncate(handle, written, rng.randint(2, 9))
+                epoch += 1
+        moved = await manager.promote_future(TP, lane)
+    written.certain_end = moved.log_end_offset
+    for _ in range(4):
+        await append(moved, written, rng, epoch)
+    await manager.close(1)
+    written.certain_end = moved.log_end_offset
+    pool.close()
+
+
+async def truncate(handle: LogHandle, written: Written, by: int) -> None:
+    offset = handle.log_end_offset - by
+    # The batch that holds this offset goes as a whole, and batches have up to 3 records.
+    certain_end = written.certain_end
+    written.certain_end = max(0, min(certain_end, offset - 2))
+    written.acked_end = max(0, offset - 2)
+    await handle.truncate_to(offset)
+    written.certain_end = min(certain_end, handle.log_end_offset)
+    written.acked_end = handle.log_end_offset
+
+
+async def check_content(handle: LogHandle, written: Written) -> None:
+    offset = handle.log_start_offset
+    while offset < handle.log_end_offset:
+        records = (await handle.read(offset, 1 << 20, NO_LIMIT, True)).records
+        assert records, offset
+        position = 0
+        for header in headers_of(records):
+            assert header.base_offset == offset
+            stored = bytes(records[position : position + header.size_bytes])
+            assert stored in written.batches[offset], offset
+            position += header.size_bytes
+            offset = header.next_offset
+    epochs = [entry.epoch for entry in handle.view.epochs]
+    assert epochs == sorted(epochs)
+
+
+async def check(disks: tuple[Vfs, Vfs], written: Written, *, at_least: int) -> str:
+    """Load what is there, twice: one current copy, nothing lost, and a move that goes on.
+
+    How it was found: where the replica was, and whether the move was to go on.
+    """
+    found = ""
+    for turn in range(2):
+        manager = node_on(*disks)
+        await manager.load()
+        assert all(log_dir.is_online for log_dir in manager.dirs())
+        assert not manager.duplicates
+        assert not manager.orphans
+        handle = manager.get(TP)
+        if handle is None:
+            assert at_least == 0
+            assert not manager.futures()
+            return "nothing yet"
+        assert handle.log_end_offset >= at_least
+        await check_content(handle, written)
+        if turn == 0:
+            found = f"{handle.log_dir.path}{' moving' if manager.futures() else ''}"
+            handle = await go_on(manager, handle, written)
+        await manager.close(2)
+    for disk, number in zip(disks, (1, 2), strict=True):
+        names = [entry.name for entry in disk.list_dir(f"/d{number}") if entry.is_dir]
+        assert not any(name.endswith("-future") for name in names), names
+    return found
+
+
+async def go_on(manager: LogManager, handle: LogHandle, written: Written) -> LogHandle:
+    """Write, end the move if there is one, and write again."""
+    rng, epoch = random.Random(1), handle.latest_epoch + 1
+    await append(handle, written, rng, epoch)
+    if (future := manager.future(TP)) is not None:
+        pool = MoverPool(threads=1, clock=ManualClock())
+        async with pool.lane() as lane:
+            while not (await future.catch_up(handle, lane, 500)).is_caught_up:
+                pass
+            moved = await manager.promote_future(TP, lane)
+        pool.close()
+        assert moved.log_end_offset == handle.log_end_offset
+        assert moved.view.epochs == handle.view.epochs
+        await check_content(moved, written)
+        handle = moved
+    await append(handle, written, rng, epoch)
+    return handle
+
+
+def watched(disks: tuple[MemVfs, MemVfs]) -> tuple[FaultVfs, FaultVfs]:
+    return FaultVfs(disks[0]), FaultVfs(disks[1])
