@@ -29,6 +29,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.lifecycle_state import BrokerState
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings, run_daemon
@@ -36,7 +37,7 @@ from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
-from kraftjbod.protocol.kafka_codec import Message, RequestHeader
+from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.dir_loading import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
@@ -85,7 +86,7 @@ class BrokerServer:
         await parts.loader.caught_up(await parts.lifecycle.registered())
         parts.replicas.apply_configs()
         await disks.logs.load(self._tell_progress)
-        await parts.replicas.resolve_duplicates()
+        await parts.leftovers.resolve()
         parts.publisher.open()
         self._tasks.start(disks.logs.run_background(), "log_manager")
         self._tasks.start(parts.isr.run(), "isr_manager")
@@ -120,6 +121,7 @@ class BrokerServer:
             host=endpoint.host,
             port=endpoint.port,
             handler=handle,
+            features=self._features,
             connection_limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
             session_limits=SessionLimits(
                 max_in_flight_requests=config.max_in_flight_requests_per_connection,
@@ -131,6 +133,13 @@ class BrokerServer:
         )
         await door.start()
         self._doors[endpoint.name] = door
+
+    def _features(self) -> ApiFeatures:
+        parts = self._parts
+        if parts is None or parts.cache.state.offset < 0:
+            return ApiFeatures(supported=SUPPORTED_FEATURES)
+        state = parts.cache.state
+        return ApiFeatures(SUPPORTED_FEATURES, finalized=state.features, epoch=state.offset)
 
     def _advertised(self) -> list[Endpoint]:
         """What clients are told, with the ports that the system chose."""
@@ -195,6 +204,7 @@ class BrokerServer:
             broker_epoch = parts.lifecycle.broker_epoch
             parts.fetchers.close()
             await parts.publisher.close()
+            await parts.moves.close()
             await parts.assignments.close()
             await parts.lifecycle.close()
         await self._tasks.close()

@@ -1,7 +1,7 @@
 """The door for Kafka clients and following brokers.
 
 Decodes requests, hands them to the one injected handler and encodes what it gives back.
-ApiVersions is answered here: it tells what the codec speaks and nothing about the cluster.
+ApiVersions is answered here: it tells what the codec speaks, and the features that it is handed.
 
 A handler maps every expected error to a response of its own.
 An exception that leaves it is a bug: ``request_handler_failed``, and that connection is closed.
@@ -16,6 +16,8 @@ from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
 from kraftjbod.protocol.kafka_codec import (
+    NO_FEATURES,
+    ApiFeatures,
     ApiKey,
     Message,
     RequestHeader,
@@ -49,11 +51,15 @@ def kafka_server(
     host: str,
     port: int,
     handler: Handler,
+    features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
 ) -> Listener:
-    """A listener, not started yet, that speaks Kafka's wire protocol on one port."""
+    """A listener, not started yet, that speaks Kafka's wire protocol on one port.
+
+    :param features: what ApiVersions says of them when it is asked.
+    """
 
     def make_session(connection: Connection) -> RequestSession:
         info = ConnectionInfo(peer=connection.peer)
@@ -62,7 +68,7 @@ def kafka_server(
             header, body = decode_request(request.frame)
             request.api = api_name(header.api_key)
             if body is None or header.api_key == ApiKey.API_VERSIONS:
-                return api_versions_response(header)
+                return api_versions_response(header, features())
             response = await handler(header, body, info)
             return None if response is None else encode_response(header, response)
 

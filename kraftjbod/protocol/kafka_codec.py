@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -100,6 +102,21 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 _MAY_LEAVE_BYTES: Final = frozenset({"MetadataRequest"})
 _MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
 _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
+
+
+class ApiFeatures(NamedTuple):
+    """What ApiVersions tells of features (KIP-584).
+
+    ``supported`` are the least and greatest level by feature that this broker knows;
+    ``finalized`` are the levels that the cluster agreed on, as of ``epoch``, -1 if not known.
+    """
+
+    supported: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    finalized: Mapping[str, int] = MappingProxyType({})
+    epoch: int = -1
+
+
+NO_FEATURES: Final = ApiFeatures()
 
 
 class RequestHeader(NamedTuple):
@@ -270,7 +287,9 @@ def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
     return _encode_frame(_RESPONSE_NAMES[header.api_key], header.api_version, head, body)
 
 
-def api_versions_response(header: RequestHeader) -> list[Buffer]:
+def api_versions_response(
+    header: RequestHeader, features: ApiFeatures = NO_FEATURES
+) -> list[Buffer]:
     """The frame that answers an ApiVersions request: what we serve.
 
     A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
@@ -285,6 +304,17 @@ def api_versions_response(header: RequestHeader) -> list[Buffer]:
         api_keys=[
             response.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
+        ],
+        supported_features=[
+            response.SupportedFeatureKey(name=name, min_version=least, max_version=greatest)
+            for name, (least, greatest) in features.supported.items()
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            response.FinalizedFeatureKey(
+                name=name, max_version_level=level, min_version_level=level
+            )
+            for name, level in features.finalized.items()
         ],
     )
     return encode_response(header._replace(api_version=version), body)

@@ -1,0 +1,187 @@
+"""``kraftjbod-features``: what the cluster agreed to understand, and how to raise or lower it.
+
+Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, also against a real
+Kafka, so releases of Kafka have names here that this software cannot run at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import UpgradeType, describe_features, update_features
+from kraftjbod.cli.command import connection_options, make_client, run
+from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.metadata_version import METADATA_VERSION
+
+_FIRST_LEVEL: Final = 7
+#: Kafka's releases that it can still be upgraded from: the first and the last "IV" of each.
+_IVS: Final[Mapping[str, tuple[int, int]]] = {
+    "3.3": (3, 3),
+    "3.4": (0, 0),
+    "3.5": (0, 2),
+    "3.6": (0, 2),
+    "3.7": (0, 4),
+    "3.8": (0, 0),
+    "3.9": (0, 0),
+    "4.0": (0, 3),
+    "4.1": (0, 1),
+    "4.2": (0, 1),
+    "4.3": (0, 0),
+    "4.4": (0, 2),
+}
+_RELEASES: Final = [
+    f"{release}-IV{iv}" for release, (first, last) in _IVS.items() for iv in range(first, last + 1)
+]
+LEVEL_OF_RELEASE: Final[Mapping[str, int]] = {
+    release: level for level, release in enumerate(_RELEASES, _FIRST_LEVEL)
+}
+_RELEASE_OF_LEVEL: Final = {level: release for release, level in LEVEL_OF_RELEASE.items()}
+_MAX_LEVEL: Final = 2**15 - 1
+
+
+class FeatureCommandError(KraftJbodError):
+    """The order makes no sense, or the cluster would not follow it."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.pass_context
+def main(context: click.Context, bootstrap_server: str, command_config: str | None) -> None:
+    """Describe and change the feature levels of a cluster."""
+    context.obj = (bootstrap_server, command_config)
+
+
+@main.command("describe")
+@click.pass_obj
+def describe_command(connection: tuple[str, str | None]) -> None:
+    """Tell which levels the brokers support and which one holds."""
+    run(_describe(connection))
+
+
+_METADATA_OPTION: Final = click.option(
+    "--metadata", metavar="RELEASE", help="Level of metadata.version by name, such as 3.7-IV2."
+)
+_FEATURE_OPTION: Final = click.option(
+    "--feature", "pairs", multiple=True, metavar="NAME=LEVEL", help="May be repeated."
+)
+_DRY_RUN_OPTION: Final = click.option(
+    "--dry-run", is_flag=True, help="Only say whether it could be done."
+)
+
+
+@main.command("upgrade")
+@_METADATA_OPTION
+@_FEATURE_OPTION
+@_DRY_RUN_OPTION
+@click.pass_obj
+def upgrade_command(
+    connection: tuple[str, str | None], metadata: str | None, pairs: tuple[str, ...], dry_run: bool
+) -> None:
+    """Raise levels. There may be no way back without loss."""
+    run(_update(connection, "upgrade", metadata, pairs, UpgradeType.UPGRADE, dry_run=dry_run))
+
+
+@main.command("downgrade")
+@_METADATA_OPTION
+@_FEATURE_OPTION
+@click.option("--unsafe", is_flag=True, help="Even if that loses metadata for good.")
+@_DRY_RUN_OPTION
+@click.pass_obj
+def downgrade_command(
+    connection: tuple[str, str | None],
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    unsafe: bool,
+    dry_run: bool,
+) -> None:
+    """Lower levels; refused with a list if something would be lost."""
+    kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+    run(_update(connection, "downgrade", metadata, pairs, kind, dry_run=dry_run))
+
+
+def level_text(feature: str, level: int) -> str:
+    """``3.7-IV2`` for level 17 of metadata.version; the number for other features."""
+    if feature != METADATA_VERSION:
+        return str(level)
+    return _RELEASE_OF_LEVEL.get(level, f"UNKNOWN {level}")
+
+
+def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
+    """The wanted level by feature.
+
+    :raises FeatureCommandError: for what is no level, or named twice.
+    """
+    levels: dict[str, int] = {}
+    if metadata is not None:
+        if metadata not in LEVEL_OF_RELEASE:
+            raise FeatureCommandError(
+                f"Unsupported metadata version {metadata}. "
+                f"Supported metadata versions are {', '.join(_RELEASES)}"
+            )
+        levels[METADATA_VERSION] = LEVEL_OF_RELEASE[metadata]
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        if not name or not equals:
+            raise FeatureCommandError(
+                f"Can't parse feature=level string {pair}: equals sign not found."
+            )
+        if not text.isdecimal() or int(text) > _MAX_LEVEL:
+            raise FeatureCommandError(
+                f"Can't parse feature=level string {pair}: unable to parse {text} as a short."
+            )
+        if name in levels:
+            raise FeatureCommandError(f"Feature {name} was specified more than once.")
+        levels[name] = int(text)
+    return levels
+
+
+async def _describe(connection: tuple[str, str | None]) -> None:
+    async with make_client(*connection) as client:
+        found = await client.retry(lambda: describe_features(client))
+    epoch = str(found.epoch) if found.epoch >= 0 else "-"
+    for feature in sorted(found.features, key=lambda feature: feature.name):
+        name = feature.name
+        click.echo(
+            f"Feature: {name}\t"
+            f"SupportedMinVersion: {level_text(name, feature.min_version)}\t"
+            f"SupportedMaxVersion: {level_text(name, feature.max_version)}\t"
+            f"FinalizedVersionLevel: {level_text(name, feature.finalized_level)}\t"
+            f"Epoch: {epoch}"
+        )
+
+
+async def _update(
+    connection: tuple[str, str | None],
+    verb: str,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    kind: UpgradeType,
+    *,
+    dry_run: bool,
+) -> None:
+    levels = parse_levels(metadata, pairs)
+    if not levels:
+        raise FeatureCommandError(f"You must specify at least one feature to {verb}")
+    async with make_client(*connection) as client:
+        await client.retry(client.refresh_metadata)
+        try:
+            await client.retry(
+                lambda: update_features(client, levels, upgrade_type=kind, validate_only=dry_run)
+            )
+        except OperatingError as e:
+            # All of them are made or none is, so one reason stands for all.
+            for name, level in sorted(levels.items()):
+                attempt = "Can not" if dry_run else "Could not"
+                click.echo(f"{attempt} {verb} {name} to {level}. {e.message}")
+            raise FeatureCommandError(
+                f"{len(levels)} out of {len(levels)} operation(s) failed."
+            ) from e
+    for name, level in sorted(levels.items()):
+        click.echo(f"{name} {'can be' if dry_run else 'was'} {verb}d to {level}.")
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-features")
