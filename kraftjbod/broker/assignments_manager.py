@@ -107,9 +107,9 @@ class AssignmentsManager:
             self._on_accepted[partition] = on_accepted
         self._handle(Wished(partition=partition, directory_id=directory_id))
 
-    def has_queued_into(self, directory_id: DirectoryId) -> bool:
-        """Whether the controller may not know yet of a replica in ``directory_id``."""
-        return self._state.has_queued_into(directory_id)
+    def queued_into(self, directory_id: DirectoryId) -> int:
+        """Replicas in ``directory_id`` of which the controller may not know that."""
+        return self._state.queued_into(directory_id)
 
     async def idle(self) -> None:
         """Return once the controller has accepted all that was wished."""

@@ -118,9 +118,10 @@ class AssignmentsState:
         """Replicas whose directory the controller does not know yet."""
         return len(self._ready) + sum(1 for key in self._in_flight if key not in self._ready)
 
-    def has_queued_into(self, directory_id: DirectoryId) -> bool:
-        """Whether a replica is wished into ``directory_id``, and the controller may not know."""
-        return directory_id in self._ready.values() or directory_id in self._in_flight.values()
+    def queued_into(self, directory_id: DirectoryId) -> int:
+        """Replicas that are wished into ``directory_id``, which the controller may not know."""
+        wished = {**self._in_flight, **self._ready}
+        return sum(1 for wish in wished.values() if wish == directory_id)
 
     def check_invariants(self) -> None:
         assert len(self._in_flight) <= self._max_batch, self

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kraftjbod.broker.append_gate import AppendGate
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
 from kraftjbod.broker.fetch_sessions import FetchSession
 from kraftjbod.broker.metadata_cache import MetadataCache
@@ -32,11 +33,15 @@ from kraftjbod.storage.log_handle import LogHandle
 class HostedReplica:
     """One replica on this broker. ``partition`` and ``handle`` are None while there is no log.
 
-    Written by the replica manager only.
+    Written by the replica manager only, but for what belongs to a move between directories:
+    ``gate`` and ``is_assigned_by_move``.
     """
 
     __slots__ = (
+        "gate",
         "handle",
+        "is_assigned_by_move",
+        "is_being_made",
         "is_new",
         "is_offline",
         "key",
@@ -45,6 +50,7 @@ class HostedReplica:
         "topic_id",
         "topic_partition",
         "unread_bytes",
+        "waits_for",
         "watchers",
     )
 
@@ -60,12 +66,20 @@ class HostedReplica:
         self.topic_id = topic_id
         self.key = TopicIdPartition(topic_id, topic_partition.partition)
         self.registration = registration
-        #: The partition came into being while this broker followed the metadata.
+        #: The replica came into being while this broker followed the metadata.
         self.is_new = is_new
         self.handle: LogHandle | None = None
         self.partition: Partition | None = None
         #: Its directory is, or may be, among those that are offline.
         self.is_offline = False
+        #: Its log is on the way.
+        self.is_being_made = False
+        #: Why it has no log and none is made, as it was told last; empty unless that is so.
+        self.waits_for = ""
+        #: A move has told the controller where the replica shall be, and will set that right.
+        self.is_assigned_by_move = False
+        #: Closed while a move lets the copies change places.
+        self.gate = AppendGate()
         #: Appended since consumers were last told that there is more to read.
         self.unread_bytes = 0
         #: The fetch sessions of its followers; an ordered set.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kraftjbod.core.errors import ErrorCode, KraftJbodError
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -50,9 +51,15 @@ class WokeUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataReplayed:
-    """Metadata has been replayed up to ``offset``."""
+    """Metadata has been replayed up to ``offset``.
+
+    ``level`` is the cluster's ``metadata.version`` then, and ``knows_dirs`` says whether this
+    broker's registration lists directories.
+    """
 
     offset: int
+    level: MetadataVersion = LATEST_METADATA_VERSION
+    knows_dirs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +69,15 @@ class BecameReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryFailed:
-    """``leads`` says, whenever asked, whether this broker leads a replica in the directory."""
+    """``leads`` says, whenever asked, whether this broker leads a replica in the directory.
+
+    ``has_untold_replicas`` says whether a replica is in it that the controller may believe to be
+    elsewhere (an assignment into the directory is on its way).
+    """
 
     directory_id: DirectoryId
     leads: Callable[[], bool]
+    has_untold_replicas: Callable[[], bool] = bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from kraftjbod.core.event_queue import EventQueue
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
 
 T = TypeVar("T")
@@ -56,8 +57,8 @@ class BrokerLifecycleManager:
     """Keeps this broker registered and its controller informed.
 
     ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
-    ``set_ready_to_unfence()``, ``note_metadata_offset(offset)`` and
-    ``report_offline(directory_id, leads)`` at any time in between;
+    ``set_ready_to_unfence()``, ``note_metadata(state)`` and
+    ``report_offline(directory_id, leads, has_untold_replicas)`` at any time in between;
     ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
     ``state`` and ``broker_epoch`` tell the present; the epoch is -1 while not registered.
@@ -140,13 +141,32 @@ class BrokerLifecycleManager:
         """All replicas are loaded, and the controller knows the directory of each."""
         self._post(BecameReady())
 
-    def note_metadata_offset(self, offset: int) -> None:
-        """Metadata has been replayed up to ``offset``."""
-        self._post(MetadataReplayed(offset=offset))
+    def note_metadata(self, state: MetadataState) -> None:
+        """Metadata has been replayed as far as ``state``."""
+        self._post(
+            MetadataReplayed(
+                offset=state.offset,
+                level=state.metadata_version,
+                knows_dirs=state.knows_dirs_of(self._state.identity.broker_id),
+            )
+        )
 
-    def report_offline(self, directory_id: DirectoryId, leads: Callable[[], bool]) -> None:
-        """A directory died. ``leads`` says, when asked later, whether we still lead there."""
-        self._post(DirectoryFailed(directory_id=directory_id, leads=leads))
+    def report_offline(
+        self,
+        directory_id: DirectoryId,
+        leads: Callable[[], bool],
+        has_untold_replicas: Callable[[], bool] = bool,
+    ) -> None:
+        """A directory died.
+
+        ``leads`` says, when asked later, whether we still lead there, and ``has_untold_replicas``
+        whether a replica is there of which the controller may not know that.
+        """
+        self._post(
+            DirectoryFailed(
+                directory_id=directory_id, leads=leads, has_untold_replicas=has_untold_replicas
+            )
+        )
 
     async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
         """Let the controller move leaders away; True if that was done within ``timeout_ms``.

@@ -10,17 +10,22 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
   depends on the number of directories only;
 * a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
   left the directory out; each failure has a deadline of its own until then;
+* the deadline stays while a replica's assignment into the failed directory has not come through:
+  the controller takes such a replica for a healthy one somewhere else;
 * past its deadline the broker stops if it still leads a replica there: that is the only other way
   to make the controller elect somebody else.
 
 A registration that the controller no longer knows is made anew, by the same incarnation.
+One from before directories is amended once the level of ``metadata.version`` has them: epoch and
+state stay, and heartbeats go on (KIP-858, "Compatibility, Deprecation, and Migration Plan").
+A broker with several directories cannot serve below that level: it stops.
 ``lifecycle_manager.py`` is the driver.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
@@ -56,6 +61,7 @@ from kraftjbod.core.errors import (
     StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
 from kraftjbod.core.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
@@ -106,7 +112,12 @@ class BrokerIdentity:
     listeners: tuple[ListenerInfo, ...]
     rack: str | None = None
     previous_broker_epoch: BrokerEpoch = NOT_REGISTERED
-    features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
+    """Where the directories are, as far as they could be identified."""
+    cordoned_log_dirs: frozenset[DirectoryId] = frozenset()
+    has_several_dirs: bool = False
+    """Whether more than one is configured, dead ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +155,20 @@ class LifecycleState:
         #: What the registration that holds, or is on its way, lists.
         self._registered: tuple[DirectoryId, ...] = ()
         #: Failures that the controller may not know of yet.
-        self._unacknowledged: dict[DirectoryId, Callable[[], bool]] = {}
+        self._unacknowledged: dict[DirectoryId, DirectoryFailed] = {}
+        #: Those that it knows of, while it may not know of every replica in them.
+        self._half_told: dict[DirectoryId, DirectoryFailed] = {}
         #: Exactly what the request on its way says is offline; None if no heartbeat is on its way.
         self._sent_offline: tuple[DirectoryId, ...] | None = None
         self._is_registering = False
         self._registration_deadline = Deadline(0)
         self._registration_failures = 0
+        #: The registration that holds is from before directories and has to list them.
+        self._must_amend = False
+        #: What metadata said last, and what of it was acted upon: its level, and whether the
+        #: registration lists directories.
+        self._metadata = MetadataReplayed(offset=-1)
+        self._heeded: tuple[MetadataVersion, bool] | None = None
         #: Send another heartbeat as soon as the one on its way is over.
         self._again = False
         self._story: deque[str] = deque(maxlen=_STORY_LINES)
@@ -192,7 +211,7 @@ class LifecycleState:
             case WokeUp():
                 return self._send_next(now_ms)
             case MetadataReplayed():
-                return self._metadata_replayed(event.offset)
+                return self._metadata_replayed(event)
             case BecameReady():
                 self.is_ready = True
                 return self._heartbeat_at_once()
@@ -238,8 +257,13 @@ class LifecycleState:
                     incarnation_id=identity.incarnation_id,
                     listeners=identity.listeners,
                     rack=identity.rack,
-                    features=identity.features,
+                    features=dict(identity.features),
                     log_dirs=self._registered,
+                    log_dir_paths=tuple(
+                        identity.log_dir_paths.get(directory_id, "")
+                        for directory_id in self._registered
+                    ),
+                    cordoned_log_dirs=self._cordoned,
                     previous_broker_epoch=identity.previous_broker_epoch,
                 )
             )
@@ -247,11 +271,13 @@ class LifecycleState:
 
     def _registered_as(self, broker_epoch: BrokerEpoch) -> list[Action]:
         self._is_registering = False
+        self._must_amend = False
         self.broker_epoch = broker_epoch
         told = self._unacknowledged.keys() - set(self._registered)
         return [
             *self._acknowledge(told),
             AnnounceRegistered(broker_epoch),
+            *self._heed_level(),
             *self._heartbeat_at_once(),
         ]
 
@@ -262,6 +288,9 @@ class LifecycleState:
         why = f"the controller refuses broker {self.identity.broker_id}: {event.message}"
         if event.code in _REFUSED_FOR_GOOD:
             return [ShutDown(StartupError(why))]
+        if self.broker_epoch != NOT_REGISTERED:
+            # An amendment: the old registration holds, and the next one follows a heartbeat.
+            return self._next_heartbeat(now_ms)
         if self._registration_deadline.has_passed(now_ms):
             return [
                 ShutDown(
@@ -287,7 +316,7 @@ class LifecycleState:
         """One heartbeat is on its way at a time; the next follows right behind it."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
-        if self._sent_offline is not None:
+        if self._sent_offline is not None or self._is_registering:
             self._again = True
             return []
         self._again = False
@@ -301,6 +330,7 @@ class LifecycleState:
                     want_fence=not self.is_ready,
                     want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
                     offline_log_dirs=self._sent_offline,
+                    cordoned_log_dirs=self._cordoned,
                 )
             )
         ]
@@ -316,7 +346,7 @@ class LifecycleState:
             actions.append(AnnounceUnfenced())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
             return [*actions, *self._may_stop()]
-        return actions + self._next_heartbeat(now_ms)
+        return [*actions, *(self._amend() or self._next_heartbeat(now_ms))]
 
     def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
         self._sent_offline = None
@@ -347,39 +377,78 @@ class LifecycleState:
         interval_ms = times.eager_interval_ms if waits_for_answer else times.heartbeat_interval_ms
         return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
 
-    def _metadata_replayed(self, offset: int) -> list[Action]:
+    def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
         """The controller calls a broker caught up that has replayed its own registration."""
         was_behind = self.metadata_offset < self.broker_epoch
-        self.metadata_offset = max(self.metadata_offset, offset)
+        self.metadata_offset = max(self.metadata_offset, event.offset)
+        self._metadata = event
         is_news = was_behind and self.metadata_offset >= self.broker_epoch
-        return self._heartbeat_at_once() if is_news else []
+        return [*self._heed_level(), *(self._heartbeat_at_once() if is_news else ())]
+
+    def _heed_level(self) -> list[Action]:
+        """What the level means for this broker, once metadata shows its registration."""
+        level, knows_dirs = self._metadata.level, self._metadata.knows_dirs
+        is_behind = self._metadata.offset < self.broker_epoch
+        if self.broker_epoch == NOT_REGISTERED or is_behind or self._heeded == (level, knows_dirs):
+            return []
+        self._heeded = (level, knows_dirs)
+        if self.identity.has_several_dirs and not level.has_directories:
+            return [ShutDown(StartupError(_needs_directories(level)))]
+        self._must_amend = level.has_directories and not knows_dirs
+        return self._amend()
+
+    def _amend(self) -> list[Action]:
+        """Register again as who we are, unless a request is on its way: its answer brings us here.
+
+        A controller that cannot be asked is no reason to stop: the registration that holds does.
+        """
+        is_free = self._sent_offline is None and not self._is_registering
+        is_going = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        is_gone = self.state is BrokerState.SHUTTING_DOWN
+        if not self._must_amend or not is_free or is_going or is_gone:
+            return []
+        return self._register()
 
     # --- directories -----------------------------------------------------------------------------
+
+    @property
+    def _cordoned(self) -> tuple[DirectoryId, ...]:
+        return tuple(d for d in self._registered if d in self.identity.cordoned_log_dirs)
 
     def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
         if event.directory_id not in self._online:
             return []
         self._online.remove(event.directory_id)
-        self._unacknowledged[event.directory_id] = event.leads
+        self._unacknowledged[event.directory_id] = event
         deadline_ms = now_ms + self._times.dir_failure_timeout_ms
         return [ArmReportDeadline(event.directory_id, deadline_ms), *self._heartbeat_at_once()]
 
     def _acknowledge(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        for directory_id in directory_ids:
-            del self._unacknowledged[directory_id]
-        return [DisarmReportDeadline(directory_id) for directory_id in sorted(directory_ids)]
+        actions: list[Action] = []
+        for directory_id in sorted(directory_ids):
+            failure = self._unacknowledged.pop(directory_id)
+            if failure.has_untold_replicas():
+                self._half_told[directory_id] = failure
+            else:
+                actions.append(DisarmReportDeadline(directory_id))
+        return actions
 
     def _report_deadline_passed(self, directory_id: DirectoryId, now_ms: int) -> list[Action]:
-        leads = self._unacknowledged.get(directory_id)
-        if leads is None:
+        half_told = self._half_told.get(directory_id)
+        if half_told is not None and not half_told.has_untold_replicas():
+            del self._half_told[directory_id]
+            return []
+        failure = self._unacknowledged.get(directory_id, half_told)
+        if failure is None:
             return []
         timeout_ms = self._times.dir_failure_timeout_ms
-        if not leads():
+        if not failure.leads():
             # It may be made leader there by a controller that does not know yet.
             return [ArmReportDeadline(directory_id, now_ms + timeout_ms)]
         why = (
             f"log directory {directory_id} is offline, this broker leads replicas there, and no "
-            f"controller could be told within log.dir.failure.timeout.ms={timeout_ms}"
+            f"controller could be told of all of that within "
+            f"log.dir.failure.timeout.ms={timeout_ms}"
         )
         return [ShutDown(KafkaStorageError(why, directory_id=directory_id))]
 
@@ -404,3 +473,13 @@ class LifecycleState:
     def _may_stop(self) -> list[Action]:
         self.state = BrokerState.SHUTTING_DOWN
         return [AnnounceMayStop()]
+
+
+def _needs_directories(level: MetadataVersion) -> str:
+    needed = MetadataVersion.IV_3_7_IV2
+    return (
+        f"log.dirs has several directories, which needs {METADATA_VERSION} {needed.release} "
+        f"({needed}) or later, and the cluster is at {level.release} ({level}): raise it with "
+        f"kraftjbod-features upgrade --metadata {needed.release} while all brokers have one "
+        "directory, or configure one directory here"
+    )

@@ -1,24 +1,40 @@
-"""DescribeLogDirs: what lies in which directory of this broker, how big it is, what room is left.
+"""AlterReplicaLogDirs and DescribeLogDirs: the directories of this broker and what lies in them.
 
+* Which replica is to move where is checked here, partition by partition and in Kafka's order; the
+  move itself is alter_log_dirs_manager.py's, and goes on long after the answer.
+* The directory where a replica is, or ``any``, ends its move.
+* A replica that is not here yet is made where it was asked for, once it comes; the answer is
+  REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
 * Sizes and offsets are the published figures of the logs; room is what the directory's own thread
   saw last. Nothing here touches a disk, so a sick one cannot hold up the answer.
-* A directory that is offline is named with KAFKA_STORAGE_ERROR and nothing else is said of it.
+* A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds nothing
+  is said.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
+from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.dir_names import future_dir_name
+from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
+
+AlterReplicaLogDirsResponse = message("AlterReplicaLogDirsResponse")
+_TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+_PartitionResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
 DescribeLogDirsResponse = message("DescribeLogDirsResponse")
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -26,34 +42,147 @@ _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 _UNKNOWN_LAG: Final = -1
+#: In place of a directory: stay where you are.
+ANY_DIRECTORY: Final = "any"
+#: Before a directory's id, in place of its path.
+ID_PREFIX: Final = "dirid:"
+_SOME_ID: Final = Uuid(bytes(16))
+
+
+class _Copy(NamedTuple):
+    """A current or future copy as it is described."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    lag: int
+    is_future: bool
 
 
 class LogDirApis:
-    def __init__(self, *, logs: LogManager, replicas: HostedReplicas) -> None:
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        replicas: HostedReplicas,
+        replica_manager: ReplicaManager,
+        moves: ReplicaAlterLogDirsManager,
+        assignments: AssignmentsManager,
+    ) -> None:
         self._logs = logs
         self._replicas = replicas
+        self._replica_manager = replica_manager
+        self._moves = moves
+        self._assignments = assignments
+        self._log = get_logger(component="log_dir_apis")
 
-    async def describe_log_dirs(self, request: Message, _context: RequestContext) -> Message:
-        wanted = _wanted(request)
-        by_dir: dict[LogDir, list[LogHandle]] = defaultdict(list)
-        for handle in self._logs.handles():
-            if wanted is None or handle.topic_partition in wanted:
-                by_dir[handle.log_dir].append(handle)
-        response: Message = DescribeLogDirsResponse(
+    # --- AlterReplicaLogDirs ---------------------------------------------------------------------
+
+    async def alter_replica_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+        results: dict[str, list[Message]] = defaultdict(list)
+        for wish in request.dirs:
+            for topic in wish.topics:
+                for index in topic.partitions:
+                    code = await self._alter(TopicPartition(topic.name, index), wish.path)
+                    results[topic.name].append(
+                        _PartitionResult(partition_index=index, error_code=code)
+                    )
+        response: Message = AlterReplicaLogDirsResponse(
             results=[
-                *(self._describe(log_dir, by_dir[log_dir]) for log_dir in self._logs.online_dirs()),
-                *(
-                    _Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir.path)
-                    for log_dir in self._logs.offline_dirs()
-                ),
+                _TopicResult(topic_name=name, partitions=parts) for name, parts in results.items()
             ]
         )
         return response
 
-    def _describe(self, log_dir: LogDir, handles: list[LogHandle]) -> Message:
-        by_topic: dict[str, list[LogHandle]] = defaultdict(list)
-        for handle in handles:
-            by_topic[handle.topic_partition.topic].append(handle)
+    async def _alter(self, topic_partition: TopicPartition, where: str) -> ErrorCode:
+        # A swap takes milliseconds; before its end nobody can say where the replica is.
+        await self._moves.swap_over(topic_partition)
+        try:
+            self._move(topic_partition, where)
+        except OperatingError as e:
+            self._log.info(
+                "replica_move_refused",
+                partition=str(topic_partition),
+                log_dir=where,
+                code=e.code.name,
+                reason=e.message,
+            )
+            return e.code
+        return ErrorCode.NONE
+
+    def _move(self, topic_partition: TopicPartition, where: str) -> None:
+        """Begin or end a move.
+
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
+            REPLICA_NOT_AVAILABLE.
+        """
+        future_dir_name(topic_partition, _SOME_ID)
+        target = None if where == ANY_DIRECTORY else self._online_dir(where)
+        replica = self._replicas.get(topic_partition)
+        if replica is not None and replica.is_offline:
+            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
+        if replica is None or replica.handle is None:
+            self._replica_manager.prefer_directory(
+                topic_partition, None if target is None else target.directory_id
+            )
+            raise OperatingError(
+                f"{topic_partition} is not on this broker yet; where it shall be made is noted",
+                code=ErrorCode.REPLICA_NOT_AVAILABLE,
+            )
+        if target is None:
+            self._moves.cancel(topic_partition)
+        else:
+            self._moves.start(replica, target)
+
+    def _online_dir(self, where: str) -> LogDir:
+        """By absolute path or by ``dirid:<uuid>``."""
+        for log_dir in self._logs.dirs():
+            if where in (log_dir.path, f"{ID_PREFIX}{log_dir.directory_id}"):
+                if not log_dir.is_online:
+                    raise log_dir.offline_error()
+                return log_dir
+        raise OperatingError(
+            f"{where} is none of this broker's log.dirs, which are "
+            f"{', '.join(log_dir.path for log_dir in self._logs.dirs())}",
+            code=ErrorCode.LOG_DIR_NOT_FOUND,
+        )
+
+    # --- DescribeLogDirs -------------------------------------------------------------------------
+
+    async def describe_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+        wanted = _wanted(request)
+        by_dir: dict[LogDir, list[_Copy]] = defaultdict(list)
+        for handle in self._logs.handles():
+            copy = _Copy(handle.topic_partition, handle.size_bytes, self._lag(handle), False)
+            by_dir[handle.log_dir].append(copy)
+        for future in self._logs.futures():
+            lag = self._future_lag(future)
+            copy = _Copy(future.topic_partition, future.size_bytes, lag, True)
+            by_dir[future.log_dir].append(copy)
+        response: Message = DescribeLogDirsResponse(
+            results=[
+                *(self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()),
+                *(self._describe_offline(d) for d in self._logs.offline_dirs()),
+            ]
+        )
+        return response
+
+    def _describe_offline(self, log_dir: LogDir) -> Message:
+        described: Message = _Result(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+            log_dir=log_dir.path,
+            directory_id=log_dir.directory_id,
+            state=log_dir.state.value,
+            queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+        )
+        return described
+
+    def _describe(
+        self, log_dir: LogDir, copies: list[_Copy], wanted: Collection[TopicPartition] | None
+    ) -> Message:
+        by_topic: dict[str, list[_Copy]] = defaultdict(list)
+        for copy in copies:
+            if wanted is None or copy.topic_partition in wanted:
+                by_topic[copy.topic_partition.topic].append(copy)
         described: Message = _Result(
             log_dir=log_dir.path,
             topics=[
@@ -61,19 +190,28 @@ class LogDirApis:
                     name=topic,
                     partitions=[
                         _Partition(
-                            partition_index=handle.topic_partition.partition,
-                            partition_size=handle.size_bytes,
-                            offset_lag=self._lag(handle),
+                            partition_index=copy.topic_partition.partition,
+                            partition_size=copy.size_bytes,
+                            offset_lag=copy.lag,
+                            is_future_key=copy.is_future,
                         )
-                        for handle in sorted(parts, key=lambda h: h.topic_partition.partition)
+                        for copy in sorted(parts)
                     ],
                 )
                 for topic, parts in sorted(by_topic.items())
             ],
             total_bytes=log_dir.space.total_bytes,
             usable_bytes=log_dir.space.usable_bytes,
+            directory_id=log_dir.directory_id,
+            state=log_dir.state.value,
+            queued_assignments=self._assignments.queued_into(log_dir.directory_id),
         )
         return described
+
+    def _future_lag(self, future: FutureReplica) -> int:
+        """How much of the current copy the future one does not have yet."""
+        handle = self._logs.get(future.topic_partition)
+        return _UNKNOWN_LAG if handle is None else future.lag_behind(handle)
 
     def _lag(self, handle: LogHandle) -> int:
         """How much of what is committed the copy does not have yet."""

@@ -1,7 +1,8 @@
 """``LogDirFailureHandler``: what happens on this broker when a log directory dies.
 
 Takes each dead directory from the failure channel, once, and works through :meth:`_handle` from
-the top to the bottom: stop fetching into it, stop serving from it, forget its logs, report it.
+the top to the bottom: stop fetching into it, stop moving from and to it, stop serving from it,
+forget its logs, report it.
 
 * The handler never dies: what goes wrong with one directory is told, counted and followed by the
   next one; a broker that cannot handle a dead directory stops.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 
+from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
@@ -29,14 +32,18 @@ class LogDirFailureHandler:
         *,
         channel: LogDirFailureChannel,
         fetchers: ReplicaFetcherManager,
+        moves: ReplicaAlterLogDirsManager,
         replicas: ReplicaManager,
+        assignments: AssignmentsManager,
         logs: LogManager,
         lifecycle: BrokerLifecycleManager,
         metadata_dir: str,
     ) -> None:
         self._channel = channel
         self._fetchers = fetchers
+        self._moves = moves
         self._replicas = replicas
+        self._assignments = assignments
         self._logs = logs
         self._lifecycle = lifecycle
         self._metadata_dir = metadata_dir
@@ -63,6 +70,7 @@ class LogDirFailureHandler:
 
     def _handle(self, log_dir: LogDir) -> None:
         self._fetchers.stop_in(log_dir)
+        self._moves.cancel_in(log_dir)
         partitions = self._replicas.mark_offline(log_dir)
         self._logs.drop(log_dir)
         self._log.error("log_dir_replicas_offline", path=log_dir.path, replicas=len(partitions))
@@ -71,8 +79,11 @@ class LogDirFailureHandler:
         elif not self._logs.online_dirs():
             self._stop_broker(f"the last log directory {log_dir.path} is offline")
         else:
+            directory_id = log_dir.directory_id
             self._lifecycle.report_offline(
-                log_dir.directory_id, lambda: self._replicas.leads_any(partitions)
+                directory_id,
+                leads=lambda: self._replicas.leads_any(partitions),
+                has_untold_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
 
     def _stop_broker(self, reason: str) -> None:

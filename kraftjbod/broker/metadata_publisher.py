@@ -2,9 +2,11 @@
 
 1. configurations, so that everything after sees the new values;
 2. roles: leaders and followers begin and end, at once and without waiting;
-3. fetchers follow and stop;
+3. fetchers follow and stop, and moves between directories end;
 4. logs are removed and made, each in its own task, so that no directory waits for another;
 5. the controller hears how far this broker is.
+
+At :meth:`open` the moves that a restart interrupted go on.
 
 Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata, the broker's
 own configuration and step 5.
@@ -12,13 +14,17 @@ own configuration and step 5.
 
 from __future__ import annotations
 
+from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.replica_changes import ReplicaChanges
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
-from kraftjbod.broker.replica_manager import ReplicaChanges, ReplicaManager
+from kraftjbod.broker.replica_manager import ReplicaManager
+from kraftjbod.broker.replica_removals import ReplicaRemovals
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 
@@ -29,13 +35,17 @@ class BrokerMetadataPublisher:
         *,
         cache: MetadataCache,
         replicas: ReplicaManager,
+        removals: ReplicaRemovals,
         fetchers: ReplicaFetcherManager,
+        moves: ReplicaAlterLogDirsManager,
         lifecycle: BrokerLifecycleManager,
         dynamic_configs: DynamicConfigs,
     ) -> None:
         self._cache = cache
         self._replicas = replicas
+        self._removals = removals
         self._fetchers = fetchers
+        self._moves = moves
         self._lifecycle = lifecycle
         self._dynamic_configs = dynamic_configs
         self._disk_work = BackgroundTasks()
@@ -48,9 +58,9 @@ class BrokerMetadataPublisher:
         if self._is_open:
             for resource_type, name in delta.configs:
                 if resource_type is ResourceType.TOPIC:
-                    self._replicas.config_changed(name)
+                    self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
-        self._lifecycle.note_metadata_offset(self._cache.state.offset)
+        self._lifecycle.note_metadata(self._cache.state)
 
     def open(self) -> None:
         """The logs are loaded: act on everything that the metadata says now, and on all changes."""
@@ -69,16 +79,27 @@ class BrokerMetadataPublisher:
     def _carry_out(self, changes: ReplicaChanges) -> None:
         self._fetchers.unfollow(changes.unfollow)
         self._fetchers.follow(changes.follow)
+        for topic_partition in changes.left:
+            self._moves.end(topic_partition)
+        for replica, is_accepted in changes.resume:
+            self._moves.resume(replica, is_accepted=is_accepted)
         for topic_partition in changes.set_aside:
             self._disk_work.start(
-                self._replicas.set_aside_log(topic_partition), f"set-aside-{topic_partition}"
+                self._removals.set_aside(topic_partition), f"set-aside-{topic_partition}"
+            )
+        for topic_partition in changes.drop_future:
+            self._disk_work.start(
+                self._removals.drop_future(topic_partition), f"drop-future-{topic_partition}"
             )
         for topic_partition in changes.delete:
-            self._disk_work.start(
-                self._replicas.delete_log(topic_partition), f"delete-{topic_partition}"
-            )
+            self._disk_work.start(self._delete(topic_partition), f"delete-{topic_partition}")
         for replica in changes.create:
             self._disk_work.start(self._create(replica), f"create-{replica.topic_partition}")
+
+    async def _delete(self, topic_partition: TopicPartition) -> None:
+        # The copies may be changing places at this moment.
+        await self._moves.ended(topic_partition)
+        await self._removals.delete(topic_partition)
 
     async def _create(self, replica: HostedReplica) -> None:
         self._carry_out(await self._replicas.create_log(replica))

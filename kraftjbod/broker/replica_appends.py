@@ -3,7 +3,8 @@
 The stairs of one partition in one produce request:
 
 1. role, epoch and in-sync replicas are checked, and the append is queued for the directory's
-   thread, all without an ``await``, so that pipelined requests keep their order;
+   thread, all without an ``await``, so that pipelined requests keep their order; while the
+   replica changes its directory all this waits at its gate, in order;
 2. when the append is done the role is checked again, because it may have moved meanwhile;
 3. with ``acks=all`` the outcome waits for the high watermark.
 
@@ -77,10 +78,7 @@ class ReplicaAppends:
     ) -> PendingAppend:
         """Queue one partition's batches; never raises an :class:`OperatingError`."""
         pending = PendingAppend(topic_partition)
-        try:
-            self._start(pending, records or b"", acks, timeout_ms)
-        except OperatingError as e:
-            pending.end(AppendOutcome(e.code, e.message))
+        self._try(pending, records or b"", acks, timeout_ms)
         return pending
 
     async def outcomes(
@@ -93,8 +91,19 @@ class ReplicaAppends:
         finally:
             watch.cancel()
 
+    def _try(self, pending: PendingAppend, records: Buffer, acks: int, timeout_ms: int) -> None:
+        if pending.done.done():
+            return  # It was given up at the gate.
+        try:
+            self._start(pending, records, acks, timeout_ms)
+        except OperatingError as e:
+            pending.end(AppendOutcome(e.code, e.message))
+
     def _start(self, pending: PendingAppend, records: Buffer, acks: int, timeout_ms: int) -> None:
         replica = self._replicas.require(pending.topic_partition)
+        if replica.gate.is_closed:
+            replica.gate.hold(lambda: self._try(pending, records, acks, timeout_ms))
+            return
         partition, handle = replica.require_open()
         partition.require_appendable(acks)
         config = self._topic_configs.get(pending.topic_partition.topic)

@@ -5,33 +5,44 @@
 * Where a replica belongs is decided in directory_reconcile.py, what its role means in partition.py.
 * After every ``await`` the replica is looked up again: it may be gone, or its directory.
 * A dead directory takes its replicas offline at once, and everything that waits for them ends.
+* A replica that has no log and may not get one yet is looked at again whenever metadata says
+  something new about it.
+
+Moves between directories are alter_log_dirs_manager.py's: here is only told which to resume and
+which to end, and what it means that one is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.directory_reconcile import (
+    Action,
+    AdoptFuture,
     Assign,
     Create,
     CreateChosen,
+    DropFuture,
     KeepAsIs,
     LocalCopy,
     LocalDirs,
     RemoveStray,
+    ResumeMove,
     WaitOffline,
+    WaitOutOfSync,
     Wanted,
     reconcile,
 )
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition, RoleChange
+from kraftjbod.broker.replica_changes import MoveToResume, ReplicaChanges
+from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
     NO_LEADER,
@@ -49,18 +60,8 @@ from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 
-
-@dataclass(slots=True)
-class ReplicaChanges:
-    """What a delta leaves to do: for the fetchers at once, for the disks in their own time."""
-
-    follow: list[HostedReplica] = field(default_factory=list)
-    unfollow: list[TopicPartition] = field(default_factory=list)
-    create: list[HostedReplica] = field(default_factory=list)
-    delete: list[TopicPartition] = field(default_factory=list)
-    """Their topic is gone, or the replica moved to another broker."""
-    set_aside: list[TopicPartition] = field(default_factory=list)
-    """Copies that nobody wants and nobody may serve."""
+#: Directories that were asked for before the replica came.
+MAX_WISHED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaManager:
@@ -75,6 +76,7 @@ class ReplicaManager:
         assignments: AssignmentsManager,
         clock: Clock,
         backoff: ExponentialBackoff,
+        removals: ReplicaRemovals,
         metrics: Metrics,
         replica_lag_time_max_ms: int,
     ) -> None:
@@ -87,10 +89,14 @@ class ReplicaManager:
         self._clock = clock
         self._backoff = backoff
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
-        #: Logs on their way out; a new one of the same name waits for that.
-        self._leaving: dict[TopicPartition, asyncio.Event] = {}
+        #: A new log of the same name waits for those on their way out.
+        self._removals = removals
         #: Logs being made; one for a topic that took over the name waits for that.
         self._making: dict[TopicPartition, asyncio.Event] = {}
+        #: Where replicas shall be made that are not here yet.
+        self._wishes: dict[TopicPartition, DirectoryId] = {}
+        #: Whether the cluster knew this broker's directories when it was last looked at.
+        self._knew_dirs = False
         self._log = get_logger(component="replica_manager")
         metrics.gauge("OfflineLogDirectoryCount", lambda: len(logs.offline_dirs()))
 
@@ -102,23 +108,13 @@ class ReplicaManager:
             if resource_type is ResourceType.TOPIC:
                 self.config_changed(name)
 
-    async def resolve_duplicates(self) -> None:
-        """Choose among several copies of one replica: the one that metadata names, or else the
-        longest. Where metadata names a directory that is offline, none of them is served."""
-        for topic_partition, copies in list(self._logs.duplicates.items()):
-            registration = self._cache.state.partition_named(topic_partition)
-            named = None if registration is None else registration.directory_of(self._broker_id)
-            winner = max(copies, key=lambda h: (h.log_dir.directory_id == named, h.log_end_offset))
-            is_elsewhere = named in _ids(self._logs.offline_dirs())
-            if not is_elsewhere:
-                await self._logs.resolve(topic_partition, winner)
-
     def apply_all(self) -> ReplicaChanges:
         """The first look at the metadata, once all logs are loaded: what is here, what is missing.
 
         Copies that metadata knows nothing of are set aside.
         """
         changes = ReplicaChanges()
+        self._knew_dirs = self._cache.state.knows_dirs_of(self._broker_id)
         for key, registration in self._cache.state.partitions():
             topic_partition = self._named(key)
             if registration.directory_of(self._broker_id) is not None:
@@ -126,6 +122,9 @@ class ReplicaManager:
         for handle in list(self._logs.handles()):
             if self._replicas.get(handle.topic_partition) is None:
                 self._set_aside(handle.topic_partition, changes)
+        for future in self._logs.futures():
+            if self._replicas.get(future.topic_partition) is None:
+                changes.drop_future.append(future.topic_partition)
         return changes
 
     def apply_delta(self, delta: MetadataDelta) -> ReplicaChanges:
@@ -140,22 +139,33 @@ class ReplicaManager:
         for key, before in delta.partitions.items():
             registration = self._cache.state.partition(key)
             if registration is not None:
-                self._apply_partition(key, before is None, registration, changes)
+                was_here = before is not None and before.directory_of(self._broker_id) is not None
+                self._apply_partition(key, not was_here, registration, changes)
+        if self._knew_dirs != self._cache.state.knows_dirs_of(self._broker_id):
+            self._knew_dirs = not self._knew_dirs
+            self._assign_all()
         return changes
 
-    def config_changed(self, topic: str) -> None:
+    def config_changed(self, topic: str) -> ReplicaChanges:
+        """Let a topic's replicas follow its configuration; what that makes possible."""
+        changes = ReplicaChanges()
         self._topic_configs.forget(topic)
         registration = self._cache.state.topic(topic)
         if registration is None:
-            return
+            return changes
         config = self._topic_configs.get(topic)
         self._logs.update_config(topic, config)
         for index in registration.partitions:
             replica = self._replicas.get(TopicPartition(topic, index))
-            if replica is not None and replica.partition is not None:
+            if replica is None:
+                continue
+            if replica.partition is not None:
                 high_watermark = replica.partition.high_watermark
                 replica.partition.set_min_insync_replicas(config.min_insync_replicas)
                 self._replicas.in_sync_set_changed(replica, high_watermark)
+            elif not replica.is_being_made:
+                self._settle(replica, changes)
+        return changes
 
     def _apply_partition(
         self,
@@ -175,6 +185,8 @@ class ReplicaManager:
             replica.registration = registration
             if replica.partition is not None:
                 self._apply_role(replica, changes)
+            elif not replica.is_being_made:
+                self._settle(replica, changes)
             if replica.handle is not None:
                 self._correct_assignment(replica, replica.handle)
 
@@ -187,35 +199,56 @@ class ReplicaManager:
         *,
         is_new: bool,
     ) -> None:
-        """Begin to host a replica: with the copy that is here, or with a log to be created."""
+        """Begin to host a replica."""
         replica = HostedReplica(topic_partition, key.topic_id, registration, is_new=is_new)
         self._replicas.add(replica)
+        self._settle(replica, changes)
+
+    def _settle(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
+        """Find a replica its log: the copy that is here, one to be made, or none for now."""
+        topic_partition = replica.topic_partition
         handle = self._present_copy(topic_partition)
-        for action in reconcile(self._wanted(replica), _copy_of(handle), self._dirs()):
+        for action in self._reconcile(replica, handle):
             match action:
                 case RemoveStray():
                     self._set_aside(topic_partition, changes)
                     handle = None
-                case Create() | CreateChosen():
+                case DropFuture():
+                    changes.drop_future.append(topic_partition)
+                case Create() | CreateChosen() | AdoptFuture():
+                    replica.is_being_made = True
                     changes.create.append(replica)
-                case Assign() | KeepAsIs():
-                    if handle is not None:
-                        self._open(replica, handle, changes)
-                    else:
-                        self._stay_offline(replica, action)
-                case WaitOffline():
+                case Assign() | KeepAsIs() if handle is not None:
+                    self._open(replica, handle, changes)
+                case ResumeMove():
+                    changes.resume.append(MoveToResume(replica, action.is_accepted))
+                case Assign() | KeepAsIs() | WaitOffline() | WaitOutOfSync():
                     self._stay_offline(replica, action)
                 case _:
                     assert_never(action)
 
-    def _stay_offline(
-        self, replica: HostedReplica, action: Assign | KeepAsIs | WaitOffline
-    ) -> None:
-        """The replica may live in a directory that is offline: make nothing in its place."""
+    def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
+        """The replica is in a directory that is offline, or lost: make nothing in its place."""
         replica.is_offline = True
-        self._log.warning("replica_awaits_offline_dir", partition=str(replica.topic_partition))
-        if isinstance(action, Assign):
-            self._assignments.assign(replica.key, action.directory_id)
+        match action:
+            case Assign(directory_id=directory_id):
+                self._tell_wait(replica, "replica_reported_lost")
+                self._assign(replica, directory_id)
+            case WaitOutOfSync():
+                self._tell_wait(
+                    replica,
+                    "last_in_sync_replica_lost",
+                    advice="bring its disk back, allow unclean elections for the topic, or delete "
+                    "the topic",
+                )
+            case _:
+                self._tell_wait(replica, "replica_awaits_offline_dir")
+
+    def _tell_wait(self, replica: HostedReplica, event: str, **more: str) -> None:
+        """Once per reason, however often the replica is looked at."""
+        if replica.waits_for != event:
+            replica.waits_for = event
+            self._log.warning(event, partition=str(replica.topic_partition), **more)
 
     def _stop_hosting(
         self, replica: HostedReplica, code: ErrorCode, changes: ReplicaChanges
@@ -223,12 +256,14 @@ class ReplicaManager:
         self._replicas.remove(replica)
         self._replicas.end_waits(replica, code)
         changes.unfollow.append(replica.topic_partition)
-        if replica.handle is not None:
-            self._leaving[replica.topic_partition] = asyncio.Event()
+        changes.left.append(replica.topic_partition)
+        has_future = self._logs.future(replica.topic_partition) is not None
+        if replica.handle is not None or has_future:
+            self._removals.begin(replica.topic_partition)
             changes.delete.append(replica.topic_partition)
 
     def _set_aside(self, topic_partition: TopicPartition, changes: ReplicaChanges) -> None:
-        self._leaving[topic_partition] = asyncio.Event()
+        self._removals.begin(topic_partition)
         changes.set_aside.append(topic_partition)
 
     # --- roles -----------------------------------------------------------------------------------
@@ -237,6 +272,7 @@ class ReplicaManager:
         """Give a replica its log, and the role that metadata has for it."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
+        replica.is_offline, replica.waits_for = False, ""
         replica.partition = Partition(
             topic_partition=replica.topic_partition,
             topic_id=replica.topic_id,
@@ -267,7 +303,7 @@ class ReplicaManager:
                 self._end_waits_of_old_epoch(replica)
                 if partition.leader == NO_LEADER:
                     changes.unfollow.append(replica.topic_partition)
-                else:
+                elif not replica.gate.is_closed:
                     changes.follow.append(replica)
             case RoleChange.NONE | RoleChange.STALE:
                 pass
@@ -282,9 +318,50 @@ class ReplicaManager:
         """Tell the controller where the replica is, if it believes something else."""
         if not handle.log_dir.is_online:
             return  # Its end is on the way to :meth:`mark_offline`.
-        for action in reconcile(self._wanted(replica), _copy_of(handle), self._dirs()):
+        if replica.is_assigned_by_move:
+            return  # The metadata is ahead of the disk, or about to be, and on purpose.
+        for action in self._reconcile(replica, handle):
             if isinstance(action, Assign):
-                self._assignments.assign(replica.key, action.directory_id)
+                self._assign(replica, action.directory_id)
+
+    def _assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
+        """A cluster from before directories would not hear of them; it is told once it does."""
+        if self._cache.state.knows_dirs_of(self._broker_id):
+            self._assignments.assign(replica.key, directory_id)
+
+    def _assign_all(self) -> None:
+        for replica in self._replicas:
+            if replica.handle is not None:
+                self._correct_assignment(replica, replica.handle)
+
+    # --- moves between directories ---------------------------------------------------------------
+
+    def prefer_directory(
+        self, topic_partition: TopicPartition, directory_id: DirectoryId | None
+    ) -> None:
+        """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
+        self._wishes.pop(topic_partition, None)
+        if directory_id is not None:
+            self._wishes[topic_partition] = directory_id
+            while len(self._wishes) > MAX_WISHED_DIRECTORIES:
+                del self._wishes[next(iter(self._wishes))]
+
+    def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """The future copy has taken the place of the replica's log, which is the same otherwise.
+
+        Who fetches for it has to be told anew.
+        """
+        if not self._replicas.is_current(replica):
+            return  # It left meanwhile; its log is about to be removed.
+        if not handle.log_dir.is_online:
+            self._lose(replica, handle.log_dir)
+        elif replica.is_offline:
+            # Its old directory died over this, and took it offline.
+            self._open(replica, handle, ReplicaChanges())
+        else:
+            assert replica.partition is not None, replica
+            handle.high_watermark = replica.partition.high_watermark
+            replica.handle = handle
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -297,18 +374,17 @@ class ReplicaManager:
         changes, failures = ReplicaChanges(), 0
         topic_partition = replica.topic_partition
         while self._replicas.is_current(replica) and replica.handle is None:
-            if other := self._leaving.get(topic_partition) or self._making.get(topic_partition):
+            other = self._removals.under_way(topic_partition) or self._making.get(topic_partition)
+            if other is not None:
                 await other.wait()
                 continue
-            action = reconcile(self._wanted(replica), None, self._dirs())[0]
-            if not isinstance(action, Create | CreateChosen):
-                assert isinstance(action, Assign | WaitOffline), action
+            action = self._reconcile(replica, None)[-1]
+            if not isinstance(action, Create | CreateChosen | AdoptFuture):
                 self._stay_offline(replica, action)
                 break
-            directory_id = action.directory_id if isinstance(action, Create) else None
             self._making[topic_partition] = asyncio.Event()
             try:
-                await self._create(replica, directory_id, changes)
+                await self._make(replica, action, changes)
             except OperatingError as e:
                 self._log.warning(
                     "replica_creation_failed", partition=str(topic_partition), reason=str(e)
@@ -318,57 +394,41 @@ class ReplicaManager:
             if replica.handle is None and self._replicas.is_current(replica):
                 failures += 1
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+        replica.is_being_made = False
         return changes
 
-    async def _create(
-        self, replica: HostedReplica, directory_id: DirectoryId | None, changes: ReplicaChanges
+    async def _make(
+        self,
+        replica: HostedReplica,
+        action: Create | CreateChosen | AdoptFuture,
+        changes: ReplicaChanges,
     ) -> None:
         """Make the log and open the replica, unless either is gone by then."""
         topic_partition = replica.topic_partition
-        handle = await self._logs.create(
-            topic_partition,
-            replica.topic_id,
-            directory_id,
-            self._topic_configs.get(topic_partition.topic),
-        )
+        if isinstance(action, AdoptFuture):
+            self._log.warning("future_replica_adopted", partition=str(topic_partition))
+            handle = await self._logs.adopt_future(topic_partition)
+        else:
+            handle = await self._logs.create(
+                topic_partition,
+                replica.topic_id,
+                self._directory_for(topic_partition, action),
+                self._topic_configs.get(topic_partition.topic),
+            )
         if not self._replicas.is_current(replica):
-            await self._remove(topic_partition, is_wanted_nowhere=False)
+            await self._removals.remove(topic_partition, is_wanted_nowhere=False)
         elif handle.log_dir.is_online:
+            self._wishes.pop(topic_partition, None)
             self._open(replica, handle, changes)
 
-    async def delete_log(self, topic_partition: TopicPartition) -> None:
-        await self._let_go(topic_partition, is_wanted_nowhere=False)
-
-    async def set_aside_log(self, topic_partition: TopicPartition) -> None:
-        """Rename a stray; it is kept, but never served."""
-        self._log.warning("stray_replica_set_aside", partition=str(topic_partition))
-        await self._let_go(topic_partition, is_wanted_nowhere=True)
-
-    async def _let_go(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
-        try:
-            await self._remove(topic_partition, is_wanted_nowhere=is_wanted_nowhere)
-        finally:
-            self._leaving.pop(topic_partition).set()
-
-    async def _remove(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
-        """Take the log that is here out of service; once more where too much waits for its dir."""
-        failures = 0
-        while True:
-            try:
-                if is_wanted_nowhere:
-                    await self._logs.rename_stray(topic_partition)
-                else:
-                    await self._logs.delete(topic_partition)
-            except OverloadedError:
-                failures += 1
-                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
-                continue
-            except OperatingError as e:
-                # The directory died: what lies in it is seen to when it comes back.
-                self._log.warning(
-                    "replica_removal_failed", partition=str(topic_partition), reason=str(e)
-                )
-            return
+    def _directory_for(
+        self, topic_partition: TopicPartition, action: Create | CreateChosen
+    ) -> DirectoryId | None:
+        """Where to make a log: where somebody asked for, where metadata says, or None."""
+        wished = self._wishes.get(topic_partition)
+        if wished in _ids(self._logs.online_dirs()):
+            return wished
+        return action.directory_id if isinstance(action, Create) else None
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write what is committed to each directory's checkpoint."""
@@ -390,12 +450,15 @@ class ReplicaManager:
             if replica.handle is not None and replica.handle.log_dir is log_dir
         ]
         for replica in lost:
-            assert replica.partition is not None, replica
-            replica.partition.mark_offline(log_dir.directory_id)
-            replica.is_offline = True
-            replica.handle = None
-            self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._lose(replica, log_dir)
         return lost
+
+    def _lose(self, replica: HostedReplica, log_dir: LogDir) -> None:
+        assert replica.partition is not None, replica
+        replica.partition.mark_offline(log_dir.directory_id)
+        replica.is_offline = True
+        replica.handle = None
+        self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def leads_any(self, replicas: Iterable[HostedReplica]) -> bool:
         """Whether metadata still has this broker lead one of them."""
@@ -411,18 +474,27 @@ class ReplicaManager:
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
         """The log that is here and may be used; one in a dying directory counts as gone."""
-        if topic_partition in self._leaving or topic_partition in self._making:
+        if topic_partition in self._removals or topic_partition in self._making:
             return None
         handle = self._logs.get(topic_partition)
         return handle if handle is not None and handle.log_dir.is_online else None
 
+    def _reconcile(self, replica: HostedReplica, handle: LogHandle | None) -> tuple[Action, ...]:
+        future = self._logs.future(replica.topic_partition)
+        building = None
+        if future is not None and future.log_dir.is_online:
+            building = LocalCopy(directory_id=future.log_dir.directory_id, topic_id=future.topic_id)
+        return reconcile(self._wanted(replica), _copy_of(handle), building, self._dirs())
+
     def _wanted(self, replica: HostedReplica) -> Wanted:
         registration = replica.registration
+        config = self._topic_configs.get(replica.topic_partition.topic)
         return Wanted(
             topic_id=replica.topic_id,
             directory_id=registration.directory_of(self._broker_id) or LOST_DIR,
             is_new=replica.is_new,
             is_in_isr=self._broker_id in registration.isr,
+            may_lose_records=config.unclean_leader_election_enable,
         )
 
     def _dirs(self) -> LocalDirs:

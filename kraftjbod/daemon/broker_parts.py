@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.feature_apis import FeatureApis
@@ -23,6 +25,7 @@ from kraftjbod.broker.follower_session import FetchLimits
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.isr_manager import IsrManager
 from kraftjbod.broker.kafka_apis import KafkaApis
+from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.log_dir_apis import LogDirApis
@@ -40,17 +43,20 @@ from kraftjbod.broker.replica_fetcher import ReplicaFetcher
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.replica_reads import ReplicaReads
+from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replication_quotas import ReplicationQuotas
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.mover_pool import MoverPool
 
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
@@ -157,10 +163,11 @@ class BrokerParts:
             voters=config.controller_quorum_voters,
             clock=around.clock,
             random_unit=around.rng.random,
+            level=lambda: self.cache.state.metadata_version,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
         self.lifecycle = BrokerLifecycleManager(
-            identity=_identity(config, around, self._disks.cluster_id, advertised),
+            identity=_identity(config, around, self._disks, advertised),
             online_dirs=[log_dir.directory_id for log_dir in self._disks.logs.online_dirs()],
             channel=self.channel,
             clock=around.clock,
@@ -191,9 +198,16 @@ class BrokerParts:
             consumer_fetches=FetchPurgatory(),
             metrics=around.metrics,
         )
+        self.leftovers = LeftoverCopies(
+            broker_id=config.node_id, logs=self._disks.logs, cache=self.cache
+        )
+        self.removals = ReplicaRemovals(
+            logs=self._disks.logs, backoff=self._backoff(config.replica_fetch_backoff_ms)
+        )
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
             replicas=self.hosted,
+            removals=self.removals,
             logs=self._disks.logs,
             cache=self.cache,
             topic_configs=self.topic_configs,
@@ -203,6 +217,7 @@ class BrokerParts:
             metrics=around.metrics,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
+        self.damaged = DamagedReplicas(broker_id=config.node_id, assignments=self.assignments)
         self.isr = IsrManager(
             broker_id=config.node_id,
             replicas=self.hosted,
@@ -221,10 +236,13 @@ class BrokerParts:
         self.fetchers = ReplicaFetcherManager(
             make_fetcher=self._build_fetcher, tasks=tasks, metrics=self._around.metrics
         )
+        self.moves = self._build_moves()
         self.publisher = BrokerMetadataPublisher(
             cache=self.cache,
             replicas=self.replicas,
+            removals=self.removals,
             fetchers=self.fetchers,
+            moves=self.moves,
             lifecycle=self.lifecycle,
             dynamic_configs=self.dynamic_configs,
         )
@@ -239,11 +257,37 @@ class BrokerParts:
         self.failure_handler = LogDirFailureHandler(
             channel=self._disks.failures,
             fetchers=self.fetchers,
+            moves=self.moves,
             replicas=self.replicas,
+            assignments=self.assignments,
             logs=self._disks.logs,
             lifecycle=self.lifecycle,
             metadata_dir=config.metadata_dir,
         )
+
+    def _build_moves(self) -> ReplicaAlterLogDirsManager:
+        config, around = self._config, self._around
+        moves = ReplicaAlterLogDirsManager(
+            replicas=self.hosted,
+            replica_manager=self.replicas,
+            removals=self.removals,
+            logs=self._disks.logs,
+            assignments=self.assignments,
+            fetchers=self.fetchers,
+            pool=MoverPool(
+                threads=config.num_replica_alter_log_dirs_threads or len(config.data_dirs),
+                clock=around.clock,
+            ),
+            clock=around.clock,
+            random_bytes=around.random_bytes,
+            backoff=self._backoff(config.replica_fetch_backoff_ms),
+            metrics=around.metrics,
+            bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
+        self.dynamic_configs.subscribe(
+            lambda dynamic: moves.set_rate(dynamic.replica_alter_log_dirs_io_max_bytes_per_second)
+        )
+        return moves
 
     def _build_fetcher(self, leader: BrokerId, log_dir_path: str) -> ReplicaFetcher:
         config = self._config
@@ -272,6 +316,7 @@ class BrokerParts:
             replicas=self.hosted,
             clock=around.clock,
             follower_caught_up=self.isr.follower_caught_up,
+            damage_met=self.damaged.met,
         )
         topics = TopicApis(
             channel=self.channel,
@@ -302,7 +347,13 @@ class BrokerParts:
             ),
             reassignments=ReassignmentApis(channel=self.channel),
             features=FeatureApis(channel=self.channel),
-            log_dirs=LogDirApis(logs=self._disks.logs, replicas=self.hosted),
+            log_dirs=LogDirApis(
+                logs=self._disks.logs,
+                replicas=self.hosted,
+                replica_manager=self.replicas,
+                moves=self.moves,
+                assignments=self.assignments,
+            ),
         )
 
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:
@@ -339,15 +390,20 @@ class BrokerParts:
 
 
 def _identity(
-    config: BrokerConfig, around: Surroundings, cluster_id: str, advertised: Sequence[Endpoint]
+    config: BrokerConfig, around: Surroundings, disks: BrokerDisks, advertised: Sequence[Endpoint]
 ) -> BrokerIdentity:
     return BrokerIdentity(
         broker_id=config.node_id,
-        cluster_id=cluster_id,
+        cluster_id=disks.cluster_id,
         incarnation_id=Uuid.random(around.random_bytes),
         listeners=tuple(
             ListenerInfo(name=endpoint.name, host=endpoint.host, port=endpoint.port)
             for endpoint in advertised
         ),
         rack=config.broker_rack,
+        features=SUPPORTED_FEATURES,
+        log_dir_paths={
+            log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()
+        },
+        has_several_dirs=len(config.data_dirs) > 1,
     )

@@ -193,6 +193,7 @@ class BrokerRig:
         await self.door.close(timeout_ms=1_000)
         self.parts.fetchers.close()
         await self.parts.publisher.close()
+        await self.parts.moves.close()
         await self.parts.assignments.close()
         await self.tasks.close()
         self.parts.channel.close()

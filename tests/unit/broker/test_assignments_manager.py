@@ -187,9 +187,9 @@ async def test_a_cluster_too_old_for_assignments_keeps_them_queued() -> None:
     with capture_logs() as told:
         async with assigning(cluster) as (manager, controller):
             manager.assign(key, A)
-            assert manager.has_queued_into(A)
+            assert manager.queued_into(A)
             await manager.idle()
-            assert len(controller.seen) == 2 and not manager.has_queued_into(A)
+            assert len(controller.seen) == 2 and not manager.queued_into(A)
     assert cluster.directories == {key: A}
     (failed,) = [e for e in told if e["event"] == "replica_assignments_failed"]
     assert failed["code"] == "UNSUPPORTED_VERSION"

@@ -176,13 +176,13 @@ def test_the_late_success_of_an_older_wish_is_not_told_to_the_newer_one() -> Non
 
 def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() -> None:
     m = machine()
-    assert not m.has_queued_into(A)
+    assert not m.queued_into(A)
     wish(m, 0, A)
-    assert m.has_queued_into(A) and not m.has_queued_into(B)
+    assert m.queued_into(A) and not m.queued_into(B)
     m.handle(WokeUp(), 20)
-    assert m.has_queued_into(A)
+    assert m.queued_into(A)
     m.handle(GRANTED, 30)
-    assert not m.has_queued_into(A)
+    assert not m.queued_into(A)
 
 
 def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:

@@ -103,8 +103,13 @@ def no(code: ErrorCode) -> HeartbeatFailed:
     return HeartbeatFailed(code=code, message="no")
 
 
-def dead(directory_id: DirectoryId, *, leads: bool = True) -> DirectoryFailed:
-    return DirectoryFailed(directory_id=directory_id, leads=lambda: leads)
+def dead(
+    directory_id: DirectoryId, *, leads: bool = True, untold: list[str] | None = None
+) -> DirectoryFailed:
+    """``untold`` are replicas whose assignment into the directory has not come through."""
+    return DirectoryFailed(
+        directory_id=directory_id, leads=lambda: leads, has_untold_replicas=lambda: bool(untold)
+    )
 
 
 def state_of(m: LifecycleState) -> BrokerState:
@@ -336,6 +341,39 @@ def test_a_broker_that_the_controller_forgot_while_it_was_leaving_may_stop() -> 
     m = running()
     m.handle(ShutdownRequested(), 0)
     assert m.handle(no(ErrorCode.STALE_BROKER_EPOCH), 10) == [AnnounceMayStop()]
+
+
+# --- an assignment into a dead dir ---------------------------------------------------------------
+
+
+def test_a_replica_that_the_controller_takes_for_healthy_keeps_the_deadline() -> None:
+    """KIP-858: not only the failure has to come through, also an assignment into the dead dir.
+    A move that had been accepted is taken back so, and the controller knows no better until then.
+    """
+    m, untold = running(), ["t-0"]
+    m.handle(dead(A, untold=untold), 1_000)
+    assert DisarmReportDeadline(A) not in m.handle(alive(), 1_010)
+    assert m.unacknowledged_dirs == frozenset()
+    (stop,) = m.handle(ReportDeadlinePassed(directory_id=A), 31_000)
+    assert isinstance(stop, ShutDown) and "could be told of all of that" in str(stop.error)
+
+
+def test_an_assignment_into_a_dead_dir_that_came_through_ends_the_deadline() -> None:
+    m, untold = running(), ["t-0"]
+    m.handle(dead(A, untold=untold), 1_000)
+    m.handle(alive(), 1_010)
+    untold.clear()
+    for at_ms in (31_000, 61_000):
+        assert m.handle(ReportDeadlinePassed(directory_id=A), at_ms) == []
+
+
+def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> None:
+    m = running()
+    m.handle(dead(A, leads=False, untold=["t-0"]), 1_000)
+    m.handle(alive(), 1_010)
+    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [
+        ArmReportDeadline(A, 61_000)
+    ]
 
 
 # --- what must not be ----------------------------------------------------------------------------

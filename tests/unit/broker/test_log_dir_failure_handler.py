@@ -29,6 +29,8 @@ def handler_of(rig: BrokerRig, metadata_dir: str = "/meta") -> LogDirFailureHand
     return LogDirFailureHandler(
         channel=rig.failures,
         fetchers=rig.parts.fetchers,
+        moves=rig.parts.moves,
+        assignments=rig.parts.assignments,
         replicas=rig.parts.replicas,
         logs=rig.logs,
         lifecycle=rig.parts.lifecycle,

@@ -182,7 +182,7 @@ async def test_of_two_copies_the_one_that_metadata_names_is_served():
     async with brokers(1, *disks, opens=False) as (rig,):
         assert list(rig.logs.duplicates) == [TP]
         rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
-        await rig.parts.replicas.resolve_duplicates()
+        await rig.parts.leftovers.resolve()
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
@@ -297,7 +297,7 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
         rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
         sick.inject(Fault(kinds=frozenset({"rename"})))
         with capture_logs() as told:
-            await rig.parts.replicas.resolve_duplicates()
+            await rig.parts.leftovers.resolve()
         assert "replica_copy_not_removed" in [line["event"] for line in told]
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
         rig.parts.publisher.open()
