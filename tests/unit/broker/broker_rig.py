@@ -39,12 +39,18 @@ from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlteredPartition,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     RpcRequest,
     RpcResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
@@ -221,6 +227,12 @@ def accept(request: RpcRequest) -> RpcResponse:
                     for wish in request.partitions
                 )
             )
+        case AlterPartitionReassignmentsRequest():
+            return AlterPartitionReassignmentsResponse(partitions=())
+        case ListPartitionReassignmentsRequest():
+            return ListPartitionReassignmentsResponse(partitions=())
+        case UpdateFeaturesRequest():
+            return UpdateFeaturesResponse(results=())
         case _:
             raise AssertionError(f"nobody answers {request.api}")
 

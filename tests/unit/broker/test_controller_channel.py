@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from kraftjbod.broker.controller_channel import forward_timeout_ms
 from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import (
     ConnectionLostError,
@@ -112,3 +113,10 @@ async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
         await channel.call(ASK, timeout_ms=PATIENT_MS)
         assert (await channel.fetch_metadata(POLL)).high_watermark == 9
         assert controller.server.connection_count == 2
+
+
+@pytest.mark.parametrize(("asked_ms", "granted_ms"), [(-5, 1), (0, 1), (700, 700), (10**9, 60_000)])
+def test_a_forwarded_request_waits_as_long_as_its_client_but_not_for_ever(
+    asked_ms: int, granted_ms: int
+) -> None:
+    assert forward_timeout_ms(asked_ms) == granted_ms

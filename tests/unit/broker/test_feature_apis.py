@@ -38,7 +38,7 @@ def update(level: int, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_updates_are_forwarded(version: int):
+async def test_updates_are_forwarded(version: int) -> None:
     async with brokers(answer=answer) as (rig,):
         request = UPDATE(feature_updates=[update(14, upgrade_type=3)], validate_only=True)
         response = await rig.ask(request, version)
@@ -52,7 +52,9 @@ async def test_updates_are_forwarded(version: int):
 
 
 @pytest.mark.parametrize(("allowed", "kind"), [(False, UPGRADE), (True, SAFE_DOWNGRADE)])
-async def test_the_oldest_version_only_says_whether_down_is_allowed(allowed: bool, kind: int):
+async def test_the_oldest_version_only_says_whether_down_is_allowed(
+    allowed: bool, kind: int
+) -> None:
     async with brokers(answer=answer) as (rig,):
         await rig.ask(UPDATE(feature_updates=[update(-1, allow_downgrade=allowed)]), 0)
         (forwarded,) = rig.controller.seen
@@ -60,7 +62,7 @@ async def test_the_oldest_version_only_says_whether_down_is_allowed(allowed: boo
         assert (forwarded.updates[0].upgrade_type, forwarded.updates[0].level) == (kind, 0)
 
 
-async def test_a_refusal_stands_where_the_version_has_a_place_for_it():
+async def test_a_refusal_stands_where_the_version_has_a_place_for_it() -> None:
     async with brokers(answer=answer) as (rig,):
         request = UPDATE(feature_updates=[update(99)])
         old, new = await rig.ask(request, 1), await rig.ask(request, 2)
@@ -77,7 +79,9 @@ async def test_a_refusal_stands_where_the_version_has_a_place_for_it():
         pytest.param([update(17)] * 101, "at most 100", id="too many"),
     ],
 )
-async def test_what_the_controller_cannot_be_asked_is_refused_here(updates: list[Any], why: str):
+async def test_what_the_controller_cannot_be_asked_is_refused_here(
+    updates: list[Any], why: str
+) -> None:
     async with brokers(answer=answer) as (rig,):
         response = await rig.ask(UPDATE(feature_updates=updates))
         assert response.error_code == ErrorCode.INVALID_REQUEST
@@ -85,7 +89,7 @@ async def test_what_the_controller_cannot_be_asked_is_refused_here(updates: list
         assert rig.controller.seen == []
 
 
-async def test_an_error_of_the_call_is_the_error_of_the_answer():
+async def test_an_error_of_the_call_is_the_error_of_the_answer() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
 

@@ -1,0 +1,279 @@
+"""Reassignments, throttles, moves, configurations and features, as foreign admin clients ask them.
+
+kafka-python has every one of these requests, librdkafka the incremental change of configurations;
+what is ours alone (a target directory in a reassignment) is asked with our own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigSource
+from confluent_kafka.admin._config import ConfigResource as ConfluentResource
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, NoError
+
+from kraftjbod.cli import cluster_admin, replica_admin
+from kraftjbod.cli.cluster_admin import ConfigChange, ConfigOperation
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+from tests.integration import clients
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+T = TypeVar("T")
+BROKERS = 3
+BROKER, TOPIC = ConfigResourceType.BROKER, ConfigResourceType.TOPIC
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+#: Replicas are fetched a MiB at a time, so a throttle shows in what is longer only.
+RECORDS = [bytes(30_000)] * 100
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=BROKERS, dirs=2)
+
+
+def _name() -> str:
+    return f"reassigned-{next(_numbers)}"
+
+
+def _replicas(cluster: Cluster, topic: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    partition = cluster.partitions(topic)[0]
+    return partition.replicas, partition.isr
+
+
+def _reassign(cluster: Cluster, topic: str, replicas: list[int] | None) -> type[KafkaError] | None:
+    """What kafka-python makes of the answer about partition 0."""
+    key = kafka.TopicPartition(topic, 0)
+    with cluster.admin() as admin:
+        outcome = admin.alter_partition_reassignments({key: replicas})[key]
+    return None if outcome is NoError else outcome
+
+
+def _ongoing(cluster: Cluster) -> dict[Any, Any]:
+    with cluster.admin() as admin:
+        found: dict[Any, Any] = admin.list_partition_reassignments()
+    return found
+
+
+def _configure(cluster: Cluster, kind: ConfigResourceType, name: str, values: Any) -> str:
+    """``values`` by key, None removes one; "OK" or the error, as kafka-python tells it."""
+    changes = {
+        key: ("DELETE", None) if value is None else ("SET", str(value))
+        for key, value in values.items()
+    }
+    with cluster.admin() as admin:
+        told = admin.alter_configs([ConfigResource(kind, name, changes)], raise_on_unknown=False)
+    outcome: str = told[kind.name.lower()][name]
+    return outcome
+
+
+def _ours(cluster: Cluster, ask: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with ClusterClient(cluster.bootstrap) as client:
+            await client.refresh_metadata()
+            return await ask(client)
+
+    return asyncio.run(run())
+
+
+def _reassign_to_dirs(cluster: Cluster, wish: replica_admin.Reassignment) -> replica_admin.Refusals:
+    return _ours(
+        cluster, lambda client: replica_admin.alter_partition_reassignments(client, [wish])
+    )
+
+
+def _is_in(cluster: Cluster, topic: str, path: str) -> bool:
+    """Whether broker 2 has a replica in sync there."""
+    is_there = cluster.replicas_by_dir(2, topic)[path] == [0]
+    return is_there and _replicas(cluster, topic)[1] == (1, 2)
+
+
+def test_a_foreign_client_moves_a_partition_and_nothing_is_lost(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1, 2]})
+    values = [b"%d" % i for i in range(200)]
+    clients.write_confluent(cluster.bootstrap, name, values)
+    assert _reassign(cluster, name, [3, 2]) is None
+    cluster.wait(f"{name} on 3 and 2", lambda: _replicas(cluster, name) == ((3, 2), (2, 3)))
+    assert _ongoing(cluster) == {}
+    assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
+    cluster.wait("1 to be rid of it", lambda: not any(cluster.replicas_by_dir(1, name).values()))
+
+
+def test_what_cannot_be_reassigned_is_refused_by_partition(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1]})
+    refused = _reassign(cluster, name, [9])
+    assert refused is not None and refused.errno == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    nothing = _reassign(cluster, name, None)
+    assert nothing is not None and nothing.errno == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_throttle_holds_a_reassignment_up_until_it_is_lifted(cluster: Cluster) -> None:
+    """KIP-73: one byte per second on both sides; whoever is not listed is replicated meanwhile."""
+    name, other = _name(), _name()
+    cluster.create_topic(name, assignments={0: [1]})
+    cluster.create_topic(other, assignments={0: [1, 2]})
+    clients.write_confluent(cluster.bootstrap, name, RECORDS)
+    listed = {LEADER_REPLICAS: "0:1", FOLLOWER_REPLICAS: "0:2"}
+    assert _configure(cluster, BROKER, "1", {LEADER_RATE: 1}) == "OK"
+    assert _configure(cluster, BROKER, "2", {FOLLOWER_RATE: 1}) == "OK"
+    assert _configure(cluster, TOPIC, name, listed) == "OK"
+    key = kafka.TopicPartition(name, 0)
+    assert _reassign(cluster, name, [2]) is None
+    cluster.wait("some of it on 2", lambda: any(cluster.replicas_by_dir(2, name).values()))
+    # acks=all across the same pair of brokers: neither a fetch loop nor a session stands still.
+    clients.write_confluent(cluster.bootstrap, other, RECORDS[:20], acks="all")
+    ongoing = _ongoing(cluster)
+    assert ongoing[key]["adding_replicas"] == [2]
+    assert ongoing[key]["removing_replicas"] == [1]
+    size = sum(d.sizes.get(f"{name}-0", 0) for d in cluster.directories(2).values())
+    assert size < sum(map(len, RECORDS))
+
+    assert _reassign(cluster, name, None) is None
+    cluster.wait("the cancel", lambda: _replicas(cluster, name) == ((1,), (1,)))
+    assert key not in _ongoing(cluster)
+
+    assert _reassign(cluster, name, [2]) is None
+    for broker in ("1", "2"):
+        rates = {LEADER_RATE: None, FOLLOWER_RATE: None}
+        assert _configure(cluster, BROKER, broker, rates) == "OK"
+    cluster.wait(f"{name} on 2", lambda: _replicas(cluster, name) == ((2,), (2,)))
+    assert clients.read_confluent(cluster.bootstrap, name, len(RECORDS)) == RECORDS
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by path", "by id"])
+def test_a_new_replica_goes_to_the_directory_that_was_named(cluster: Cluster, by_id: bool) -> None:
+    """KIP-858's future work: the target directory travels in the same call."""
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1]})
+    clients.write_confluent(cluster.bootstrap, name, [b"v"] * 10)
+    for target in _ours(cluster, lambda client: replica_admin.describe_log_dirs(client, 2)):
+        assert target.directory_id is not None
+        path = target.path
+        wish = replica_admin.Reassignment(
+            topic_partition=TopicPartition(name, 0),
+            replicas=[1, 2],
+            target_dirs=["any", f"dirid:{target.directory_id}" if by_id else path],
+        )
+        assert _reassign_to_dirs(cluster, wish) == {}
+        cluster.wait(f"all in sync, one in {path}", partial(_is_in, cluster, name, path))
+        assert _reassign(cluster, name, [1]) is None
+        cluster.wait("it to go", lambda: not any(cluster.replicas_by_dir(2, name).values()))
+
+
+def test_a_target_directory_that_is_none_is_refused_with_what_there_is(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1]})
+    wish = replica_admin.Reassignment(
+        topic_partition=TopicPartition(name, 0), replicas=[1, 2], target_dirs=["any", "/nowhere"]
+    )
+    refused = _reassign_to_dirs(cluster, wish)
+    (error,) = refused.values()
+    assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
+    assert all(path in error.message for path in cluster.directories(2))
+
+
+def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, assignments={0: [1]})
+    values = [b"%d" % i for i in range(50)]
+    clients.write_confluent(cluster.bootstrap, name, values)
+    by_dir = cluster.replicas_by_dir(1, name)
+    (target,) = [path for path, found in by_dir.items() if not found]
+    with cluster.admin() as admin:
+        (outcome,) = admin.alter_replica_log_dirs({(name, 0, 1): target}).values()
+        assert outcome is NoError
+        (refused,) = admin.alter_replica_log_dirs({(name, 0, 1): "/nowhere"}).values()
+        assert refused.errno == ErrorCode.LOG_DIR_NOT_FOUND
+    cluster.wait("the move", lambda: cluster.replicas_by_dir(1, name)[target] == [0])
+    assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
+
+
+def test_librdkafka_changes_single_values_of_topics(cluster: Cluster) -> None:
+    name = _name()
+    cluster.create_topic(name, segment_ms=9_000)
+    admin = AdminClient({**clients.quiet(cluster.bootstrap)})
+    resource = ConfluentResource(ConfluentResource.Type.TOPIC, name)
+    resource.add_incremental_config(
+        ConfigEntry("retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
+    )
+    resource.add_incremental_config(
+        ConfigEntry(FOLLOWER_REPLICAS, "0:1", incremental_operation=AlterConfigOpType.APPEND)
+    )
+    resource.add_incremental_config(
+        ConfigEntry("segment.ms", None, incremental_operation=AlterConfigOpType.DELETE)
+    )
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(timeout=20)
+
+    def entries() -> dict[str, Any]:
+        asked = ConfluentResource(ConfluentResource.Type.TOPIC, name)
+        (described,) = admin.describe_configs([asked]).values()
+        found: dict[str, Any] = described.result(timeout=20)
+        return found
+
+    dynamic = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    cluster.wait("the change", lambda: entries()["retention.ms"].value == "5000")
+    told = entries()
+    assert told["retention.ms"].source == told[FOLLOWER_REPLICAS].source == dynamic
+    assert told[FOLLOWER_REPLICAS].value == "0:1"
+    assert told["segment.ms"].source != dynamic
+
+
+def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
+    cluster: Cluster,
+) -> None:
+    def rate() -> dict[str, Any]:
+        resource = ConfigResource(BROKER, "3")
+        with cluster.admin(3) as admin:
+            told = admin.describe_configs([resource], include_synonyms=True, config_filter="all")
+        found: dict[str, Any] = told["broker"]["3"][LEADER_RATE]
+        return found
+
+    def set_for_all(value: str | None) -> None:
+        # kafka-python knows no resource of all brokers.
+        kind = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        everybody = cluster_admin.ConfigResource(cluster_admin.ResourceType.BROKER, "")
+        change = {everybody: [ConfigChange(LEADER_RATE, value, kind)]}
+        _ours(cluster, lambda client: cluster_admin.incremental_alter_configs(client, change))
+
+    set_for_all("77000")
+    assert _configure(cluster, BROKER, "3", {LEADER_RATE: 99_000}) == "OK"
+    cluster.wait("the rate", lambda: rate()["value"] == "99000")
+    assert [s["value"] for s in rate()["synonyms"]][:2] == ["99000", "77000"]
+    assert _configure(cluster, BROKER, "3", {LEADER_RATE: None}) == "OK"
+    cluster.wait("the rate of all", lambda: rate()["value"] == "77000")
+    set_for_all(None)
+    cluster.wait("the default", lambda: rate()["value"] == str(2**63 - 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values", "why"),
+    [
+        (BROKER, "1", {LEADER_RATE: "fast"}, LEADER_RATE),
+        (BROKER, "1", {"log.dirs": "/x"}, "cannot change while a broker runs"),
+        (TOPIC, "there-is-none", {"retention.ms": 5}, "no topic 'there-is-none'"),
+    ],
+    ids=["value", "static key", "unknown topic"],
+)
+def test_configurations_that_cannot_be_are_refused(
+    cluster: Cluster, kind: ConfigResourceType, name: str, values: Any, why: str
+) -> None:
+    assert why in _configure(cluster, kind, name, values)
