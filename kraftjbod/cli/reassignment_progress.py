@@ -176,8 +176,14 @@ async def follow(
     speeds: dict[str, Speed] = {}
     last_seen: list[Copying] = []
     last_change_ms = _now_ms()
+    is_quiet = False
     with _screen() as show:
-        while under_way := await look():
+        while True:
+            under_way = await look()
+            if is_quiet and not under_way:
+                return
+            # What was ordered a moment ago may not be seen yet: twice nothing is nothing.
+            is_quiet = not under_way
             now_ms = _now_ms()
             if under_way != last_seen:
                 last_seen, last_change_ms = under_way, now_ms
@@ -218,7 +224,7 @@ def _screen() -> Iterator[Show]:
 
     def now_and_then(shown: Sequence[tuple[Copying, str]]) -> None:
         nonlocal next_at_ms
-        if _now_ms() >= next_at_ms:
+        if shown and _now_ms() >= next_at_ms:
             next_at_ms = _now_ms() + _LINES_EVERY_MS
             _print_lines(shown)
 

@@ -199,13 +199,19 @@ async def cancel(
         )
     else:
         click.echo("None of the specified partition reassignments are active.")
-    moves = [move for move in await _move_states(client, plan) if move.is_active]
-    if moves:
-        # Asking for the directory where a replica is ends its move.
-        back = {move.replica: move.located.current_dir or ANY_LOG_DIR for move in moves}
+    found = await _log_dirs(client, _brokers_with_targets(plan))
+    moves = move_states(resolve(plan, found), found)
+    # Asking for the directory where a replica is ends its move.
+    back = {
+        move.replica: move.located.current_dir
+        for move in moves
+        if move.is_active and move.located.current_dir is not None
+    }
+    if back:
         await _start_moves(client, back, timeout_ms)
     else:
         click.echo("None of the specified partition moves are active.")
+    await _forget_wishes(client, moves, found)
     if not preserve_throttles:
         await _clear_throttles(client, plan, metadata)
 
@@ -351,6 +357,19 @@ async def _start_moves(
             )
         if pending:
             await asyncio.sleep(_ASK_AGAIN_MS / 1000)
+
+
+async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], found: LogDirs) -> None:
+    """A broker remembers the directory for a replica that it does not have; that shall end too.
+
+    Kafka's brokers have no word for it.
+    """
+    wishes = {
+        move.replica: ANY_LOG_DIR
+        for move in moves
+        if move.located.current_dir is None and ids_by_path(found[move.replica.broker_id])
+    }
+    await _ask_to_move(client, wishes)
 
 
 async def _ask_to_move(client: ClusterClient, targets: Mapping[Replica, str]) -> list[Replica]:

@@ -100,12 +100,14 @@ def test_figures(done: int, rate: float | None, told: str) -> None:
 
 
 async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
-    looks = iter([[copying(0)], [copying(20 * MIB)], []])
+    """Nothing once may be a move that was ordered just now and has not begun."""
+    looks = iter([[], [copying(0)], [], [copying(20 * MIB)], [], []])
 
     async def look() -> list[Copying]:
         return next(looks)
 
     await follow(look, sample_ms=1)
+    assert list(looks) == []
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "foo-0 to broker 3: 0 B of 40.0 MiB, 0 %\n"

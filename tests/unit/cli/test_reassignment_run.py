@@ -252,6 +252,19 @@ async def test_cancelling_goes_back_to_where_the_replicas_are(said: Said) -> Non
         ]
 
 
+async def test_cancelling_takes_back_the_wish_for_a_replica_that_never_came(said: Said) -> None:
+    """Or else it would be found in that directory when it comes some day."""
+    async with moving_broker() as broker, ClusterClient(broker.address) as client:
+        broker.hold("foo")
+        wanted = plan(FOO_1, to="/d2")
+        broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.REPLICA_NOT_AVAILABLE]
+        await actions.cancel(client, wanted, preserve_throttles=True, timeout_ms=0)
+        assert broker.moves == {"any": [("foo", 1)]}
+        broker.tells_ids = False
+        await actions.cancel(client, wanted, preserve_throttles=True, timeout_ms=0)
+        assert broker.moves == {"any": [("foo", 1)]}
+
+
 async def test_a_cancel_that_is_refused_says_why() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
