@@ -129,11 +129,14 @@ def _require_enough(brokers: list[UsableBroker], replication_factor: int) -> Non
             "the replication factor must be positive."
         )
     if all(broker.fenced for broker in brokers):
-        raise _invalid("All brokers are currently fenced.")
+        raise _invalid(
+            "All brokers are currently fenced, or have all their log directories cordoned."
+        )
     if replication_factor > len(brokers):
         raise _invalid(
             f"The target replication factor of {replication_factor} cannot be reached because "
-            f"only {len(brokers)} broker(s) are registered."
+            f"only {len(brokers)} broker(s) are registered or some brokers have all their log "
+            "directories cordoned."
         )
 
 

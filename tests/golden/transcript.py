@@ -61,6 +61,10 @@ def _names(directories: Iterable[DirectoryId]) -> str:
     return ",".join(map(directory_name, directories)) or "none"
 
 
+def _cordons(directories: tuple[DirectoryId, ...]) -> str:
+    return f" cordoned {_names(directories)}" if directories else ""
+
+
 def _list(ids: Iterable[BrokerId]) -> str:
     return ",".join(map(str, ids)) or "none"
 
@@ -73,6 +77,19 @@ def _outcome(item: m.ReassignmentOutcome | m.ResourceOutcome) -> str:
     for letter in "abcdefghijklmnopqrstuvwxyz":
         told = told.replace(str(directory(letter)), letter)
     return told
+
+
+def _tell_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
+    parts = [f"BrokerRegistrationChange {record.broker_id}"]
+    if record.fenced is not None:
+        parts.append("fenced" if record.fenced else "unfenced")
+    if record.in_controlled_shutdown:
+        parts.append("shutting down")
+    if record.log_dirs is not None:
+        parts.append(f"online {_names(record.log_dirs)}")
+    if record.cordoned_log_dirs is not None:
+        parts.append(f"cordoned {_names(record.cordoned_log_dirs)}")
+    return " ".join(parts)
 
 
 class World:
@@ -145,6 +162,7 @@ class World:
                 standing += ", shutting down"
             lost = f" offline {_names(broker.offline_log_dirs)}" if broker.offline_log_dirs else ""
             online = _names(broker.log_dirs)
+            lost += _cordons(broker.cordoned_log_dirs)
             yield f"broker {broker_id} epoch {broker.epoch} {standing} online {online}{lost}"
         for key, p in self.state.partitions():
             leader = "none" if p.leader == NO_LEADER else p.leader
@@ -171,6 +189,7 @@ class World:
                 rack=options.get("rack"),
                 features={"metadata.version": (1, int(options.get("metadata_version", "30")))},
                 log_dirs=_dirs(options.get("dirs", "")),
+                cordoned_log_dirs=_dirs(options.get("cordoned", "")),
                 log_dir_paths=tuple(f"/{name}" for name in options.get("dirs", "").split(",")),
             )
         )
@@ -187,7 +206,19 @@ class World:
                 want_fence="want_fence" in options,
                 want_shut_down="want_shut_down" in options,
                 offline_log_dirs=_dirs(options.get("offline", "")),
+                cordoned_log_dirs=_dirs(options["cordoned"]) if "cordoned" in options else None,
             )
+        )
+
+    def _do_feature(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        """``feature 30``, ``feature 17 down=safe``, ``feature 14 down=unsafe dry_run``."""
+        update = m.FeatureUpdate(
+            name=options.get("name", "metadata.version"),
+            level=int(words[0]),
+            upgrade_type={"": 1, "safe": 2, "unsafe": 3}[options.get("down", "")],
+        )
+        return self._decide(
+            m.UpdateFeaturesRequest(updates=(update,), validate_only="dry_run" in options)
         )
 
     def _do_up(self, words: list[str], options: dict[str, str]) -> None:
@@ -377,17 +408,10 @@ class World:
                 standing = "fenced" if record.fenced else "unfenced"
                 return (
                     f"RegisterBroker {record.broker_id} epoch {record.broker_epoch} {standing} "
-                    f"online {_names(record.log_dirs)}"
+                    f"online {_names(record.log_dirs)}{_cordons(record.cordoned_log_dirs)}"
                 )
             case r.BrokerRegistrationChangeRecord():
-                parts = [f"BrokerRegistrationChange {record.broker_id}"]
-                if record.fenced is not None:
-                    parts.append("fenced" if record.fenced else "unfenced")
-                if record.in_controlled_shutdown:
-                    parts.append("shutting down")
-                if record.log_dirs is not None:
-                    parts.append(f"online {_names(record.log_dirs)}")
-                return " ".join(parts)
+                return _tell_registration_change(record)
             case r.TopicRecord():
                 return f"Topic {record.name}"
             case r.RemoveTopicRecord():
@@ -402,6 +426,8 @@ class World:
                 return self._tell_change(record)
             case r.ConfigRecord():
                 return f"Config {record.resource_name} {record.name}={record.value}"
+            case r.FeatureLevelRecord():
+                return f"FeatureLevel {record.name} {record.feature_level}"
             case _:
                 return str(record)
 
@@ -472,6 +498,10 @@ class World:
                     if topic.error_code:
                         outcome += f": {topic.error_message}"
                     yield f"reply {topic.name}: {outcome}"
+            case m.UpdateFeaturesResponse():
+                for result in response.results:
+                    told = f": {result.error_message}" if result.error_message else ""
+                    yield f"reply {result.name}: {result.error_code.name}{told}"
             case m.AlterPartitionReassignmentsResponse():
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.protocol.rpc_codec import (
     decode_request,
     decode_response,
@@ -20,9 +21,11 @@ from kraftjbod.protocol.rpc_codec import (
 )
 from kraftjbod.protocol.rpc_messages import (
     REQUESTS,
+    AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    RpcRequest,
 )
 
 HEARTBEAT = {
@@ -169,3 +172,53 @@ def test_noise_raises_one_error(noise: bytes, place: int) -> None:
 
 def test_every_request_is_known_by_its_api() -> None:
     assert all(REQUESTS[api].api == api for api in REQUESTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "version"),
+    [
+        (BrokerRegistrationRequest, 14, 1),
+        (BrokerRegistrationRequest, 17, 3),
+        (BrokerRegistrationRequest, 30, 4),
+        (BrokerHeartbeatRequest, 14, 0),
+        (BrokerHeartbeatRequest, 17, 1),
+        (BrokerHeartbeatRequest, 30, 2),
+        (AssignReplicasToDirsRequest, 14, 0),
+        (AssignReplicasToDirsRequest, 30, 0),
+    ],
+)
+def test_the_level_says_which_version_is_spoken(
+    kind: type[RpcRequest], level: int, version: int
+) -> None:
+    assert kind.version_at(MetadataVersion(level)) == version
+
+
+def test_the_newest_version_is_that_of_the_latest_level() -> None:
+    for kind in REQUESTS.values():
+        assert kind.version_at(LATEST_METADATA_VERSION) == kind.version
+        assert kind.fields_after(kind.version) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("version", "offline", "cordoned"),
+    [(0, (), None), (1, (b"o" * 16,), None), (2, (b"o" * 16,), (b"c" * 16,))],
+)
+def test_an_older_version_leaves_out_what_it_does_not_have(
+    version: int, offline: tuple[bytes, ...], cordoned: tuple[bytes, ...] | None
+) -> None:
+    said = {"offline_log_dirs": [b"o" * 16], "cordoned_log_dirs": [b"c" * 16]}
+    heartbeat = BrokerHeartbeatRequest.model_validate({**HEARTBEAT, **said})
+    frame = payload(encode_request(1, heartbeat, version))
+    assert (b"offline_log_dirs" in frame) == bool(offline)
+    incoming = decode_request(frame)
+    assert incoming.version == version
+    assert isinstance(incoming.body, BrokerHeartbeatRequest)
+    assert incoming.body.offline_log_dirs == offline
+    assert incoming.body.cordoned_log_dirs == cordoned
+
+
+def test_a_field_that_its_version_does_not_have_is_not_heeded() -> None:
+    body = {**HEARTBEAT, "offline_log_dirs": [b"o" * 16]}
+    incoming = decode_request(msgpack.packb([0, 1, "BrokerHeartbeat", 0, body]))
+    assert isinstance(incoming.body, BrokerHeartbeatRequest)
+    assert incoming.body.offline_log_dirs == ()

@@ -1,0 +1,89 @@
+"""Feature levels; the story of one cluster is in tests/golden/levels.txt."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.controller.feature_control import (
+    MAX_NAMED,
+    FeatureControlManager,
+    UpgradeType,
+)
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.metadata.records import FeatureLevelRecord
+from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
+from tests.golden.transcript import World
+
+UP, SAFE, UNSAFE = UpgradeType
+
+
+def update(level: int, kind: UpgradeType = UP, name: str = "metadata.version") -> FeatureUpdate:
+    return FeatureUpdate(name=name, level=level, upgrade_type=kind)
+
+
+def outcomes(
+    world: World, *updates: FeatureUpdate, validate_only: bool = False
+) -> tuple[list[ErrorCode], list[int]]:
+    """The code of each update, and the levels that were recorded."""
+    manager = FeatureControlManager(state=world.state)
+    result = manager.update(UpdateFeaturesRequest(updates=updates, validate_only=validate_only))
+    levels = [r.feature_level for r in result.records if isinstance(r, FeatureLevelRecord)]
+    return [outcome.error_code for outcome in result.response.results], levels
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "kind", "code"),
+    [
+        (14, 17, UP, ErrorCode.NONE),
+        (14, 30, UP, ErrorCode.NONE),
+        (17, 17, UP, ErrorCode.NONE),
+        (17, 17, SAFE, ErrorCode.NONE),
+        (17, 14, UP, ErrorCode.INVALID_UPDATE_VERSION),
+        (17, 14, SAFE, ErrorCode.NONE),
+        (17, 30, SAFE, ErrorCode.INVALID_UPDATE_VERSION),
+        (17, 30, UNSAFE, ErrorCode.INVALID_UPDATE_VERSION),
+        (30, 17, SAFE, ErrorCode.NONE),
+        (17, 0, UNSAFE, ErrorCode.INVALID_UPDATE_VERSION),
+        (17, 18, UP, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+def test_which_way_a_level_may_go(
+    present: int, wanted: int, kind: UpgradeType, code: ErrorCode
+) -> None:
+    world = World(MetadataVersion(present))
+    expected = [wanted] if code is ErrorCode.NONE and wanted != present else []
+    assert outcomes(world, update(wanted, kind)) == ([code], expected)
+    assert outcomes(world, update(wanted, kind), validate_only=True) == ([code], [])
+
+
+def test_all_updates_are_made_or_none() -> None:
+    codes, levels = outcomes(World(), update(30), update(1, name="kraft.version"))
+    assert codes == [ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION]
+    assert levels == []
+
+
+def test_a_feature_is_named_once() -> None:
+    codes, levels = outcomes(World(), update(30), update(17))
+    assert (codes, levels) == ([ErrorCode.INVALID_REQUEST] * 2, [])
+
+
+def test_every_registered_broker_has_to_support_the_level_fenced_or_not() -> None:
+    world = World()
+    for line in ("up 1 dirs=a metadata_version=30", "register 2 dirs=b metadata_version=17"):
+        list(world.run(line))
+    told = list(world.run("feature 30"))
+    assert told == [
+        "reply metadata.version: FEATURE_UPDATE_FAILED: Not every registered broker supports "
+        "metadata.version 30: broker 2 supports 1 to 17. Upgrade their software first."
+    ]
+
+
+def test_the_list_of_losses_is_bounded() -> None:
+    world = World()
+    for broker_id in range(1, MAX_NAMED + 4):
+        dirs = f"{chr(96 + broker_id)}1,{chr(96 + broker_id)}2"
+        list(world.run(f"up {broker_id} dirs={dirs} metadata_version=30"))
+    (told,) = world.run("feature 14 down=safe")
+    assert "broker 10 has 2 and 3 more)" in told
+    assert "broker 11" not in told
