@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar, assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
@@ -25,6 +24,7 @@ from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.partition import Role
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
+from kraftjbod.broker.replica_move import MoveProgress, ReplicaMove
 from kraftjbod.broker.replica_move_state import (
     Action,
     AssignDirectory,
@@ -37,7 +37,6 @@ from kraftjbod.broker.replica_move_state import (
     End,
     Event,
     MoveEnd,
-    MovePhase,
     Promoted,
     ReplicaMoveState,
     RevertAssignment,
@@ -68,57 +67,6 @@ _IDLE_MS: Final = 10
 #: How long a move sleeps at most before it looks whether the rate has changed.
 _THROTTLE_SLICE_MS: Final = 200
 _WATCH_INTERVAL_MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveProgress:
-    """Where one move stands."""
-
-    topic_partition: TopicPartition
-    source: LogDir
-    target: LogDir
-    phase: MovePhase
-    copied_bytes: int
-    """By this process."""
-    lag: int
-    """Offsets that the future copy lacks; -1 before the first step."""
-
-
-class _Move:
-    """One move. ``state`` decides, ``task`` carries out."""
-
-    def __init__(
-        self, replica: HostedReplica, source: LogDir, target: LogDir, state: ReplicaMoveState
-    ) -> None:
-        self.replica = replica
-        self.source = source
-        self.target = target
-        self.state = state
-        self.task: asyncio.Task[None] | None = None
-        #: Ends the present pause.
-        self.changed = asyncio.Event()
-        #: Not set while the copies change places.
-        self.is_settled = asyncio.Event()
-        self.is_settled.set()
-        self.copied_bytes = 0
-        self.lag = -1
-        self.failures = 0
-        #: The future copy goes when nothing is under way any more.
-        self.drops_future = False
-        #: When it last came further; None while it waits for its turn.
-        self.progress_at_ms: int | None = None
-        self.is_stall_told = False
-
-    def __repr__(self) -> str:
-        return f"<_Move {self.topic_partition} {self.state!r}>"
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.replica.topic_partition
-
-    @property
-    def is_swapping(self) -> bool:
-        return self.state.phase is MovePhase.SWAPPING
 
 
 class ReplicaAlterLogDirsManager:
@@ -160,7 +108,7 @@ class ReplicaAlterLogDirsManager:
         self._stalled_after_ms = stalled_after_ms
         self._tasks = BackgroundTasks()
         #: The last move of each partition, until nothing of it is under way any more.
-        self._moves: dict[TopicPartition, _Move] = {}
+        self._moves: dict[TopicPartition, ReplicaMove] = {}
         #: Partitions whose last move was ended by a dead directory.
         self._failed: set[TopicPartition] = set()
         self._watch: asyncio.TimerHandle | None = None
@@ -230,18 +178,7 @@ class ReplicaAlterLogDirsManager:
 
     def moves(self) -> list[MoveProgress]:
         """What is being moved, in the order in which it began."""
-        return [
-            MoveProgress(
-                topic_partition=move.topic_partition,
-                source=move.source,
-                target=move.target,
-                phase=move.state.phase,
-                copied_bytes=move.copied_bytes,
-                lag=move.lag,
-            )
-            for move in self._moves.values()
-            if not move.state.is_over
-        ]
+        return [move.progress for move in self._moves.values() if not move.state.is_over]
 
     def set_rate(self, bytes_per_second: int) -> None:
         """What all moves may copy together from now on."""
@@ -268,7 +205,7 @@ class ReplicaAlterLogDirsManager:
 
     # --- one move --------------------------------------------------------------------------------
 
-    def _running(self, topic_partition: TopicPartition) -> _Move | None:
+    def _running(self, topic_partition: TopicPartition) -> ReplicaMove | None:
         move = self._moves.get(topic_partition)
         return None if move is None or move.state.is_over else move
 
@@ -287,7 +224,7 @@ class ReplicaAlterLogDirsManager:
             target=target.directory_id,
             is_accepted=is_accepted,
         )
-        move = _Move(replica, source, target, state)
+        move = ReplicaMove(replica, source, target, state)
         before = self._moves.get(move.topic_partition)
         self._moves[move.topic_partition] = move
         self._failed.discard(move.topic_partition)
@@ -297,9 +234,9 @@ class ReplicaAlterLogDirsManager:
             f"replica-move-{move.topic_partition}",
         )
         if self._watch is None:
-            self._look_after_moves()
+            self._watch_moves()
 
-    async def _run(self, move: _Move, before: asyncio.Task[None] | None) -> None:
+    async def _run(self, move: ReplicaMove, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
                 await asyncio.wait({before})
@@ -314,13 +251,13 @@ class ReplicaAlterLogDirsManager:
         if self._moves.get(move.topic_partition) is move:
             del self._moves[move.topic_partition]
 
-    async def _move(self, move: _Move) -> None:
+    async def _move(self, move: ReplicaMove) -> None:
         """KIP-113, "Complete replica data movement"; the numbers are its own."""
         # 1. The replica tracks two logs.
         future = await self._future_of(move)
         # 2. If a thread is available it gets this replica, else the replica waits for one.
         async with self._pool.lane() as lane:
-            self._note_progress(move)
+            move.note_progress(self._clock.now_ms())
             while not move.state.is_over:
                 # 3. Data is copied, by the file and not faster than allowed.
                 step = await self._copy(move, future, lane)
@@ -332,9 +269,9 @@ class ReplicaAlterLogDirsManager:
                     # 4. to 9. The controller has agreed, and the copy has caught up again.
                     await self._swap(move, lane)
                 elif step.is_caught_up:
-                    await self._pause(move, _IDLE_MS)
+                    await move.pause(_IDLE_MS)
 
-    async def _future_of(self, move: _Move) -> FutureReplica:
+    async def _future_of(self, move: ReplicaMove) -> FutureReplica:
         """The future copy of this very move."""
         tp = move.topic_partition
         while True:
@@ -349,7 +286,7 @@ class ReplicaAlterLogDirsManager:
                 await self._step_failed(move, e)
 
     async def _copy(
-        self, move: _Move, future: FutureReplica, lane: LogDirExecutor
+        self, move: ReplicaMove, future: FutureReplica, lane: LogDirExecutor
     ) -> CopyStep | None:
         """One step; None if it failed."""
         await self._throttle(move)
@@ -366,10 +303,10 @@ class ReplicaAlterLogDirsManager:
             move.copied_bytes += step.copied_bytes
             self._bucket.spend(step.copied_bytes, self._clock.now_ms())
             self._metrics.count("ReplicaAlterLogDirsBytes", step.copied_bytes)
-            self._note_progress(move)
+            move.note_progress(self._clock.now_ms())
         return step
 
-    async def _swap(self, move: _Move, lane: LogDirExecutor) -> None:
+    async def _swap(self, move: ReplicaMove, lane: LogDirExecutor) -> None:
         """4. to 9.: under the gate, let the two copies change places."""
         replica, began_ms = move.replica, self._clock.now_ms()
         move.is_settled.clear()
@@ -395,9 +332,9 @@ class ReplicaAlterLogDirsManager:
             )
         elif not move.state.is_over:
             move.failures += 1
-            await self._pause(move, self._backoff.wait_ms(move.failures))
+            await move.pause(self._backoff.wait_ms(move.failures))
 
-    async def _promote(self, move: _Move, lane: LogDirExecutor) -> Event:
+    async def _promote(self, move: ReplicaMove, lane: LogDirExecutor) -> Event:
         try:
             # What a fetch loop has begun to append is queued now, and then it is written.
             await asyncio.sleep(0)
@@ -423,14 +360,14 @@ class ReplicaAlterLogDirsManager:
 
     # --- events and actions ----------------------------------------------------------------------
 
-    def _handle(self, move: _Move, event: Event) -> None:
+    def _handle(self, move: ReplicaMove, event: Event) -> None:
         phase = move.state.phase
         for action in move.state.handle(event):
             self._perform(move, action)
         if move.state.phase is not phase:
-            self._note_progress(move)
+            move.note_progress(self._clock.now_ms())
 
-    def _perform(self, move: _Move, action: Action) -> None:
+    def _perform(self, move: ReplicaMove, action: Action) -> None:
         replica = move.replica
         match action:
             case AssignDirectory(directory_id=directory_id, move_id=move_id):
@@ -450,11 +387,11 @@ class ReplicaAlterLogDirsManager:
             case _:
                 assert_never(action)
 
-    def _accepted(self, move: _Move, move_id: Uuid) -> None:
+    def _accepted(self, move: ReplicaMove, move_id: Uuid) -> None:
         self._handle(move, AssignmentAccepted(move_id=move_id))
         move.changed.set()
 
-    def _ended(self, move: _Move, how: MoveEnd) -> None:
+    def _ended(self, move: ReplicaMove, how: MoveEnd) -> None:
         if how in (MoveEnd.SOURCE_FAILED, MoveEnd.TARGET_FAILED):
             self._failed.add(move.topic_partition)
             self._log.warning(
@@ -472,22 +409,22 @@ class ReplicaAlterLogDirsManager:
         if move.task is not asyncio.current_task():
             move.task.cancel()
 
-    def _failure(self, move: _Move) -> Event | None:
+    def _failure(self, move: ReplicaMove) -> Event | None:
         """Which of the two directories died; None if neither."""
         if not move.source.is_online:
             return SourceFailed()
         return None if move.target.is_online else TargetFailed()
 
-    async def _step_failed(self, move: _Move, error: OperatingError) -> None:
+    async def _step_failed(self, move: ReplicaMove, error: OperatingError) -> None:
         failure = self._failure(move)
         if failure is not None:
             self._handle(move, failure)
             return
         self._tell_failure(move, error)
         move.failures += 1
-        await self._pause(move, self._backoff.wait_ms(move.failures))
+        await move.pause(self._backoff.wait_ms(move.failures))
 
-    def _tell_failure(self, move: _Move, error: OperatingError) -> None:
+    def _tell_failure(self, move: ReplicaMove, error: OperatingError) -> None:
         self._log.warning(
             "replica_move_step_failed",
             partition=str(move.topic_partition),
@@ -508,49 +445,32 @@ class ReplicaAlterLogDirsManager:
                 task.exception()  # Nobody is interested any more.
             raise
 
-    async def _pause(self, move: _Move, wait_ms: int) -> None:
-        """Until there is something to look at, at most ``wait_ms``."""
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                await move.changed.wait()
-        except TimeoutError:
-            return
-        finally:
-            move.changed.clear()
-
-    async def _throttle(self, move: _Move) -> None:
+    async def _throttle(self, move: ReplicaMove) -> None:
         """Until the bucket is even; another rate takes effect meanwhile."""
         while (wait_ms := self._bucket.wait_ms(self._clock.now_ms())) > 0:
-            await self._pause(move, min(wait_ms, _THROTTLE_SLICE_MS))
+            await move.pause(min(wait_ms, _THROTTLE_SLICE_MS))
 
     def _step_bytes(self) -> int:
         """So much that a low rate lets a step through every second or so."""
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
-    def _note_progress(self, move: _Move) -> None:
-        move.progress_at_ms = self._clock.now_ms()
-        move.is_stall_told = False
-
-    def _look_after_moves(self) -> None:
-        """Tell of moves that stand still, as long as there are moves."""
-        now_ms = self._clock.now_ms()
+    def look_after_moves(self, now_ms: int) -> None:
+        """Tell of moves that stand still; happens by itself while there are any."""
         for move in self._moves.values():
-            since_ms = move.progress_at_ms
-            if since_ms is None or move.is_stall_told or move.state.is_over:
-                continue
-            if now_ms - since_ms >= self._stalled_after_ms:
-                move.is_stall_told = True
+            if move.has_stalled(now_ms, self._stalled_after_ms):
                 self._log.warning(
                     "replica_move_stalled",
                     partition=str(move.topic_partition),
                     phase=move.state.phase.value,
                     lag=move.lag,
-                    for_ms=now_ms - since_ms,
                 )
+
+    def _watch_moves(self) -> None:
+        self.look_after_moves(self._clock.now_ms())
         self._watch = None
         if self._moves:
             loop = asyncio.get_running_loop()
-            self._watch = loop.call_later(_WATCH_INTERVAL_MS / 1000, self._look_after_moves)
+            self._watch = loop.call_later(_WATCH_INTERVAL_MS / 1000, self._watch_moves)
 
 
 def _nothing() -> None:

@@ -1,0 +1,578 @@
+"""Moves on memory disks, with a scripted controller: every way through, and every way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from errno import EMFILE
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.hosted_replicas import HostedReplica
+from kraftjbod.broker.replica_move_state import MovePhase
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.metadata.records import RemoveTopicRecord
+from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from kraftjbod.storage.log_dir import LogDir
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.scripted_controller import RealClock
+
+D1, D2, D3 = (dir_of(1, n) for n in (1, 2, 3))
+
+
+def hosted(rig: BrokerRig) -> HostedReplica:
+    replica = rig.parts.hosted.get(TP)
+    assert replica is not None
+    return replica
+
+
+def where(rig: BrokerRig) -> LogDir:
+    handle = hosted(rig).handle
+    assert handle is not None
+    return handle.log_dir
+
+
+def begin(rig: BrokerRig, target: int = 2) -> None:
+    rig.parts.moves.start(hosted(rig), rig.dirs[target - 1])
+
+
+async def ended(rig: BrokerRig) -> None:
+    async with asyncio.timeout(20):
+        await rig.parts.moves.ended(TP)
+
+
+def phase(rig: BrokerRig) -> MovePhase | None:
+    moves = rig.parts.moves.moves()
+    return moves[0].phase if moves else None
+
+
+def assigned(rig: BrokerRig) -> list[DirectoryId]:
+    """What the controller was told of the replica's directory, oldest first."""
+    return [
+        directory.directory_id
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    ]
+
+
+def names(rig: BrokerRig, number: int) -> list[str]:
+    """The replica's directories in one log dir."""
+    log_dir = rig.dirs[number - 1]
+    found = (entry.name for entry in log_dir.vfs.list_dir(log_dir.path))
+    return sorted(name for name in found if name.startswith("t-0"))
+
+
+async def write(rig: BrokerRig, count: int = 1) -> None:
+    for _ in range(count):
+        assert only(await rig.ask(produce(batch(), acks=1), 9)).error_code == 0
+
+
+async def read_values(rig: BrokerRig) -> int:
+    """How many records a consumer gets from the start."""
+    answer = only(await rig.ask(fetch(), 12))
+    assert answer.error_code == 0
+    return int(answer.high_watermark)
+
+
+@contextlib.asynccontextmanager
+async def one_broker(*vfss: MemVfs | FaultVfs, **overrides: str) -> AsyncIterator[BrokerRig]:
+    """A broker of three directories that leads ``t-0`` in the first, with three records."""
+    disks = vfss or (MemVfs(), MemVfs(), MemVfs())
+    async with brokers(1, *disks, **overrides) as (rig,):
+        await rig.follow(topic(), partition(directories=[D1]))
+        await write(rig, 3)
+        yield rig
+
+
+def told(lines: list[Any], event: str) -> list[Any]:
+    return [line for line in lines if line["event"] == event]
+
+
+# --- all the way ----------------------------------------------------------------------------------
+
+
+async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there():
+    async with one_broker() as rig:
+        with capture_logs() as lines:
+            begin(rig)
+            assert [m.topic_partition for m in rig.parts.moves.moves()] == [TP]
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
+        assert names(rig, 2) == ["t-0"]
+        assert [name.endswith("-delete") for name in names(rig, 1)] in ([], [True])
+        (moved,) = told(lines, "replica_moved")
+        assert (moved["source"], moved["target"]) == ("/d1", "/d2")
+        assert rig.logs.future(TP) is None and rig.parts.moves.moves() == []
+        await write(rig, 2)
+        assert await read_values(rig) == 5
+        assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsPartitionCount"] == 0
+
+
+async def test_writes_go_on_while_a_replica_moves_there_and_back():
+    """Whatever was acknowledged is there afterwards, in order and once."""
+    async with one_broker() as rig:
+        stop = asyncio.Event()
+
+        async def load() -> int:
+            count = 0
+            while not stop.is_set():
+                await write(rig)
+                count += 1
+            return count
+
+        loading = asyncio.create_task(load())
+        for target in (2, 3, 1):
+            begin(rig, target)
+            await ended(rig)
+            assert where(rig) is rig.dirs[target - 1]
+        stop.set()
+        written = await loading
+        handle = hosted(rig).handle
+        assert handle is not None and handle.log_end_offset == 3 + written
+        assert await read_values(rig) == 3 + written
+        assert assigned(rig) == [D2, D3, D1]
+
+
+async def test_copying_goes_on_until_the_controller_agrees():
+    """KIP-858: the metadata is not ahead of the disk for longer than it takes."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        await write(rig, 3)
+        future = rig.logs.future(TP)
+        assert future is not None
+        await until(lambda: future.log_end_offset == 6)
+        assert where(rig) is rig.dirs[0] and phase(rig) is MovePhase.QUEUED
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            begin(rig)
+            await gate.reached()
+            assert hosted(rig).gate.is_closed
+            writing = [asyncio.create_task(rig.ask(produce(batch(), acks=1), 9)) for _ in range(3)]
+            reading = await read_values(rig)
+            await asyncio.sleep(0.02)
+            assert not any(one.done() for one in writing) and reading == 3
+            gate.open()
+            answers = [only(one) for one in await asyncio.gather(*writing)]
+        assert sorted(answer.base_offset for answer in answers) == [3, 4, 5]
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
+
+
+async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move():
+    async with brokers(1, MemVfs(), MemVfs(), MemVfs()) as (rig,):
+        rig.controller.may_answer.clear()
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        target = next(d for d in rig.dirs if d is not where(rig))
+        rig.parts.moves.start(hosted(rig), target)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        # Metadata that says nothing new about the directory must not take the wish back.
+        await rig.follow(partition(directories=[UNASSIGNED_DIR], epoch=1))
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is target and assigned(rig)[-1] == target.directory_id
+
+
+# --- cancelled ------------------------------------------------------------------------------------
+
+
+async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+        with Gate(slow, "copy_from") as gate:
+            begin(rig)
+            await gate.reached()
+            assert rig.parts.moves.cancel(TP) and not rig.parts.moves.cancel(TP)
+            gate.open()
+            await ended(rig)
+        assert where(rig) is rig.dirs[0] and rig.logs.future(TP) is None
+        assert not [name for name in names(rig, 2) if name.endswith("-future")]
+        assert assigned(rig) == []
+
+
+async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back():
+    """Also if the controller agreed meanwhile: its answer belongs to a move that is over."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        rig.parts.moves.cancel(TP)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and where(rig) is rig.dirs[0]
+        assert rig.logs.future(TP) is None
+
+
+async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_swap():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        begin(rig, 3)
+        first, seen = rig.controller.may_answer, len(rig.controller.seen)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        first.set()
+        await ended(rig)
+        assert len(rig.controller.seen) > seen
+        assert where(rig) is rig.dirs[2] and assigned(rig)[-1] == D3
+        assert names(rig, 2) == [] or all(n.endswith("-delete") for n in names(rig, 2))
+
+
+async def test_a_cancelled_move_may_begin_again_at_once():
+    async with one_broker() as rig:
+        for _ in range(5):
+            begin(rig)
+            rig.parts.moves.cancel(TP)
+        begin(rig)
+        begin(rig)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_to_where_it_is_already_is_the_end_of_a_move():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        begin(rig, 1)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[0]
+        begin(rig, 1)
+        assert rig.parts.moves.moves() == []
+
+
+async def test_a_topic_that_is_deleted_ends_its_moves():
+    """Nothing of it stays: no copy, no pause, no move."""
+    for at_swap in (False, True):
+        slow = FaultVfs(MemVfs())
+        async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+            kind, path = ("rename", "/d2/*-future") if at_swap else ("copy_from", "*")
+            with Gate(slow, kind, path) as gate:
+                begin(rig)
+                await gate.reached()
+                rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+                again = TopicId(b"2" * 16)
+                rig.replay(topic(topic_id=again), partition(topic_id=again, directories=[D2]))
+                gate.open()
+                await rig.parts.publisher.disk_work_done()
+            await ended(rig)
+            assert rig.logs.futures() == []
+            handle = rig.logs.get(TP)
+            assert handle is not None and handle.topic_id == again
+            assert handle.log_end_offset == 0
+            assert names(rig, 2)[0] == "t-0" and "t-0" not in names(rig, 1)
+
+
+# --- dead directories -----------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
+    task = rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+    yield
+    task.cancel()
+
+
+async def test_a_target_that_dies_leaves_the_replica_where_it_is():
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        with capture_logs() as lines:
+            rig.dirs[1].go_offline("test")
+            await until(lambda: not rig.parts.moves.moves())
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1], "the controller must not think it is in the dead one"
+        await write(rig)
+        assert await read_values(rig) == 4 and told(lines, "replica_move_failed")
+        assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
+
+
+async def test_a_source_that_dies_tells_the_controller_where_the_replica_was():
+    """KIP-858: else the controller would take the replica for a healthy one in the target."""
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        rig.dirs[0].go_offline("test")
+        await until(lambda: hosted(rig).is_offline)
+        assert rig.parts.assignments.queued_into(D1) == 1
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1]
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True], "untouched"
+        answer = only(await rig.ask(produce(batch()), 9))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig, with_handler(rig):
+        with Gate(slow, "copy_from") as gate:
+            begin(rig)
+            await gate.reached()
+            rig.dirs[0].go_offline("test")
+            await until(lambda: hosted(rig).is_offline)
+            gate.open()
+            await ended(rig)
+        assert assigned(rig) == []
+
+
+async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
+    sick = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), sick) as rig, with_handler(rig):
+        sick.inject(Fault(kinds=frozenset({"rename"}), path="/d2/*-future"))
+        begin(rig)
+        await ended(rig)
+        assert not rig.dirs[1].is_online and where(rig) is rig.dirs[0]
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and names(rig, 1) == ["t-0"]
+        await write(rig)
+        assert await read_values(rig) == 4 and not hosted(rig).gate.is_closed
+
+
+async def test_a_source_that_dies_at_the_first_rename_is_told_of():
+    sick = FaultVfs(MemVfs())
+    async with one_broker(sick, FaultVfs(MemVfs())) as rig, with_handler(rig):
+        sick.inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
+        begin(rig)
+        await ended(rig)
+        await until(lambda: hosted(rig).is_offline)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and not hosted(rig).gate.is_closed
+
+
+async def test_a_target_that_is_too_busy_is_tried_again():
+    async with one_broker() as rig:
+        moves = rig.parts.moves
+        with capture_logs() as lines:
+            # A future copy of another move is in the way until it is dropped.
+            await rig.logs.create_future(TP, rig.dirs[2], Uuid.random(rig.around.random_bytes))
+            begin(rig)
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and rig.logs.future(TP) is None
+        assert not told(lines, "replica_move_failed") and moves.moves() == []
+
+
+async def test_a_step_that_fails_without_a_dead_directory_is_told_and_tried_again():
+    """A mover that lacks file handles, say: neither disk is to blame."""
+    sick = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), sick) as rig:
+        sick.inject(Fault(kinds=frozenset({"copy_from"}), errno=EMFILE, sticky=False))
+        with capture_logs() as lines:
+            begin(rig)
+            await ended(rig)
+        assert told(lines, "replica_move_step_failed")
+        assert where(rig) is rig.dirs[1] and rig.dirs[1].is_online
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+async def test_a_leader_change_during_a_move_does_not_stop_it():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        for epoch in (1, 2, 3):
+            await rig.follow(partition(directories=[D1], epoch=epoch))
+            await write(rig)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
+
+
+async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory():
+    async with brokers(2) as (leader, follower):
+        both = partition(replicas=(1, 2), isr=(1, 2))
+        for rig in (leader, follower):
+            await rig.follow(topic(), both)
+        await write(leader, 3)
+        replica = hosted(follower)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 3)
+        follower.parts.moves.start(replica, follower.dirs[1])
+        await write(leader, 3)
+        await ended(follower)
+        await write(leader, 3)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 9)
+        assert where(follower) is follower.dirs[1]
+        assert assigned(follower) == [dir_of(2, 2)]
+
+
+async def test_a_leader_that_becomes_a_follower_at_the_gate_follows_after_it():
+    slow = FaultVfs(MemVfs())
+    async with brokers(2, FaultVfs(MemVfs()), slow) as (first, second):
+        for rig in (first, second):
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await write(first, 3)
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            begin(first)
+            await gate.reached()
+            for rig in (first, second):
+                await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+            gate.open()
+            await ended(first)
+        await until(lambda: hosted(second).handle and hosted(second).handle.log_end_offset == 3)
+        await write(second, 2)
+        await until(lambda: hosted(first).handle and hosted(first).handle.log_end_offset == 5)
+        assert where(first) is first.dirs[1]
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+async def stopped_in_a_move(disks: tuple[MemVfs, ...]) -> None:
+    """Stop a broker while the controller thinks; the copy in the second directory is whole."""
+    async with one_broker(*disks) as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        future = rig.logs.future(TP)
+        assert future is not None
+        await until(lambda: future.log_end_offset == 3)
+
+
+async def test_an_interrupted_move_is_resumed():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await ended(rig)
+        assert told(lines, "replica_move_resumed") and where(rig) is rig.dirs[1]
+        assert assigned(rig) == [D2] and await read_values(rig) == 3
+
+
+async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_asking_again():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D2]))
+        rig.parts.publisher.open()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and assigned(rig) == []
+        assert await read_values(rig) == 3
+
+
+async def test_a_copy_whose_topic_is_gone_is_removed_at_start():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert rig.logs.futures() == [] and rig.logs.handles() == []
+
+
+async def test_a_future_copy_that_is_alone_becomes_the_replica():
+    """KIP-113, "Handle failure": if there is no bad directory."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    for name in [entry.name for entry in disks[0].list_dir("/d1") if entry.name == "t-0"]:
+        disks[0].remove_tree(f"/d1/{name}")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+        await rig.parts.assignments.idle()
+        assert told(lines, "future_replica_adopted")
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
+
+
+async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        rig.dirs[0].go_offline("test")
+        rig.logs.drop(rig.dirs[0])
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert hosted(rig).is_offline and assigned(rig) == []
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True]
+
+
+# --- rate, order, alarms --------------------------------------------------------------------------
+
+
+async def test_moves_beyond_the_threads_wait_in_order():
+    slow = FaultVfs(MemVfs())
+    many = [TopicPartition("t", n) for n in range(4)]
+    async with brokers(1, FaultVfs(MemVfs()), slow, num_replica_alter_log_dirs_threads="1") as (
+        rig,
+    ):
+        await rig.follow(topic(), *(partition(tp.partition, directories=[D1]) for tp in many))
+        for tp in many:
+            await rig.ask(produce(batch(), tp=tp), 9)
+        with Gate(slow, "copy_from") as gate:
+            for tp in many:
+                replica = rig.parts.hosted.get(tp)
+                assert replica is not None
+                rig.parts.moves.start(replica, rig.dirs[1])
+            await gate.reached()
+            await until(lambda: len(rig.logs.futures()) == 4)
+            assert [m.copied_bytes for m in rig.parts.moves.moves()][1:] == [0, 0, 0]
+            gate.open()
+            for tp in many:
+                await rig.parts.moves.ended(tp)
+        assert {h.log_dir for h in rig.logs.handles()} == {rig.dirs[1]}
+
+
+async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go():
+    async with one_broker(replica_alter_log_dirs_io_max_bytes_per_second="1") as rig:
+        begin(rig)
+        await until(lambda: any(m.copied_bytes for m in rig.parts.moves.moves()))
+        await write(rig, 3)
+        await asyncio.sleep(0.05)
+        assert where(rig) is rig.dirs[0] and phase(rig) is not None
+        rig.parts.moves.set_rate(1 << 40)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_a_move_that_stands_still_is_told_once():
+    """A future copy that never catches up, or a controller that never answers, is not silent."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        with capture_logs() as lines:
+            for _ in range(3):
+                rig.parts.moves.look_after_moves(RealClock().now_ms() + 60_001)
+        (stalled,) = told(lines, "replica_move_stalled")
+        assert stalled["phase"] == "queued"
+        rig.controller.may_answer.set()
+        await ended(rig)
