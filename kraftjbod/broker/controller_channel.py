@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
@@ -55,14 +56,19 @@ class ControllerChannel:
         voters: Sequence[Voter],
         clock: Clock,
         random_unit: Callable[[], float],
+        level: Callable[[], MetadataVersion] = lambda: LATEST_METADATA_VERSION,
         request_timeout_ms: int = 2_000,
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 500,
     ) -> None:
-        """``request_timeout_ms`` is what a long-poll may take beyond its own wait."""
+        """
+        :param level: of ``metadata.version`` as far as it is known: what requests are written for.
+        :param request_timeout_ms: what a long-poll may take beyond its own wait.
+        """
         assert voters, "a broker needs a controller"
         self._voters = tuple(voters)
         self._clock = clock
+        self._level = level
         self._request_timeout_ms = request_timeout_ms
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
@@ -104,7 +110,9 @@ class ControllerChannel:
             index = self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             try:
-                response = await self._client(lane, index).call(request, timeout_ms=remaining_ms)
+                response = await self._client(lane, index).call(
+                    request, timeout_ms=remaining_ms, version=request.version_at(self._level())
+                )
             except OperatingError as e:
                 if not _is_about_the_voter(e):
                     raise

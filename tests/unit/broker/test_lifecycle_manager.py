@@ -15,6 +15,8 @@ from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, BrokerState, LifecycleTimes
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError, StartupError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.metadata.records import RegisterBrokerRecord
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -71,6 +73,23 @@ class Cluster:
         )
 
 
+def at_offset(offset: int) -> MetadataState:
+    """Metadata with broker 1 and its directories in it, replayed so far."""
+    state = MetadataState()
+    record = RegisterBrokerRecord(
+        broker_id=BrokerId(1),
+        broker_epoch=BrokerEpoch(offset),
+        incarnation_id=Uuid(b"I" * 16),
+        listeners=(),
+        rack=None,
+        fenced=True,
+        in_controlled_shutdown=False,
+        log_dirs=(A, B),
+    )
+    state.replay([record], offset=offset, epoch=1, delta=MetadataDelta())
+    return state
+
+
 def manager_on(channel: ControllerChannel, times: LifecycleTimes = QUICK) -> BrokerLifecycleManager:
     return BrokerLifecycleManager(
         identity=BrokerIdentity(
@@ -104,7 +123,7 @@ async def living(
 
 
 async def come_up(manager: BrokerLifecycleManager) -> None:
-    manager.note_metadata_offset(await manager.registered())
+    manager.note_metadata(at_offset(await manager.registered()))
     manager.set_ready_to_unfence()
     await manager.unfenced()
 
@@ -190,7 +209,7 @@ async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
             await controller.wait_seen(
                 lambda seen: sum(isinstance(r, BrokerRegistrationRequest) for r in seen) == 2
             )
-            manager.note_metadata_offset(100)
+            manager.note_metadata(at_offset(100))
             await controller.wait_seen(
                 lambda seen: (
                     isinstance(seen[-1], BrokerHeartbeatRequest) and seen[-1].broker_epoch == 100
@@ -217,6 +236,6 @@ async def test_after_the_end_nothing_is_sent_and_nothing_complains() -> None:
         await manager.close()
         count = len(controller.seen)
         manager.report_offline(A, lambda: True)
-        manager.note_metadata_offset(1_000)
+        manager.note_metadata(at_offset(1_000))
         await asyncio.sleep(0)
         assert len(controller.seen) == count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -47,6 +47,7 @@ from kraftjbod.core.errors import (
     StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
@@ -60,7 +61,7 @@ EPOCH = BrokerEpoch(50)
 K = TypeVar("K")
 
 
-def machine() -> LifecycleState:
+def machine(**identity: Any) -> LifecycleState:
     return LifecycleState(
         identity=BrokerIdentity(
             broker_id=BrokerId(1),
@@ -68,6 +69,7 @@ def machine() -> LifecycleState:
             incarnation_id=Uuid(b"i" * 16),
             listeners=(ListenerInfo(name="PLAINTEXT", host="h", port=9092),),
             previous_broker_epoch=BrokerEpoch(7),
+            **identity,
         ),
         online_dirs=[C, A, B],
         times=LifecycleTimes(),
@@ -343,6 +345,109 @@ def test_a_broker_that_the_controller_forgot_while_it_was_leaving_may_stop() -> 
     assert m.handle(no(ErrorCode.STALE_BROKER_EPOCH), 10) == [AnnounceMayStop()]
 
 
+# --- levels --------------------------------------------------------------------------------------
+
+
+def metadata(level: int, *, knows_dirs: bool, offset: int = EPOCH) -> MetadataReplayed:
+    return MetadataReplayed(offset=offset, level=MetadataVersion(level), knows_dirs=knows_dirs)
+
+
+def from_before_directories() -> LifecycleState:
+    """As :func:`running`, in a cluster at a level without directories."""
+    m = running()
+    assert SendRegistration not in map(type, m.handle(metadata(14, knows_dirs=False), 0))
+    m.handle(alive(), 0)
+    return m
+
+
+def test_a_registration_says_paths_cordons_and_levels() -> None:
+    m = machine(
+        log_dir_paths={A: "/a", C: "/c"},
+        cordoned_log_dirs=frozenset({C}),
+        features={"metadata.version": (14, 30)},
+    )
+    asked = registration(m.handle(Started(), 0))
+    assert asked.log_dir_paths == ("/a", "", "/c")
+    assert asked.cordoned_log_dirs == (C,)
+    assert asked.features == {"metadata.version": (14, 30)}
+    assert heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0)).cordoned_log_dirs == (
+        C,
+    )
+
+
+def test_a_registration_from_before_directories_is_amended_once_the_level_has_them() -> None:
+    """Same incarnation, and neither epoch nor standing changes (KAFKA-16757, KAFKA-16952)."""
+    m = from_before_directories()
+    asked = registration(m.handle(metadata(17, knows_dirs=False, offset=60), 10))
+    assert (asked.incarnation_id, asked.log_dirs) == (m.identity.incarnation_id, (A, B, C))
+    assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
+    assert m.handle(WokeUp(), 20) == [], "one request is on its way at a time"
+    assert m.handle(dead(B), 25) == [ArmReportDeadline(B, 30_025)]
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 30)
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
+    m.handle(alive(), 40)
+    assert m.handle(metadata(17, knows_dirs=True, offset=61), 50) == []
+
+
+def test_an_amendment_waits_for_the_heartbeat_that_is_on_its_way() -> None:
+    m = from_before_directories()
+    heartbeat(m.handle(WokeUp(), 5))
+    assert m.handle(metadata(17, knows_dirs=False), 10) == []
+    assert registration(m.handle(alive(), 20)).log_dirs == (A, B, C)
+
+
+def test_an_amendment_that_fails_is_tried_again_between_heartbeats_and_stops_nobody() -> None:
+    m = from_before_directories()
+    registration(m.handle(metadata(17, knows_dirs=False), 10))
+    failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="no controller")
+    for now_ms in (100_000, 200_000):
+        assert m.handle(failed, now_ms) == [WakeAt(now_ms + 2_000)]
+        heartbeat(m.handle(WokeUp(), now_ms + 2_000))
+        assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), now_ms + 2_010) == [WakeAt(now_ms + 4_010)]
+        heartbeat(m.handle(WokeUp(), now_ms + 4_010))
+        registration(m.handle(alive(), now_ms + 4_020))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 300_000)
+    assert m.handle(alive(), 300_010) == [WakeAt(302_010)]
+
+
+def test_a_level_that_falls_and_rises_again_asks_for_another_amendment() -> None:
+    m = from_before_directories()
+    registration(m.handle(metadata(17, knows_dirs=False), 10))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 20)
+    m.handle(alive(), 30)
+    assert m.handle(metadata(17, knows_dirs=True), 40) == []
+    assert m.handle(metadata(14, knows_dirs=False), 50) == []
+    registration(m.handle(metadata(17, knows_dirs=False), 60))
+
+
+def test_a_broker_that_leaves_does_not_amend() -> None:
+    m = from_before_directories()
+    heartbeat(m.handle(ShutdownRequested(), 0))
+    assert m.handle(metadata(17, knows_dirs=False), 10) == []
+    assert m.handle(alive(), 20) == [WakeAt(120)]
+
+
+def test_several_directories_need_their_level_and_the_operator_is_told_what_to_do() -> None:
+    m = machine(has_several_dirs=True)
+    m.handle(Started(), 0)
+    early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)
+    assert early == [], "the registration is not in it yet"
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10)
+    error = only(m.handle(metadata(14, knows_dirs=False), 20), ShutDown).error
+    assert isinstance(error, StartupError)
+    assert "kraftjbod-features upgrade --metadata 3.7-IV2" in str(error)
+    assert "or configure one directory" in str(error)
+    assert m.handle(metadata(14, knows_dirs=False, offset=51), 30) == [], "once is enough"
+
+
+def test_a_level_that_was_replayed_before_the_registration_was_answered_counts() -> None:
+    m = machine(has_several_dirs=True)
+    m.handle(Started(), 0)
+    assert m.handle(metadata(14, knows_dirs=False), 5) == []
+    only(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10), ShutDown)
+
+
 # --- an assignment into a dead dir ---------------------------------------------------------------
 
 
@@ -371,9 +476,7 @@ def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> N
     m = running()
     m.handle(dead(A, leads=False, untold=["t-0"]), 1_000)
     m.handle(alive(), 1_010)
-    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [
-        ArmReportDeadline(A, 61_000)
-    ]
+    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [ArmReportDeadline(A, 61_000)]
 
 
 # --- what must not be ----------------------------------------------------------------------------
@@ -421,6 +524,10 @@ class LifecycleMachine(RuleBasedStateMachine):
     def a_dir_dies(self, directory_id: DirectoryId) -> None:
         self.dead.add(directory_id)
         self.run(dead(directory_id))
+
+    @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
+    def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:
+        self.run(MetadataReplayed(offset=self.epoch, level=level, knows_dirs=knows_dirs))
 
     @rule()
     def time_passes(self) -> None:

@@ -16,7 +16,14 @@ from click.testing import CliRunner, Result
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener
-from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader, api_name, message
+from kraftjbod.protocol.kafka_codec import (
+    ApiFeatures,
+    ApiKey,
+    Message,
+    RequestHeader,
+    api_name,
+    message,
+)
 from kraftjbod.protocol.record_batch import batches, read_header, stamp
 
 BROKER_ID = 7
@@ -65,7 +72,12 @@ class MiniBroker:
         await self.server.start()
 
     def _make_server(self, port: int) -> Listener:
-        return kafka_server(host="127.0.0.1", port=port, handler=self._handle)
+        return kafka_server(
+            host="127.0.0.1",
+            port=port,
+            handler=self._handle,
+            features=lambda: ApiFeatures({"metadata.version": (7, 34)}, self.features, epoch=5),
+        )
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
         topic_id = bytes(15) + bytes([200 - len(self.topics)])

@@ -18,8 +18,15 @@ from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
-from kraftjbod.protocol.kafka_codec import Message, RequestHeader, encode_request, message
+from kraftjbod.protocol.kafka_codec import (
+    ApiFeatures,
+    Message,
+    RequestHeader,
+    encode_request,
+    message,
+)
 
+ApiVersionsRequest = message("ApiVersionsRequest")
 MetadataRequest = message("MetadataRequest")
 MetadataResponse = message("MetadataResponse")
 ProduceRequest = message("ProduceRequest")
@@ -44,9 +51,9 @@ def framed_ask(name: str, correlation_id: int) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[..., Awaitable[Message | None]] = name_it, **limits: Any
+    handler: Callable[..., Awaitable[Message | None]] = name_it, **parameters: Any
 ) -> AsyncIterator[Listener]:
-    server = kafka_server(host="127.0.0.1", port=0, handler=handler, **limits)
+    server = kafka_server(host="127.0.0.1", port=0, handler=handler, **parameters)
     await server.start()
     try:
         yield server
@@ -128,6 +135,22 @@ async def test_api_versions_are_answered_by_the_door() -> None:
         client = await connected(server)
         assert (client.version_of(3), client.version_of(0)) == (13, 13)
         client.close()
+
+
+async def test_api_versions_tells_the_features_of_the_moment() -> None:
+    features = [ApiFeatures({"f": (1, 3)})]
+    async with serving(features=lambda: features[-1]) as server:
+        client = await connected(server)
+        before = await client.request(ApiVersionsRequest(), timeout_ms=5000)
+        features.append(ApiFeatures({"f": (1, 3)}, {"f": 2}, epoch=7))
+        after = await client.request(ApiVersionsRequest(), timeout_ms=5000)
+        client.close()
+    told = [(f.name, f.min_version, f.max_version) for f in before.supported_features]
+    assert told == [("f", 1, 3)]
+    assert (before.finalized_features_epoch, list(before.finalized_features)) == (-1, [])
+    assert after.finalized_features_epoch == 7
+    (level,) = after.finalized_features
+    assert (level.name, level.max_version_level, level.min_version_level) == ("f", 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""kraftjbod-features, against a broker behind the real door."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.features_tool import (
+    LEVEL_OF_RELEASE,
+    FeatureCommandError,
+    level_text,
+    main,
+    parse_levels,
+)
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.metadata_version import MetadataVersion
+from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
+
+
+def test_our_levels_have_kafkas_names() -> None:
+    ours = {version.release: version.value for version in MetadataVersion}
+    assert ours.items() <= LEVEL_OF_RELEASE.items()
+    # From Kafka's own table.
+    assert (LEVEL_OF_RELEASE["3.3-IV3"], LEVEL_OF_RELEASE["4.0-IV1"]) == (7, 23)
+    assert max(LEVEL_OF_RELEASE.values()) == 33
+
+
+def test_levels_have_names_and_other_features_numbers() -> None:
+    assert level_text("metadata.version", 17) == "3.7-IV2"
+    assert level_text("metadata.version", 99) == "UNKNOWN 99"
+    assert level_text("kraft.version", 1) == "1"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pairs", "levels"),
+    [
+        ("3.7-IV2", (), {"metadata.version": 17}),
+        (None, ("metadata.version=30", " f = 2 "), {"metadata.version": 30, "f": 2}),
+        (None, (), {}),
+    ],
+)
+def test_what_is_asked_for(
+    metadata: str | None, pairs: tuple[str, ...], levels: dict[str, int]
+) -> None:
+    assert parse_levels(metadata, pairs) == levels
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pairs", "why"),
+    [
+        ("3.7", (), r"Unsupported metadata version 3\.7\. Supported .* 3\.7-IV2,"),
+        (None, ("f",), "Can't parse feature=level string f: equals sign not found"),
+        (None, ("=3",), "equals sign not found"),
+        (None, ("f=x",), "unable to parse x as a short"),
+        (None, ("f=-1",), "unable to parse -1 as a short"),
+        (None, ("f=32768",), "unable to parse 32768 as a short"),
+        ("3.7-IV2", ("metadata.version=17",), "metadata.version was specified more than once"),
+    ],
+)
+def test_what_makes_no_sense(metadata: str | None, pairs: tuple[str, ...], why: str) -> None:
+    with pytest.raises(FeatureCommandError, match=why):
+        parse_levels(metadata, pairs)
+
+
+async def test_describe_prints_kafkas_line() -> None:
+    async with mini_broker() as broker:
+        told = await invoke(main, "--bootstrap-server", broker.address, "describe")
+    assert told.stdout == (
+        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: UNKNOWN 34\t"
+        "FinalizedVersionLevel: 3.6-IV2\tEpoch: 5\n"
+    )
+
+
+async def _tell(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
+    done = await invoke(main, "--bootstrap-server", broker.address, *words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_levels_go_up_and_down_in_kafkas_words() -> None:
+    async with mini_broker() as broker:
+        assert await _tell(broker, "upgrade", "--metadata", "3.7-IV2", "--dry-run") == (
+            0,
+            "metadata.version can be upgraded to 17.\n",
+            "",
+        )
+        assert broker.features == {"metadata.version": 14}
+        assert await _tell(broker, "upgrade", "--feature", "metadata.version=17") == (
+            0,
+            "metadata.version was upgraded to 17.\n",
+            "",
+        )
+        assert broker.features == {"metadata.version": 17}
+        assert await _tell(broker, "downgrade", "--metadata", "3.6-IV2", "--unsafe") == (
+            0,
+            "metadata.version was downgraded to 14.\n",
+            "",
+        )
+
+
+async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
+    async with mini_broker() as broker:
+        broker.fail_next["UpdateFeatures"] = [ErrorCode.INVALID_UPDATE_VERSION] * 2
+        code, out, err = await _tell(broker, "upgrade", "--metadata", "4.3-IV0")
+        assert (code, out) == (1, "Could not upgrade metadata.version to 30. too high\n")
+        assert err.endswith("1 out of 1 operation(s) failed.\n")
+        words = ("downgrade", "--metadata", "3.6-IV2", "--dry-run")
+        _, out, _ = await _tell(broker, *words)
+        assert out == "Can not downgrade metadata.version to 14. too high\n"
+
+
+async def test_nothing_to_do_is_an_error() -> None:
+    async with mini_broker() as broker:
+        code, _, err = await _tell(broker, "downgrade", "--unsafe")
+        assert code == 1
+        assert "You must specify at least one feature to downgrade" in err
