@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.storage.dir_names import (
     ReplicaDirKind,
     doomed_dir_name,
+    future_dir_name,
     offset_file_name,
     parse_offset_file,
     parse_replica_dir,
@@ -46,6 +48,32 @@ def test_future_is_told_apart():
     parsed = parse_replica_dir(f"t-3.{UNIQUE.hex()}-future")
     assert parsed is not None
     assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, TopicPartition("t", 3))
+
+
+def test_both_halves_of_a_swap_carry_the_id_of_the_move():
+    tp = TopicPartition("t", 3)
+    for name in (
+        future_dir_name(tp, UNIQUE),
+        doomed_dir_name(tp, ReplicaDirKind.DELETE, UNIQUE),
+    ):
+        parsed = parse_replica_dir(name)
+        assert parsed is not None
+        assert (parsed.topic_partition, parsed.unique) == (tp, UNIQUE)
+    current = parse_replica_dir("t-3")
+    assert current is not None
+    assert current.unique is None
+
+
+@given(topic=topics, partition=st.integers(0, 2**31 - 1))
+def test_a_future_name_is_whole_or_refused(topic: str, partition: int):
+    tp = TopicPartition(topic, partition)
+    if len(str(tp)) + 40 > 255:
+        with pytest.raises(OperatingError, match="The topic name is too long"):
+            future_dir_name(tp, UNIQUE)
+    else:
+        parsed = parse_replica_dir(future_dir_name(tp, UNIQUE))
+        assert parsed is not None
+        assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, tp)
 
 
 def test_offset_files():

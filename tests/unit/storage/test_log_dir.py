@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP
+import threading
+from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP, EROFS
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,10 +15,11 @@ from kraftjbod.core.errors import (
     LogDirFullError,
     OverloadedError,
 )
+from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.rig import ManualClock, directory_id, format_dir, open_dir
+from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
@@ -205,3 +207,60 @@ async def test_text_streams_through_the_dirs_thread():
     vfs.inject(Fault(kinds=frozenset({"open_stream"})))
     with pytest.raises(KafkaStorageError):
         await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties")
+
+
+def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
+    dirs = []
+    for number in (1, 2):
+        mem = MemVfs()
+        format_dir(mem, f"/d{number}", number)
+        dirs.append(open_dir(mem, f"/d{number}", number, io_timeout_ms=io_timeout_ms))
+    return dirs[0], dirs[1], LogDirExecutor(name="mover", clock=ManualClock())
+
+
+async def copy(source: LogDir, target: LogDir, lane: LogDirExecutor, op, read_again=None):
+    return await target.run_copy(
+        source,
+        lane,
+        op,
+        read_again=read_again or (lambda: None),
+        settle=lambda result: result,
+        replica=TP,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "reading", "offline"),
+    [(EIO, EIO, 1), (EIO, None, 2), (ENOSPC, EIO, 2), (EROFS, EIO, 2)],
+    ids=["source", "target", "target is full", "target is read-only"],
+)
+async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
+    source, target, lane = pair()
+    with pytest.raises(KafkaStorageError) as caught:
+        await copy(
+            source,
+            target,
+            lane,
+            lambda by_kernel: fail_with(number),
+            lambda: None if reading is None else fail_with(reading),
+        )
+    assert caught.value.directory_id == directory_id(offline)
+    assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
+
+
+async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
+    source, target, lane = pair(io_timeout_ms=20)
+    release = threading.Event()
+    with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
+        await copy(source, target, lane, lambda by_kernel: release.wait())
+    assert caught.value.directory_id == directory_id(2)
+    assert source.is_online
+    release.set()
+
+
+async def test_nothing_is_copied_to_or_from_a_dead_dir():
+    source, target, lane = pair()
+    source.go_offline("pulled out")
+    with pytest.raises(KafkaStorageError, match="pulled out"):
+        await copy(source, target, lane, lambda by_kernel: 1)
+    assert lane.is_idle

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from errno import EAGAIN
 
 import pytest
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import KafkaStorageError, OffsetOutOfRangeError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+)
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (
@@ -187,3 +191,42 @@ async def test_dead_dir_answers_at_once():
             op()
     with pytest.raises(KafkaStorageError, match="gone"):
         await handle.read(0, 1, NO_LIMIT, True)
+
+
+async def test_the_lowest_cut_is_told_once():
+    handle, *_ = await make()
+    for _ in range(8):
+        await append(handle)
+    assert not handle.has_cut
+    await handle.truncate_to(6)
+    await append(handle)
+    await handle.truncate_to(5)
+    await append(handle)
+    bases = [segment.base_offset for segment in handle.view.segments]
+    cut = handle.take_cut()
+    assert cut is not None
+    assert cut.base_offset == max(base for base in bases if base <= 5)
+    assert handle.take_cut() is None
+    await handle.truncate_fully_and_start_at(40)
+    assert handle.take_cut() == (0, 0)
+
+
+async def test_a_rename_waits_for_the_flush_that_is_under_way():
+    """KAFKA-19571: a flush looked for the directory under its old name and blamed the disk."""
+    handle, manager, vfs, _ = await make()
+    await append(handle)
+    release = threading.Event()
+
+    def hold(kind: str, path: str) -> None:
+        if kind == "sync":
+            release.wait()
+
+    vfs.on_operation = hold
+    flushing = asyncio.ensure_future(handle.flush())
+    await asyncio.sleep(0.01)
+    deleting = asyncio.ensure_future(manager.delete(TP))
+    await asyncio.sleep(0.01)
+    release.set()
+    await deleting
+    await asyncio.gather(flushing, return_exceptions=True)
+    assert handle.log_dir.is_online

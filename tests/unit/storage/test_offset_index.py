@@ -77,3 +77,20 @@ def test_time_index():
     assert back.to_bytes() == data
     times.cut(120)
     assert times.last() == TimeEntry(5, 110)
+
+
+def test_an_offset_whose_predecessors_end_before_a_position():
+    index = OffsetIndex(100)
+    assert index.offset_below(10**6) == 100
+    index.append(109, 50)
+    index.append(119, 200)
+    index.append(129, 400)
+    assert [index.offset_below(p) for p in (0, 50, 199, 200, 399, 400, 900)] == [
+        100,
+        100,
+        100,
+        110,
+        110,
+        120,
+        120,
+    ]

@@ -130,3 +130,201 @@ async def test_a_copy_takes_the_replicas_place():
     assert await content(new) == before
     await append(new)
     assert new.log_end_offset == old.log_end_offset + 2
+
+
+async def test_epochs_producers_and_high_watermark_are_carried_over_as_one():
+    """KAFKA-15608: leader epochs that stayed behind led to wrong truncations."""
+    node = await start()
+    old = await create(node, 0)
+    await append(old, epoch=0, producer=(7, 0, 0))
+    await append(old, epoch=3, producer=(7, 0, 2))
+    await append(old, 900, epoch=5)
+    old.high_watermark = 4
+    await move_to_end(node)
+    new = await promote(node)
+    assert new.view.epochs == old.view.epochs
+    assert new.end_offset_for_epoch(3) == (3, 4)
+    assert new.high_watermark == 4
+    data = batch(2, body=bytes([3]) * 200, producer=(7, 0, 2))
+    again = await new.append_as_leader(data, headers_of(data), 5)
+    assert (again.duplicate, again.base_offset) == (True, 2)
+    data = batch(2, producer=(7, 0, 99))
+    with pytest.raises(OperatingError) as refused:
+        await new.append_as_leader(data, headers_of(data), 5)
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
+    node = await start()
+    old = await create(node, 30)
+    await move_to_end(node)
+    new = await promote(node)
+    node.vfss[1].inject(fault := Fault(kinds=frozenset({"read_at"}), path="*.log", nth=10**9))
+    segment = new.view.segments[0]
+    assert segment.load_indexes()
+    for was, now in zip(old.view.segments, new.view.segments, strict=True):
+        assert now.index().to_bytes() == was.index().to_bytes()
+    assert fault.seen < 2 * len(new.view.segments)
+
+
+async def test_a_read_that_began_before_the_swap_ends_after_it():
+    node = await start()
+    old = await create(node)
+    before = await content(old)
+    await move_to_end(node)
+    await promote(node)
+    assert await content(old) == before
+    with pytest.raises(NotLeaderOrFollowerError, match="moved to another log directory"):
+        await append(old)
+    node.clock.ms += 1001
+    await chores(node.manager).purge_due()
+    assert node.names(0) == []
+    with pytest.raises(NotLeaderOrFollowerError):
+        await old.read(0, 100, NO_LIMIT, True)
+
+
+async def test_retention_waits_while_places_are_changed():
+    node = await start()
+    old = await create(node)
+    old.high_watermark = old.log_end_offset
+    old.set_config(CONFIG.model_copy(update={"retention_bytes": 0}))
+    with old.held_still():
+        assert await old.apply_retention() == 0
+    assert await old.apply_retention() > 0
+
+
+async def test_retention_and_truncation_are_followed():
+    """KAFKA-9087: a future copy behind a truncated log stalls, or keeps what is gone."""
+    node = await start()
+    old = await create(node)
+    future = await move_to_end(node)
+    old.high_watermark = 10
+    old.set_config(CONFIG.model_copy(update={"retention_bytes": 0}))
+    assert await old.apply_retention() > 0
+    await old.truncate_to(old.log_end_offset - 3)
+    await append(old, 300, epoch=1)
+    async with node.pool.lane() as lane:
+        step = await future.catch_up(old, lane)
+    assert (step.is_caught_up, step.lag_offsets) == (True, 0)
+    assert future.size_bytes == old.size_bytes
+    new = await promote(node)
+    assert (new.log_start_offset, new.view.epochs) == (old.log_start_offset, old.view.epochs)
+    assert await content(new) == await content(old)
+
+
+async def test_an_open_gate_is_noticed_and_changes_nothing():
+    node = await start()
+    old = await create(node)
+    future = await move_to_end(node)
+    async with node.pool.lane() as lane:
+
+        async def finish_late(*_: object) -> None:
+            await FutureReplica.finish(future, *_)  # type: ignore[arg-type]
+            await append(old)
+
+        future.finish = finish_late  # type: ignore[method-assign]  # A producer that slips in.
+        with pytest.raises(OverloadedError, match="written to while its copy took its place"):
+            await node.manager.promote_future(TP, lane)
+        del future.finish
+        await append(old)
+        assert node.manager.get(TP) is old
+        new = await node.manager.promote_future(TP, lane)
+    assert new.log_end_offset == old.log_end_offset
+
+
+async def test_a_target_that_dies_in_the_second_rename_leaves_the_source():
+    node = await start()
+    old = await create(node)
+    await move_to_end(node)
+    node.vfss[1].inject(Fault(kinds=frozenset({"rename"}), path="*-future"))
+    with pytest.raises(KafkaStorageError) as failed:
+        await promote(node)
+    assert failed.value.directory_id == directory_id(2)
+    assert [d.is_online for d in node.manager.dirs()] == [True, False]
+    assert node.manager.get(TP) is old
+    assert node.names(0) == ["t-0"]
+    await append(old)
+    assert len(await content(old)) == old.size_bytes
+
+
+async def test_what_may_not_be_moved():
+    node = await start()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await node.manager.create_future(TP, node.target, MOVE)
+    handle = await create(node, 1)
+    with pytest.raises(OperatingError, match="lies in /d1 already"):
+        await node.manager.create_future(TP, node.source, MOVE)
+    await node.manager.create_future(TP, node.target, MOVE)
+    with pytest.raises(OperatingError) as refused:
+        await node.manager.create_future(TP, node.target, MOVE)
+    assert refused.value.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    with pytest.raises(OperatingError, match="promoted, not adopted"):
+        await node.manager.adopt_future(TP)
+    assert node.manager.get(TP) is handle
+    long = TopicPartition("t" * 230, 0)
+    await node.manager.create(long, TOPIC_ID, directory_id(1))
+    with pytest.raises(OperatingError, match="The topic name is too long") as refused:
+        await node.manager.create_future(long, node.target, MOVE)
+    assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    with pytest.raises(UnknownTopicOrPartitionError, match="no future copy"):
+        await node.manager.promote_future(long, None)  # type: ignore[arg-type]
+
+
+async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.drop_future(TP)
+    await node.manager.drop_future(TP)
+    assert node.manager.future(TP) is None
+    await chores(node.manager, node.target).purge_due()
+    assert node.names(1) == []
+    await move_to_end(node)
+    assert (await promote(node)).log_dir is node.target
+
+
+async def test_a_dead_target_keeps_its_files():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    node.target.go_offline("pulled out")
+    await node.manager.drop_future(TP)
+    assert node.manager.futures() == []
+    assert node.names(1) == [f"t-0.{MOVE.hex()}-future"]
+
+
+async def test_a_replica_moves_back_where_it_came_from():
+    """What the source's checkpoints said of the old copy must not be believed of the new one."""
+    node = await start()
+    old = await create(node)
+    await old.flush()
+    await node.manager.checkpoint_recovery_points()
+    await move_to_end(node)
+    moved = await promote(node)
+    await moved.truncate_to(4)
+    await append(moved, epoch=2)
+    future = await node.manager.create_future(TP, node.source, Uuid(bytes(range(1, 17))))
+    async with node.pool.lane() as lane:
+        while not (await future.catch_up(moved, lane)).is_caught_up:
+            pass
+        back = await node.manager.promote_future(TP, lane)
+    assert back.log_dir is node.source
+    text = node.disks[0].read_if_exists("/d1/recovery-point-offset-checkpoint")
+    assert text is not None
+    assert f"t 0 {back.log_end_offset}" in text.decode()
+    again = await start((node.disks[0].crash_clone(1), node.disks[1].crash_clone(2)))
+    handle = again.manager.get(TP)
+    assert handle is not None
+    assert (handle.log_dir, handle.log_end_offset) == (again.source, back.log_end_offset)
+
+
+async def test_the_copy_counts_as_promised_to_its_dir():
+    node = await start()
+    await create(node)
+    future = await node.manager.create_future(TP, node.target, MOVE)
+    source = node.manager.get(TP)
+    assert source is not None
+    candidate = node.manager._candidate(node.target)
+    assert candidate.replicas == 1
+    assert candidate.promised_bytes == source.size_bytes + CONFIG.segment_bytes
+    assert future.size_bytes == 0

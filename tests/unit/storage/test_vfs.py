@@ -92,3 +92,28 @@ def test_space_and_stream(place: tuple[Vfs, str]):
     write_atomically(vfs, f"{root}/f", b"text")
     with vfs.open_stream(f"{root}/f") as stream:
         assert stream.read() == b"text"
+
+
+def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]):
+    vfs, root = place
+    source = vfs.open(f"{root}/source", OpenMode.CREATE)
+    source.write_at(0, [b"0123456789"])
+    target = vfs.open(f"{root}/target", OpenMode.CREATE)
+    target.write_at(0, [b"abcd"])
+    assert target.copy_from(source, 3, 4) == 4
+    assert bytes(target.read_at(0, 100)) == b"abc3456"
+    assert target.copy_from(source, 7, 100) == 3
+    assert target.copy_from(source, 10, 100) == 0
+    assert bytes(target.read_at(0, 100)) == b"abc3456789"
+    target.sync()
+    target.forget_cached(0, 10)
+    assert bytes(target.read_at(0, 100)) == b"abc3456789"
+
+
+def test_a_file_that_may_be_gone(place: tuple[Vfs, str]):
+    vfs, root = place
+    assert vfs.open_if_exists(f"{root}/f") is None
+    vfs.open(f"{root}/f", OpenMode.CREATE).write_at(0, [b"abc"])
+    found = vfs.open_if_exists(f"{root}/f")
+    assert found is not None
+    assert bytes(found.read_at(0, 9)) == b"abc"
