@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from kraftjbod.broker.controller_channel import forward_timeout_ms
+from kraftjbod.broker.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import (
     ConnectionLostError,
@@ -16,16 +16,24 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
     FetchMetadataRequest,
     FetchMetadataResponse,
     RpcRequest,
     RpcResponse,
 )
-from tests.unit.broker.scripted_controller import ScriptedController, channel_to, serving
+from tests.unit.broker.scripted_controller import (
+    RealClock,
+    ScriptedController,
+    channel_to,
+    serving,
+)
 
 ASK = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(1))
 POLL = FetchMetadataRequest(broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=60_000, max_bytes=1)
@@ -55,6 +63,41 @@ async def test_the_answer_has_the_type_that_the_request_names() -> None:
         response = await channel.call(ASK, timeout_ms=PATIENT_MS)
         assert response.producer_id_start == 1_000
         assert str(controller.server.port) in repr(channel)
+
+
+async def test_requests_are_written_for_the_level_of_the_moment() -> None:
+    controller = ScriptedController(
+        lambda _: BrokerHeartbeatResponse(
+            is_caught_up=True, is_fenced=False, should_shut_down=False
+        )
+    )
+    dead = DirectoryId(b"d" * 16)
+    heartbeat = BrokerHeartbeatRequest(
+        broker_id=BrokerId(1),
+        broker_epoch=BrokerEpoch(1),
+        current_metadata_offset=1,
+        want_fence=False,
+        want_shut_down=False,
+        offline_log_dirs=(dead,),
+        cordoned_log_dirs=(dead,),
+    )
+    levels = list(MetadataVersion)
+    async with serving(controller):
+        channel = ControllerChannel(
+            voters=[controller.voter()],
+            clock=RealClock(),
+            random_unit=lambda: 0.5,
+            level=lambda: levels[len(controller.seen)],
+        )
+        for _ in levels:
+            await channel.call(heartbeat, timeout_ms=PATIENT_MS)
+        channel.close()
+    said = [
+        (request.offline_log_dirs, request.cordoned_log_dirs)
+        for request in controller.seen
+        if isinstance(request, BrokerHeartbeatRequest)
+    ]
+    assert said == [((), None), ((dead,), None), ((dead,), (dead,))]
 
 
 async def test_it_goes_on_to_the_voter_that_is_active_and_stays_there() -> None:

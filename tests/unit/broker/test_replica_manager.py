@@ -8,8 +8,13 @@ import contextlib
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode, OverloadedError
-from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId
-from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
+from kraftjbod.core.ids import LOST_DIR, MIGRATING_DIR, UNASSIGNED_DIR, DirectoryId, TopicId
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RemoveTopicRecord,
+    ResourceType,
+)
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.log_dir_policy import OpKind
 from tests.faults.rig import batch
@@ -56,6 +61,22 @@ async def test_a_replica_without_a_directory_is_placed_and_reported():
         assert handle is not None
         await rig.parts.assignments.idle()
         assert assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the_broker_s():
+    """Assignments are not sent where they would be refused, nor forgotten (KIP-858, Migration)."""
+    async with brokers() as (rig,):
+        level = FeatureLevelRecord(name="metadata.version", feature_level=14)
+        await rig.follow(level, topic(), partition(directories=[MIGRATING_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        await rig.follow(FeatureLevelRecord(name="metadata.version", feature_level=17))
+        assert rig.parts.assignments.queued == 0
+        await rig.follow(rig.registration())
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [handle.log_dir.directory_id]
+        await rig.follow(rig.registration(fenced=True))
+        assert len(assigned(rig)) == 1
 
 
 async def test_a_deleted_topic_is_gone_at_once_and_may_come_again():
