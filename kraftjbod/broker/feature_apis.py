@@ -1,7 +1,7 @@
 """UpdateFeatures, forwarded to the controller (KIP-584).
 
 The broker decides nothing here, as in topic_apis.py. The controller's answer is one outcome per
-feature; from version 2 on Kafka has a place for one error only, which is the first of them.
+feature; from version 2 on Kafka has a place for one error only, which is then the telling one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FeatureApis:
             response.error_code, response.error_message = e.code, e.message
             return response
         if context.api_version >= _ONE_ERROR_SINCE:
-            _put_first_error(response, answer.results)
+            _put_error(response, answer.results)
         else:
             response.results = [
                 UpdateFeaturesResponse.UpdatableFeatureResult(
@@ -81,9 +81,10 @@ def _updates(request: Message, version: int) -> tuple[FeatureUpdate, ...]:
     return tuple(updates)
 
 
-def _put_first_error(response: Message, results: Sequence[FeatureOutcome]) -> None:
-    for result in results:
-        if result.error_code is not ErrorCode.NONE:
-            response.error_code = result.error_code
-            response.error_message = f"{result.name}: {result.error_message or 'refused'}"
-            return
+def _put_error(response: Message, results: Sequence[FeatureOutcome]) -> None:
+    refused = [result for result in results if result.error_code is not ErrorCode.NONE]
+    # One that was refused only because another was says the least.
+    refused.sort(key=lambda result: result.error_code is ErrorCode.FEATURE_UPDATE_FAILED)
+    if refused:
+        response.error_code = refused[0].error_code
+        response.error_message = refused[0].error_message

@@ -206,6 +206,17 @@ def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) 
     assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
 
 
+def test_a_foreign_client_sees_features_and_is_told_why_one_stays(cluster: Cluster) -> None:
+    with cluster.admin() as admin:
+        told = admin.describe_features()
+        least, greatest = told["metadata.version"]["supported"]
+        _, level = told["metadata.version"]["finalized"]
+        assert least <= level <= greatest
+        with pytest.raises(KafkaError, match="does not know this feature"):
+            admin.update_features({"no.such.feature": 1})
+        assert admin.describe_features()["metadata.version"]["finalized"] == (level, level)
+
+
 def test_librdkafka_changes_single_values_of_topics(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, segment_ms=9_000)

@@ -69,7 +69,18 @@ async def test_a_refusal_stands_where_the_version_has_a_place_for_it() -> None:
         assert (old.error_code, old.results[0].error_code) == (0, ErrorCode.INVALID_UPDATE_VERSION)
         assert old.results[0].error_message == "too high"
         assert new.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert "too high" in new.error_message
+        assert new.error_message == "too high"
+
+
+async def test_the_one_error_is_that_of_the_feature_that_is_to_blame() -> None:
+    def blame_the_second(request: RpcRequest) -> RpcResponse:
+        codes = (ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION)
+        outcomes = (FeatureOutcome(name="f", error_code=c, error_message=c.name) for c in codes)
+        return UpdateFeaturesResponse(results=tuple(outcomes))
+
+    async with brokers(answer=blame_the_second) as (rig,):
+        response = await rig.ask(UPDATE(feature_updates=[update(17), update(18)]))
+        assert response.error_message == "INVALID_UPDATE_VERSION"
 
 
 @pytest.mark.parametrize(
