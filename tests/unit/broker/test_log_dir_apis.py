@@ -1,14 +1,30 @@
-"""DescribeLogDirs: sizes, lag, and what is offline."""
+"""What may be asked of the directories: who moves where, sizes, lag, and what is offline."""
 
 from __future__ import annotations
+
+import asyncio
+
+import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.kafka_codec import message
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import brokers, dir_of, partition, produce, topic
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate, until
 
 KIND = message("DescribeLogDirsRequest")
+ALTER = message("AlterReplicaLogDirsRequest")
 
 
 async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
@@ -26,6 +42,8 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         assert (part.offset_lag, part.is_future_key) == (0, False)
         assert (offline.log_dir, offline.error_code) == ("/d1", ErrorCode.KAFKA_STORAGE_ERROR)
         assert (list(offline.topics), offline.total_bytes) == ([], -1)
+        assert (online.state, offline.state) == ("online", "offline")
+        assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
 
 async def test_only_the_partitions_asked_for():
@@ -35,3 +53,109 @@ async def test_only_the_partitions_asked_for():
         first, second = (await rig.ask(asked)).results
         assert [p.partition_index for t in first.topics for p in t.partitions] == [1]
         assert list(second.topics) == []
+
+
+async def test_a_future_copy_is_told_as_one_with_its_lag_and_what_the_controller_has_to_learn():
+    """An id for each path, so that metadata and disks can be compared by anybody."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        first, second = (await rig.ask(KIND(topics=None))).results
+        (current,), (future,) = first.topics[0].partitions, second.topics[0].partitions
+        assert (current.is_future_key, future.is_future_key) == (False, True)
+        assert future.offset_lag == 0 and future.partition_size == current.partition_size
+        assert (first.queued_assignments, second.queued_assignments) == (0, 1)
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+
+
+# --- AlterReplicaLogDirs --------------------------------------------------------------------------
+
+
+async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
+    """The error code for one partition."""
+    request = ALTER(
+        dirs=[
+            ALTER.AlterReplicaLogDir(
+                path=path,
+                topics=[ALTER.AlterReplicaLogDirTopic(name=tp.topic, partitions=[tp.partition])],
+            )
+        ]
+    )
+    (named,) = (await rig.ask(request)).results
+    (part,) = named.partitions
+    assert (named.topic_name, part.partition_index) == tuple(tp)
+    return int(part.error_code)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool):
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        assert await alter(rig, f"dirid:{dir_of(1, 2)}" if by_id else "/d2") == 0
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+async def test_the_first_of_several_errors_is_told_in_kafka_s_order():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
+        rig.dirs[1].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[1])
+        rig.logs.drop(rig.dirs[1])
+        assert await alter(rig, "/nowhere", long) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert await alter(rig, "/nowhere", unknown) == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(rig, "/d2", unknown) == ErrorCode.KAFKA_STORAGE_ERROR
+        other = TopicPartition("t", 1)
+        assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await alter(rig, "/d1", unknown) == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await alter(rig, "/d1") == 0, "it is there already"
+
+
+async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back():
+    async with brokers() as (rig,):
+        for n in (0, 1):
+            wished = TopicPartition("t", n)
+            assert await alter(rig, "/d2", wished) == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await alter(rig, "any") == ErrorCode.REPLICA_NOT_AVAILABLE
+        await rig.follow(topic(), partition(), partition(1))
+        kept, moved = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
+        assert kept is not None and kept.log_dir is rig.dirs[0]
+        assert moved is not None and moved.log_dir is rig.dirs[1]
+
+
+@pytest.mark.parametrize("how", ["any", "/d1"])
+async def test_any_and_the_directory_where_it_is_end_a_move(how: str):
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        assert await alter(rig, how) == 0
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]
+        assert rig.logs.futures() == []
+
+
+async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_after_it():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "rename", "*-future") as gate:
+            assert await alter(rig, "/d2") == 0
+            await gate.reached()
+            asking = asyncio.create_task(alter(rig, "/d1"))
+            await asyncio.sleep(0.02)
+            assert not asking.done()
+            gate.open()
+            assert await asking == 0
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]

@@ -161,3 +161,31 @@ async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
         replica = rig.parts.hosted.require(TP)
         await until(lambda: replica.partition and replica.partition.high_watermark == 3)
         assert rig.dirs[0].is_online
+
+
+async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_written():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.gate.close()
+        given_up = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        (outcome,) = await appends.outcomes([given_up], suspect_after_ms=1)
+        assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+        pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
+        assert not any(one.done.done() for one in pending)
+        replica.gate.open()
+        outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
+        assert [one.base_offset for one in outcomes] == [0, 1, 2]
+
+
+async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.gate.close()
+        pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+        replica.gate.open()
+        assert (await pending.done).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

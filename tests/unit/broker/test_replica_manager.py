@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.replica_manager import MAX_WISHED_DIRECTORIES
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, MIGRATING_DIR, UNASSIGNED_DIR, DirectoryId, TopicId
 from kraftjbod.metadata.records import (
@@ -192,22 +194,6 @@ async def test_a_removal_from_a_dying_directory_is_only_told():
         assert "replica_removal_failed" in [line["event"] for line in told]
 
 
-async def test_of_two_copies_the_one_that_metadata_names_is_served():
-    disks = (MemVfs(), MemVfs())
-    for n in (1, 2):
-        async with brokers(1, *disks, opens=False) as (rig,):
-            await rig.logs.create(TP, topic().topic_id, dir_of(1, n))
-            if n == 1:
-                disks[0].rename("/d1/t-0", "/d1/hidden")
-    disks[0].rename("/d1/hidden", "/d1/t-0")
-    async with brokers(1, *disks, opens=False) as (rig,):
-        assert list(rig.logs.duplicates) == [TP]
-        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
-        await rig.parts.leftovers.resolve()
-        handle = rig.logs.get(TP)
-        assert handle is not None and handle.log_dir is rig.dirs[1]
-
-
 async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own():
     slow = FaultVfs(MemVfs())
     again = TopicId(b"2" * 16)
@@ -306,21 +292,139 @@ async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_els
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
-    disks = (MemVfs(), MemVfs())
-    for n in (1, 2):
-        async with brokers(1, *disks, opens=False) as (rig,):
-            await rig.logs.create(TP, topic().topic_id, dir_of(1, n))
-            disks[0].rename("/d1/t-0", "/d1/hidden") if n == 1 else None
-    disks[0].rename("/d1/hidden", "/d1/t-0")
-    sick = FaultVfs(disks[0])
-    async with brokers(1, sick, disks[1], opens=False) as (rig,):
-        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
-        sick.inject(Fault(kinds=frozenset({"rename"})))
+# --- an empty log is not in sync ------------------------------------------------------------------
+
+
+def events(told: list[Any]) -> list[str]:
+    return [line["event"] for line in told]
+
+
+async def test_an_in_sync_replica_whose_disk_was_replaced_is_lost_before_it_is_made_anew():
+    """It must not be elected before it has fetched anything."""
+    both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(isr=(1, 2), **both))
         with capture_logs() as told:
-            await rig.parts.leftovers.resolve()
-        assert "replica_copy_not_removed" in [line["event"] for line in told]
-        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
-        rig.parts.publisher.open()
-        await rig.parts.publisher.disk_work_done()
+            rig.parts.publisher.open()
+            await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR] and events(told) == ["replica_reported_lost"]
+        assert rig.logs.get(TP) is None
+        # The controller took it out of the in-sync set.
+        both["directories"] = [LOST_DIR, dir_of(2, 1)]
+        await rig.follow(partition(isr=(2,), epoch=1, **both))
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert assigned(rig) == [LOST_DIR, handle.log_dir.directory_id]
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and not replica.is_offline
+
+
+async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_operator():
+    """Better no leader than an empty one that pretends to be whole."""
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert events(told) == ["last_in_sync_replica_lost"], "once"
+        assert rig.logs.get(TP) is None and assigned(rig) == []
+        # The operator's word.
+        await rig.follow(
+            ConfigRecord(
+                resource_type=ResourceType.TOPIC,
+                resource_name="t",
+                name="unclean.leader.election.enable",
+                value="true",
+            )
+        )
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None and assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk():
+    """No dead disk can hold what this broker never had."""
+    async with brokers() as (rig,):
+        elsewhere = partition(replicas=(2,), leader=2)
+        await rig.follow(topic(), elsewhere)
+        rig.dirs[0].go_offline("test")
+        added = partition(
+            replicas=(2, 1), isr=(2,), leader=2, epoch=1,
+            directories=[dir_of(2, 1), DirectoryId(b"q" * 16)],
+        )  # fmt: skip
+        await rig.follow(added)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+# --- wishes ---------------------------------------------------------------------------------------
+
+
+async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
+    async with brokers() as (rig,):
+        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        assert assigned(rig) == [dir_of(1, 2)]
+
+
+async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten():
+    async with brokers() as (rig,):
+        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.parts.replicas.prefer_directory(TP, None)
+        other = TopicPartition("t", 1)
+        rig.parts.replicas.prefer_directory(other, UNKNOWN_DIR)
+        both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
+        await rig.follow(topic(), *both)
+        assert {handle.log_dir for handle in rig.logs.handles()} == {rig.dirs[0]}
+
+
+async def test_wishes_are_bounded_and_the_oldest_go():
+    async with brokers() as (rig,):
+        for n in range(MAX_WISHED_DIRECTORIES + 1):
+            rig.parts.replicas.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
+        both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
+        await rig.follow(topic(), *both)
+        first, second = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
+        assert first is not None and first.log_dir is rig.dirs[0]
+        assert second is not None and second.log_dir is rig.dirs[1]
+
+
+# --- the end of a move ----------------------------------------------------------------------------
+
+
+async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_again():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        handle = replica.handle
+        rig.parts.replicas.mark_offline(handle.log_dir)
+        assert replica.is_offline
+        rig.parts.replicas.promoted(replica, handle)
+        assert not replica.is_offline
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+
+
+async def test_a_promoted_copy_whose_directory_died_at_once_is_offline():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.promoted(replica, replica.handle)
+        assert replica.is_offline and replica.handle is None
+
+
+async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        handle = replica.handle
+        await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
+        rig.parts.replicas.promoted(replica, handle)
+        assert rig.parts.hosted.get(TP) is None

@@ -1,0 +1,50 @@
+"""What goes, goes whole; what follows under the same name waits."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import Uuid
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import TP, brokers, partition, topic
+from tests.unit.broker.gates import Gate
+
+
+async def test_a_name_is_taken_until_both_copies_are_gone():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
+        removals = rig.parts.removals
+        assert TP not in removals and removals.under_way(TP) is None
+        removals.begin(TP)
+        waiting = removals.under_way(TP)
+        assert TP in removals and waiting is not None
+        await removals.delete(TP)
+        assert waiting.is_set() and TP not in removals
+        assert rig.logs.handles() == [] and rig.logs.futures() == []
+
+
+async def test_a_stray_is_kept_under_another_name():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.parts.removals.begin(TP)
+        with capture_logs() as told:
+            await rig.parts.removals.set_aside(TP)
+        assert [line["event"] for line in told] == ["stray_replica_set_aside"]
+        names = [entry.name for entry in rig.dirs[0].vfs.list_dir("/d1")]
+        assert any(name.endswith("-stray") for name in names) and "t-0" not in names
+
+
+async def test_a_future_copy_that_cannot_be_removed_is_told():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
+        with capture_logs() as told, Gate(slow, "rename", "*-future") as gate:
+            going = rig.tasks.start(rig.parts.removals.drop_future(TP), "drop")
+            await gate.reached()
+            rig.dirs[1].go_offline("test")
+            await going
+        assert "future_replica_not_removed" in [line["event"] for line in told]
+        assert rig.logs.futures() == []
