@@ -10,7 +10,14 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.replica_manager import MAX_WISHED_DIRECTORIES
 from kraftjbod.core.errors import ErrorCode, OverloadedError
-from kraftjbod.core.ids import LOST_DIR, MIGRATING_DIR, UNASSIGNED_DIR, DirectoryId, TopicId
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    DirectoryId,
+    TopicId,
+    TopicPartition,
+)
 from kraftjbod.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
