@@ -94,7 +94,7 @@ class FutureLog:
         #: It was found on the disk, and not made by this process.
         self.was_loaded = False
         self._checkpoint = checkpoint
-        #: Everything up to ``log_end_offset`` was carried over once, and the log was not cut since.
+        #: Everything up to ``log_end_offset`` is here, and certain; false once the log goes on.
         self.is_complete = checkpoint.is_complete
         #: The log, as far as it was known when anything was copied last.
         self.log_start_offset = checkpoint.log_start_offset
@@ -111,9 +111,6 @@ class FutureLog:
         self._indexed: set[int] = set()
         #: What is being read of the source: path, position and size.
         self._reading: tuple[str, int, int] | None = None
-
-    def __repr__(self) -> str:
-        return f"<FutureLog {self.directory} {sum(self._copied.values())} bytes>"
 
     @classmethod
     def create(
@@ -263,6 +260,8 @@ class FutureLog:
         finally:
             source.close()
         self._reading = None
+        # Nothing of it can leave the memory yet, but the disk begins to write.
+        target.forget_cached(position, got)
         self._copied[base_offset] = position + got
         self._unsynced_bytes += got
         return got

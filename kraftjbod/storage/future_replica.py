@@ -15,7 +15,6 @@ from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kraftjbod.core.config import TopicConfig
-from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.future_copy import SegmentExtent, extents_of
@@ -222,7 +221,6 @@ class FutureReplica:
         """Do ``work`` to its end, whoever waits for it."""
         running = asyncio.ensure_future(work)
         self._running = running
-        running.add_done_callback(_note_seen)
         return await asyncio.shield(running)
 
     def _publish(self, extents: tuple[SegmentExtent, ...], view: LogView) -> None:
@@ -243,9 +241,3 @@ def _end_offset(extents: tuple[SegmentExtent, ...], view: LogView) -> int:
                 return view.segments[at + 1].base_offset
             return segment.offset_below(size_bytes)
     return base_offset
-
-
-def _note_seen(done: asyncio.Future[Any]) -> None:
-    """What is expected to fail may fail without anybody who hears of it."""
-    if not done.cancelled() and isinstance(done.exception(), OperatingError):
-        return
