@@ -41,6 +41,7 @@ _RATE_WINDOW_MS: Final = 10_000
 #: No byte of any replica in so long: the wait ends, the moves are left as they are.
 STALLED_AFTER_MS: Final = 300_000
 _MAX_SHOWN: Final = 20
+_WIDTH_WITH_BARS: Final = 120
 
 
 class StalledError(KraftJbodError):
@@ -236,9 +237,14 @@ def bars() -> Iterator[Show]:
     """One bar for each copy, as long as it is under way."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Where there is not room for all, the figures stay whole.
+    name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
+    bar = (BarColumn(bar_width=20),) if console.width >= _WIDTH_WITH_BARS else ()
+    words = TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True))
+    with Progress(name, *bar, words, console=console, transient=True, expand=True) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(shown: Sequence[tuple[Copying, str]]) -> None:
