@@ -173,6 +173,7 @@ class LogDirApis:
             directory_id=log_dir.directory_id,
             state=log_dir.state.value,
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+            is_cordoned=log_dir.is_cordoned,
         )
         return described
 
@@ -205,6 +206,7 @@ class LogDirApis:
             directory_id=log_dir.directory_id,
             state=log_dir.state.value,
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+            is_cordoned=log_dir.is_cordoned,
         )
         return described
 

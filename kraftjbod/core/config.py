@@ -22,6 +22,7 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
 
 MAX_LONG = 2**63 - 1
+ALL_LOG_DIRS: Final = "*"
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -182,9 +183,12 @@ class StorageSettings(_Keyed):
         :raises ConfigError: naming ``source`` and every key that is missing or wrong.
         """
         given: dict[str, Any] = dict(values)
-        for key in ("log.dirs", "log.dir"):
+        for key in ("log.dirs", "log.dir", "cordoned.log.dirs"):
             if key in given:
-                given[key] = tuple(_absolute(path, base_dir) for path in _parts(given[key]))
+                given[key] = tuple(
+                    path if path == ALL_LOG_DIRS else _absolute(path, base_dir)
+                    for path in _parts(given[key])
+                )
         for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
             if given.get(key):
                 given[key] = _absolute(given[key], base_dir)
@@ -350,6 +354,8 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
+    cordoned_log_dirs: tuple[str, ...] = ()
+    """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
     cluster_id: str | None = None
     """Only for checking; the id that counts is the one in ``meta.properties``."""
 
@@ -407,6 +413,7 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     def _relations(self) -> Self:
         if "broker" not in self.process_roles:
             raise ValueError("process.roles must be broker for this daemon")
+        self._require_own_cordons()
         if self.broker_heartbeat_interval_ms * 2 > self.broker_session_timeout_ms:
             raise ValueError(
                 "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
@@ -418,6 +425,26 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
         if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
             raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self
+
+    def _require_own_cordons(self) -> None:
+        if ALL_LOG_DIRS in self.cordoned_log_dirs:
+            if len(self.cordoned_log_dirs) > 1:
+                raise ValueError(
+                    "When cordoned.log.dirs is set to *, it must not contain other values"
+                )
+            return
+        missing = [path for path in self.cordoned_log_dirs if path not in self.data_dirs]
+        if missing:
+            raise ValueError(
+                "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+                f"Missing entries : {', '.join(missing)}"
+            )
+
+    @property
+    def cordoned_dirs(self) -> tuple[str, ...]:
+        """``cordoned.log.dirs`` with ``*`` spelt out."""
+        is_all = ALL_LOG_DIRS in self.cordoned_log_dirs
+        return self.data_dirs if is_all else self.cordoned_log_dirs
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:

@@ -66,7 +66,7 @@ def _all_levels() -> str:
 MIN_METADATA_VERSION: Final = min(MetadataVersion)
 LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 """The greatest level that this software can run at."""
-DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_3_7_IV2
+DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_3_IV0
 """What a new cluster is formatted with."""
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value)

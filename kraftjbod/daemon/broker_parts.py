@@ -86,6 +86,7 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
             vfs=around.make_vfs(),
             clock=around.clock,
             failure_channel=failures,
+            is_cordoned=path in config.cordoned_dirs,
             io_timeout_ms=config.log_dir_io_timeout_ms,
             check_interval_ms=config.log_dir_check_interval_ms,
             max_queued_ops=config.log_dir_queue_max_ops,
@@ -402,8 +403,9 @@ def _identity(
         ),
         rack=config.broker_rack,
         features=SUPPORTED_FEATURES,
-        log_dir_paths={
-            log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()
-        },
+        log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
+        cordoned_log_dirs=frozenset(
+            log_dir.directory_id for log_dir in disks.logs.online_dirs() if log_dir.is_cordoned
+        ),
         has_several_dirs=len(config.data_dirs) > 1,
     )

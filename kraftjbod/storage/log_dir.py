@@ -75,6 +75,7 @@ class LogDir:
         clock: Clock,
         failure_channel: LogDirFailureChannel,
         directory_id: DirectoryId = LOST_DIR,
+        is_cordoned: bool = False,
         io_timeout_ms: int = 30_000,
         check_interval_ms: int = 500,
         max_queued_ops: int = 20_000,
@@ -84,6 +85,8 @@ class LogDir:
         self.vfs = vfs
         #: LOST_DIR until :meth:`identify`; stays so for a dir whose id nobody remembers.
         self.directory_id = directory_id
+        #: Whether it takes no new replicas (KIP-1066).
+        self.is_cordoned = is_cordoned
         self.state = LogDirState.ONLINE
         #: Why the dir is OFFLINE; empty while it is not.
         self.offline_reason = ""

@@ -159,14 +159,24 @@ class DirCandidate:
     usable_bytes: int
     promised_bytes: int
     replicas: int
+    is_cordoned: bool = False
+    """It takes no new replicas (KIP-1066) while there is another dir that does."""
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
-    """The dir with most room after its promises, then with fewest replicas; None of none."""
+    """The dir with most room after its promises, then with fewest replicas; None of none.
+
+    A cordoned one only if there is no other: the replica was placed before that was known.
+    """
     if not candidates:
         return None
     best = min(
         candidates,
-        key=lambda c: (c.promised_bytes - c.usable_bytes, c.replicas, c.directory_id),
+        key=lambda c: (
+            c.is_cordoned,
+            c.promised_bytes - c.usable_bytes,
+            c.replicas,
+            c.directory_id,
+        ),
     )
     return best.directory_id

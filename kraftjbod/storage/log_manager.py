@@ -369,6 +369,7 @@ class LogManager:
             + sum(self._bytes_to_come(future) for future in arriving)
             + sum(self._book.config_of(tp.topic).segment_bytes for tp in coming),
             replicas=len(here) + len(arriving) + len(coming),
+            is_cordoned=log_dir.is_cordoned,
         )
 
     def _bytes_to_come(self, future: FutureReplica) -> int:

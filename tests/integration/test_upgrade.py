@@ -167,3 +167,24 @@ def test_a_forced_downgrade_of_single_disks_and_up_again(make_cluster: MakeClust
         )
         load.stop()
     assert judge(cluster.bootstrap, "t", load).findings == []
+
+
+def test_a_static_cordon_holds_from_the_start(make_cluster: MakeCluster) -> None:
+    """Locally and at the controller, without any dynamic change of the configuration."""
+    cluster = make_cluster(start=False, brokers=2, dirs=2)
+    for broker_id, cordoned in zip(BROKERS, ("disk-1", "*"), strict=True):
+        files = cluster.brokers[broker_id].files
+        value = cordoned if cordoned == "*" else str(files.directory / cordoned)
+        with files.config_path.open("a") as config:
+            config.write(f"cordoned.log.dirs={value}\n")
+    cluster.start()
+    brokers = cluster.metadata().brokers
+    assert [len(brokers[id_].cordoned_log_dirs) for id_ in BROKERS] == [1, 2]
+    cluster.create_topic("t", partitions=4, replication_factor=1)
+    left = ids_of([cluster.local.dir_path(BROKERS[0], 2)])
+    assert placed(cluster, "t") == {BROKERS[0]: left, BROKERS[1]: set()}
+    with cluster.admin(BROKERS[0]) as admin:
+        (told,) = admin.describe_log_dirs(brokers=[BROKERS[0]])
+    cordons = {entry["log_dir"]: entry["is_cordoned"] for entry in told["log_dirs"]}
+    assert sorted(cordons.values()) == [False, True]
+    assert cordons[str(cluster.local.dir_path(BROKERS[0], 1))]

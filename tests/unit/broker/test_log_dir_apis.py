@@ -46,6 +46,15 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
 
+async def test_a_cordoned_directory_is_told_as_one():
+    async with brokers() as (rig,):
+        rig.dirs[1].is_cordoned = True
+        told = await rig.ask(KIND(topics=None))
+        assert [result.is_cordoned for result in told.results] == [False, True]
+        older = await rig.ask(KIND(topics=None), 4)
+        assert not any(result.is_cordoned for result in older.results)
+
+
 async def test_only_the_partitions_asked_for():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))

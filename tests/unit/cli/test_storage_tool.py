@@ -46,10 +46,10 @@ def test_format_then_info(config: str, tmp_path: Path):
     result = format_it(config)
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "Bootstrap metadata: metadata.version=17",
-        f"Formatting metadata directory {tmp_path}/m with metadata.version 3.7-IV2.",
-        f"Formatting data directory {tmp_path}/a with metadata.version 3.7-IV2.",
-        f"Formatting data directory {tmp_path}/b with metadata.version 3.7-IV2.",
+        "Bootstrap metadata: metadata.version=30",
+        f"Formatting metadata directory {tmp_path}/m with metadata.version 4.3-IV0.",
+        f"Formatting data directory {tmp_path}/a with metadata.version 4.3-IV0.",
+        f"Formatting data directory {tmp_path}/b with metadata.version 4.3-IV0.",
     ]
     texts = {d: (tmp_path / d / "meta.properties").read_text() for d in "abm"}
     assert len({line for t in texts.values() for line in t.split() if "directory.id" in line}) == 3

@@ -50,6 +50,25 @@ def test_paths_become_absolute_once() -> None:
     assert broker(metadata_log_dir="m").metadata_dir == "/srv/m"
 
 
+def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
+    """However they are spelt (KAFKA-20901)."""
+    assert broker().cordoned_dirs == ()
+    assert broker(cordoned_log_dirs="./d0/").cordoned_dirs == ("/srv/d0",)
+    assert broker(cordoned_log_dirs="*").cordoned_dirs == ("/srv/d0", "/mnt/d1")
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "why"),
+    [
+        ("/x,d0", r"must be present in log\.dirs or log\.dir\. Missing entries : /x$"),
+        ("*,d0", r"set to \*, it must not contain other values"),
+    ],
+)
+def test_cordons_that_make_no_sense(cordoned: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        broker(cordoned_log_dirs=cordoned)
+
+
 def test_log_dir_is_the_fallback() -> None:
     values = {key: value for key, value in BROKER.items() if key != "log.dirs"}
     settings = StorageSettings.from_properties(

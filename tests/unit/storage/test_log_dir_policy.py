@@ -45,12 +45,15 @@ def test_verdicts(number: int | None, kind: OpKind, verdict: Verdict):
     assert judge(number, kind) is verdict
 
 
-def candidate(number: int, usable: int, promised: int, replicas: int) -> DirCandidate:
+def candidate(
+    number: int, usable: int, promised: int, replicas: int, *, is_cordoned: bool = False
+) -> DirCandidate:
     return DirCandidate(
         directory_id=directory_id(number),
         usable_bytes=usable,
         promised_bytes=promised,
         replicas=replicas,
+        is_cordoned=is_cordoned,
     )
 
 
@@ -61,6 +64,12 @@ def test_most_room_after_promises_wins():
 
 def test_fewest_replicas_break_a_tie():
     assert choose_dir([candidate(1, 10, 0, 5), candidate(2, 20, 10, 4)]) == directory_id(2)
+
+
+def test_a_cordoned_dir_is_chosen_only_if_there_is_no_other():
+    roomy = candidate(1, 1000, 0, 0, is_cordoned=True)
+    assert choose_dir([roomy, candidate(2, 1, 0, 9)]) == directory_id(2)
+    assert choose_dir([roomy, candidate(2, 1, 0, 9, is_cordoned=True)]) == directory_id(1)
 
 
 def test_no_dir_no_choice():
