@@ -366,6 +366,11 @@ class ReplicaAlterLogDirsManager:
             self._perform(move, action)
         if move.state.phase is not phase:
             move.note_progress(self._clock.now_ms())
+            self._log.debug(
+                "replica_move_phase",
+                partition=str(move.topic_partition),
+                phase=move.state.phase.value,
+            )
 
     def _perform(self, move: ReplicaMove, action: Action) -> None:
         replica = move.replica
