@@ -21,7 +21,6 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 READ_TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,10 @@ class PartitionLoad:
 
 
 class Load:
-    """Produces to every partition of one topic from ``with`` until :meth:`stop`."""
+    """Produces to every partition of one topic from ``with`` until :meth:`stop`.
+
+    At most ``in_flight`` records of a partition wait for an answer, made up to every ``pause_s``.
+    """
 
     def __init__(
         self,
@@ -70,11 +72,13 @@ class Load:
         *,
         in_flight: int = 5,
         value_bytes: int = 100,
+        pause_s: float = 0.002,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self._topic = topic
         self._in_flight = in_flight
         self._value_bytes = value_bytes
+        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._crash: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -156,7 +160,7 @@ class Load:
             while not self._stopping.is_set():
                 for load in self.partitions:
                     self._feed(load)
-                time.sleep(_PAUSE_S)
+                time.sleep(self._pause_s)
         except BaseException as e:
             self._crash = e
             raise

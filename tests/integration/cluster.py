@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from typing import Any, Final
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
 from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.daemon_process import DaemonProcess
 
@@ -29,6 +36,7 @@ KAFKA_STORAGE_ERROR: Final = 56
 _POLL_S: Final = 0.1
 _TOLD_LINES: Final = 15
 _TOLD_CHARS: Final = 500
+_METADATA_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +187,10 @@ class Cluster:
             for path, directory in self.directories(broker_id).items()
         }
 
+    def metadata(self) -> MetadataState:
+        """What the controller has committed, as a broker that begins from nothing learns it."""
+        return asyncio.run(_committed_metadata(*self.local.controller.address.split(":")))
+
     def wait(
         self,
         what: str,
@@ -247,3 +259,32 @@ class Cluster:
             part.leader >= 0 and part.isr == tuple(sorted(part.replicas)) and not part.offline
             for part in self.partitions(topic).values()
         )
+
+
+async def _committed_metadata(host: str, port: str) -> MetadataState:
+    """Only of a controller that has not made a snapshot yet, as those of short tests."""
+    backoff = ExponentialBackoff(initial_ms=20, max_ms=500, random_unit=random.random)
+    client = RpcClient(host, int(port), backoff=backoff)
+    state = MetadataState()
+    try:
+        high_watermark = 0
+        while state.offset < high_watermark:
+            request = FetchMetadataRequest(
+                broker_id=BrokerId(0),
+                fetch_offset=state.offset + 1,
+                max_wait_ms=0,
+                max_bytes=_METADATA_BYTES,
+            )
+            answer = await client.call(request, timeout_ms=int(WAIT_S * 1000))
+            assert answer.snapshot_offset < 0, "the beginning of the metadata log is gone"
+            for entry in answer.entries:
+                state.replay(
+                    decode_entry(entry.payload),
+                    offset=entry.offset,
+                    epoch=entry.epoch,
+                    delta=MetadataDelta(),
+                )
+            high_watermark = answer.high_watermark
+    finally:
+        client.close()
+    return state

@@ -1,5 +1,7 @@
 """The system tests that the KIPs ask for, with real processes, a producer and a consumer.
 
+KIP-113, test 1: every replica moves to the other disk, and to the next broker's other disk.
+KIP-113, test 2: what fails in the second directories does not touch the first ones.
 KIP-858: a directory of the leader, or of a follower, fails under load, with either
 ``min.insync.replicas``, and the broker may be restarted while its directory is still bad.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +23,12 @@ from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.live_consumer import LiveConsumer
+from tests.integration.test_tools import tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 BROKERS = (1, 2, 3)
+IN_PROGRESS = "in progress"
 CONFIG = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 _numbers = itertools.count()
 
@@ -62,6 +68,60 @@ def traffic(cluster: Cluster, topic: str, partitions: int = 1) -> Iterator[Traff
 @pytest.fixture(scope="module")
 def cluster(make_shared_cluster: MakeCluster) -> Cluster:
     return make_shared_cluster(brokers=3, dirs=2, config=CONFIG)
+
+
+def test_kip_113_replicas_move_to_other_disks_and_other_brokers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = "kip113-moves"
+    cluster.create_topic(topic, assignments={n: [broker] for n, broker in enumerate(BROKERS)})
+    homes = {n: (broker, _home(cluster, broker, topic)) for n, broker in enumerate(BROKERS)}
+    with traffic(cluster, topic, len(BROKERS)) as running:
+        for steps in (0, 1):
+            targets = {n: (b - 1 + steps) % len(BROKERS) + 1 for n, (b, _) in homes.items()}
+            homes = {n: (b, _other_dir(cluster, b, topic)) for n, b in targets.items()}
+            _reassign(cluster, tmp_path, {(topic, n): [home] for n, home in homes.items()})
+            cluster.wait_whole(topic)
+            for n, (broker, path) in homes.items():
+                assert cluster.replicas_by_dir(broker, topic)[path] == [n]
+                assert cluster.partitions(topic)[n].replicas == (broker,)
+            running.goes_on()
+
+
+def test_kip_113_bad_second_dirs_leave_the_first_ones_alone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    first, second = "kip113-first", "kip113-second"
+    for number, topic in enumerate((first, second)):
+        cluster.create_topic(topic, replication_factor=3, min_insync_replicas=1)
+        homes = [(broker, str(cluster.local.dir_path(broker, number + 1))) for broker in BROKERS]
+        _reassign(cluster, tmp_path, {(topic, 0): homes})
+        assert all(_home(cluster, broker, topic) == path for broker, path in homes)
+    follower = next(b for b in BROKERS if b != cluster.partitions(first)[0].leader)
+    with (
+        traffic(cluster, first) as on_first,
+        traffic(cluster, second) as on_second,
+        ExitStack() as faults,
+    ):
+        for broker in (follower, *(b for b in BROKERS if b != follower)):
+            told = len(cluster.brokers[broker].events("log_dir_offline"))
+            bad_dir = str(cluster.local.dir_path(broker, 2))
+            faults.enter_context(mounts.closed_to_owner(bad_dir))
+            cluster.wait_event(cluster.brokers[broker], "log_dir_offline", told + 1)
+            assert cluster.directories(broker)[bad_dir].error == KAFKA_STORAGE_ERROR
+            cluster.wait_whole(first)
+            on_first.goes_on()
+            if broker == follower:
+                cluster.wait("it to be told", lambda: _is_out(cluster, second, follower))
+                on_second.goes_on()
+        cluster.wait("no leader", lambda: cluster.partitions(second)[0].leader == -1)
+        on_first.goes_on()
+        faults.close()
+        for daemon in cluster.brokers.values():
+            cluster.stop_daemon(daemon)
+            cluster.start_daemon(daemon)
+        cluster.wait_whole(second)
+        on_second.goes_on()
 
 
 @pytest.mark.parametrize("bounce", [False, True], ids=["stays", "bounced"])
@@ -112,6 +172,38 @@ def _serves_alone(cluster: Cluster, victim: int, on_good: Traffic) -> None:
         other.start()
     cluster.wait_healthy()
     on_good.goes_on()
+
+
+def _reassign(
+    cluster: Cluster, files: Path, wanted: Mapping[tuple[str, int], list[tuple[int, str]]]
+) -> None:
+    """Let kraftjbod-reassign-partitions bring partitions to these brokers and directories."""
+    plan = files / "plan.json"
+    entries = [
+        {
+            "topic": topic,
+            "partition": index,
+            "replicas": [broker for broker, _ in homes],
+            "log_dirs": [path for _, path in homes],
+        }
+        for (topic, index), homes in wanted.items()
+    ]
+    plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+
+    def run(action: str) -> str:
+        words = (f"--{action}", "--reassignment-json-file", str(plan))
+        done = tool("reassign-partitions", cluster, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("execute")
+    cluster.wait("the reassignment to end", lambda: IN_PROGRESS not in run("verify"))
+
+
+def _other_dir(cluster: Cluster, broker: int, topic: str) -> str:
+    """The directory of a broker that holds nothing of the topic."""
+    held = cluster.replicas_by_dir(broker, topic)
+    return next(path for path, partitions in held.items() if not partitions)
 
 
 def _home(cluster: Cluster, broker: int, topic: str) -> str:

@@ -1,0 +1,167 @@
+"""Moving a replica between two directories, beside ``cp`` of the same files in the same run.
+
+One broker with three directories: a replica of 2 GB moves from one to the other and back, while
+single produces go to a replica in the third, one after the other on one connection. ``cp`` copies
+the same files before each way, once as it is and once with ``sync`` after it, since a move is only
+over when its bytes are on the disk.
+Told are the throughputs, the time for which the gate held up produces to the replica that moves,
+and p50 and p99 of the produces elsewhere, with and without the move.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kraftjbod.protocol import kafka_codec
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.daemon_process import DaemonProcess
+from tests.bench.figures import Report, running_cluster
+from tests.bench.rdkafka import BatchProducer
+from tests.integration import raw
+from tests.integration.cluster import Cluster
+
+MOVED_BYTES: Final = 2_000_000_000
+_VALUE: Final = bytes(range(250)) * 4
+_PRODUCER: Final = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 500_000}
+_AT_ONCE: Final = 5000
+_QUIET_S: Final = 3.0
+_LOOK_EVERY: Final = 20
+_DEADLINE_S: Final = 120.0
+_PRODUCE_VERSION: Final = 9
+_ALTER_VERSION: Final = 2
+
+
+def between_directories(report: Report) -> None:
+    with running_cluster(brokers=1, dirs=3) as local:
+        cluster, broker = Cluster(local), local.brokers[1]
+        cluster.create_topic("elsewhere")
+        cluster.create_topic("moved")
+        _fill(local)
+        busy, first = _home(broker, "elsewhere"), _home(broker, "moved")
+        (second,) = set(broker.files.log_dirs) - {busy, first}
+        with socket.create_connection((broker.files.host, broker.files.port)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            produces = _Produces(connection)
+            for source, target in ((first, second), (second, first)):
+                os.sync()
+                cp, synced = _cp(source / "moved-0", local.run_dir / "cp")
+                quiet = produces.until(_after(_QUIET_S))
+                _move(broker.address, target)
+                moving = produces.until(_is_over(broker, target))
+                way = f"{source.name} to {target.name}"
+                _tell(report, broker, way, cp, synced, quiet, moving)
+
+
+def _tell(
+    report: Report,
+    broker: DaemonProcess,
+    way: str,
+    cp: float,
+    synced: float,
+    quiet: list[float],
+    moving: list[float],
+) -> None:
+    end = broker.events("replica_moved")[-1]
+    seconds = _at(end) - _at(broker.events("replica_move_started")[-1])
+    speed = end["copied_bytes"] / seconds / 1e6
+    beside = f"cp {cp:,.0f} MB/s, cp and sync {synced:,.0f} MB/s"
+    how = f"{speed / cp:.2f} of cp, {speed / synced:.2f} of cp and sync; gate {end['gate_ms']} ms"
+    report.add(f"move of 2 GB, {way}", speed, "MB/s", beside=beside, how=how)
+    for percent in (50, 99):
+        still, busy = _percentile(quiet, percent), _percentile(moving, percent)
+        report.add(
+            f"1 KB produce to a third directory meanwhile, p{percent}",
+            busy,
+            "us",
+            beside=f"without the move {still:.0f} us",
+            how=f"{busy / still:.2f} of it; {len(moving):,} produces",
+        )
+
+
+class _Produces:
+    """Single produces to ``elsewhere``, acks=1, on one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        batch = raw.produce_request("elsewhere", raw.batch([_VALUE]), acks=1)
+        self._request = raw.frame(batch, _PRODUCE_VERSION)
+
+    def until(self, is_over: Callable[[], bool]) -> list[float]:
+        """Sorted round trips in microseconds, as many as fit before ``is_over``."""
+        times: list[float] = []
+        deadline = time.monotonic() + _DEADLINE_S
+        while not is_over():
+            assert time.monotonic() < deadline, "it never ended"
+            for _ in range(_LOOK_EVERY):
+                started = time.perf_counter_ns()
+                self._connection.sendall(self._request)
+                (size,) = struct.unpack(">i", raw.receive(self._connection, 4))
+                raw.receive(self._connection, size)
+                times.append((time.perf_counter_ns() - started) / 1000)
+        return sorted(times)
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _is_over(broker: DaemonProcess, target: Path) -> Callable[[], bool]:
+    """The name appears a moment before the event; that is waited for too."""
+    told = len(broker.events("replica_moved"))
+
+    def is_over() -> bool:
+        return (target / "moved-0").exists() and len(broker.events("replica_moved")) > told
+
+    return is_over
+
+
+def _fill(local: LocalCluster) -> None:
+    with BatchProducer("moved", {"bootstrap.servers": local.bootstrap_servers, **_PRODUCER}) as to:
+        for _ in range(MOVED_BYTES // len(_VALUE) // _AT_ONCE):
+            to.produce(0, _VALUE, _AT_ONCE, at_once=_AT_ONCE)
+        to.flush()
+
+
+def _cp(source: Path, target: Path) -> tuple[float, float]:
+    """MB/s of ``cp -r``, and of it with a sync of what it wrote."""
+    size = sum(path.stat().st_size for path in source.iterdir())
+    started = time.perf_counter()
+    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    copied = time.perf_counter() - started
+    subprocess.run(["sync", *map(str, target.iterdir())], check=True)
+    synced = time.perf_counter() - started
+    shutil.rmtree(target)
+    return size / copied / 1e6, size / synced / 1e6
+
+
+def _move(address: str, target: Path) -> None:
+    request = kafka_codec.message("AlterReplicaLogDirsRequest")
+    topics = [request.AlterReplicaLogDirTopic(name="moved", partitions=[0])]
+    dirs = [request.AlterReplicaLogDir(path=str(target), topics=topics)]
+    answer = raw.exchange(address, request(dirs=dirs), _ALTER_VERSION)
+    error = answer.results[0].partitions[0].error_code
+    assert error == 0, f"the move was refused with {error}"
+
+
+def _home(broker: DaemonProcess, topic: str) -> Path:
+    (home,) = (path for path in broker.files.log_dirs if (path / f"{topic}-0").exists())
+    return home
+
+
+def _at(event: Mapping[str, Any]) -> float:
+    """When an event was told, in seconds of the wall clock."""
+    return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
+
+
+def _percentile(times: list[float], percent: int) -> float:
+    return times[min(len(times) - 1, len(times) * percent // 100)]
