@@ -176,6 +176,7 @@ class LogManager:
     ) -> LoadedDir | None:
         try:
             loaded = await self._loading.load(log_dir, report)
+            self._checkpoints.found(log_dir, loaded.offsets)
         except KafkaStorageError:
             return None  # Told by log_dir_offline; what it had is gone for this process.
         self._loaded.add(log_dir)
@@ -328,6 +329,7 @@ class LogManager:
             return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
 
         async with self._create_slots[log_dir]:
+            await self._checkpoints.forget_earlier(log_dir, tp)
             handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.

@@ -41,6 +41,8 @@ class OffsetCheckpoints:
 
     def __init__(self, book: ReplicaBook) -> None:
         self._book = book
+        #: Of whom the files of each dir speak, or may speak.
+        self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Dir by dir; dirs that are or go offline are passed over."""
@@ -49,7 +51,7 @@ class OffsetCheckpoints:
             if (handle := self._book.handles.get(tp)) is not None:
                 by_dir[handle.log_dir][tp] = high_watermark
         await each_online(
-            _write(log_dir, HIGH_WATERMARK_CHECKPOINT, offsets)
+            self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, offsets)
             for log_dir, offsets in by_dir.items()
         )
 
@@ -62,8 +64,30 @@ class OffsetCheckpoints:
         points, starts = _points(here), _starts(here)
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
-        await _write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
-        await _write(log_dir, LOG_START_CHECKPOINT, starts)
+        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
+        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+
+    def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
+        """What the files said when the dir was loaded."""
+        for told in offsets:
+            self._named[log_dir].update(told)
+
+    async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """Let the files say nothing of a replica that is about to be made.
+
+        They may speak of an earlier one of that name, whose offsets would vouch for bytes of the
+        new one after a crash.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if tp not in self._named[log_dir]:
+            return
+        here = self._book.every_handle_in(log_dir)
+        watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
+        await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks)
+        await self.write_recovery_points(log_dir)
+        now = self._book.every_handle_in(log_dir)
+        self._named[log_dir] &= {handle.topic_partition for handle in (*here, *now)}
 
     async def announce(
         self, log_dir: LogDir, tp: TopicPartition, view: LogView, high_watermark: int
@@ -82,9 +106,17 @@ class OffsetCheckpoints:
         watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
-        await _write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
-        await _write(log_dir, LOG_START_CHECKPOINT, starts)
-        await _write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
+        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
+        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+        await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
+
+    async def _write(
+        self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        self._named[log_dir].update(offsets)
+        path = f"{log_dir.path}/{name}"
+        data = format_offsets(offsets)
+        await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
 
 
 async def read_offsets(log_dir: LogDir) -> DirOffsets:
@@ -113,12 +145,6 @@ def _starts(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
         for handle in handles
         if handle.log_start_offset > handle.first_segment_offset
     }
-
-
-async def _write(log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    path = f"{log_dir.path}/{name}"
-    data = format_offsets(offsets)
-    await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
 
 
 async def _read(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:

@@ -276,3 +276,27 @@ async def test_topic_config_reaches_present_and_future_replicas():
     manager.update_config("t", TopicConfig(retention_ms=5))
     other = await manager.create(TopicPartition("t", 1), TOPIC_ID)
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
+
+
+@pytest.mark.parametrize("restarts_between", [False, True])
+async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restarts_between: bool):
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    records = batch(10)
+    await handle.append_as_leader(records, headers_of(records), 0)
+    await handle.flush()
+    await manager.checkpoint_recovery_points()
+    await manager.checkpoint_high_watermarks({TP: 10})
+    await manager.delete(TP)
+    if restarts_between:
+        manager = await start(vfs)
+        manager.discard_deleted(*manager.orphans)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(records, headers_of(records), 1)
+
+    # A crash: what the checkpoints claim decides how much of the log is trusted.
+    handle = (await start(vfs)).get(TP)
+    assert handle is not None
+    assert handle.log_end_offset == 10
+    assert (handle.checkpointed_high_watermark, handle.checkpointed_recovery_point) == (0, 0)
