@@ -194,6 +194,8 @@ class ReplicaAlterLogDirsManager:
         """Return when no move has files of the replica under its hands."""
         while (move := self._moves.get(topic_partition)) is not None:
             assert move.task is not None
+            if move.task.done():
+                return  # It was interrupted by the end of the broker.
             await asyncio.wait({move.task})
 
     async def close(self) -> None:
@@ -237,10 +239,12 @@ class ReplicaAlterLogDirsManager:
             self._watch_moves()
 
     async def _run(self, move: ReplicaMove, before: asyncio.Task[None] | None) -> None:
+        move.is_begun = True
         try:
             if before is not None:
                 await asyncio.wait({before})
-            await self._move(move)
+            if not move.state.is_over:
+                await self._move(move)
         except asyncio.CancelledError:
             if not move.state.is_over:
                 raise  # The broker stops.
@@ -411,7 +415,8 @@ class ReplicaAlterLogDirsManager:
                 "replica_move_ended", partition=str(move.topic_partition), reason=how.value
             )
         assert move.task is not None
-        if move.task is not asyncio.current_task():
+        # One that has not begun would never clean up, and one that tells of its own end goes on.
+        if move.is_begun and move.task is not asyncio.current_task():
             move.task.cancel()
 
     def _failure(self, move: ReplicaMove) -> Event | None:

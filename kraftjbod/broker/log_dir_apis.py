@@ -2,7 +2,8 @@
 
 * Which replica is to move where is checked here, partition by partition and in Kafka's order; the
   move itself is alter_log_dirs_manager.py's, and goes on long after the answer.
-* The directory where a replica is, or ``any``, ends its move.
+* The directory where a replica is, or ``any``, ends its move, even if that is cordoned: so a
+  directory that is being drained can be kept in use after all.
 * A replica that is not here yet is made where it was asked for, once it comes; the answer is
   REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
 * Sizes and offsets are the published figures of the logs; room is what the directory's own thread
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.assignments_manager import AssignmentsManager
-from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
@@ -112,12 +113,17 @@ class LogDirApis:
     def _move(self, topic_partition: TopicPartition, where: str) -> None:
         """Begin or end a move.
 
-        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
-            REPLICA_NOT_AVAILABLE.
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
+            INVALID_REPLICA_ASSIGNMENT or REPLICA_NOT_AVAILABLE.
         """
         future_dir_name(topic_partition, _SOME_ID)
         target = None if where == ANY_DIRECTORY else self._online_dir(where)
         replica = self._replicas.get(topic_partition)
+        if target is not None and target.is_cordoned and not _is_in(replica, target):
+            raise OperatingError(
+                f"{target.path} is cordoned and takes no new replicas (KIP-1066)",
+                code=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            )
         if replica is not None and replica.is_offline:
             raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         if replica is None or replica.handle is None:
@@ -221,6 +227,10 @@ class LogDirApis:
         if replica is None or replica.partition is None:
             return _UNKNOWN_LAG
         return max(0, replica.partition.high_watermark - handle.log_end_offset)
+
+
+def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:
+    return replica is not None and replica.handle is not None and replica.handle.log_dir is log_dir
 
 
 def _wanted(request: Message) -> Collection[TopicPartition] | None:

@@ -219,6 +219,7 @@ class ReplicaManager:
                     replica.is_being_made = True
                     changes.create.append(replica)
                 case Assign() | KeepAsIs() if handle is not None:
+                    self._tell_if_elsewhere(replica, handle)
                     self._open(replica, handle, changes)
                 case ResumeMove():
                     changes.resume.append(MoveToResume(replica, action.is_accepted))
@@ -226,6 +227,17 @@ class ReplicaManager:
                     self._stay_offline(replica, action)
                 case _:
                     assert_never(action)
+
+    def _tell_if_elsewhere(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """Somebody moved the copy by hand while the broker was down; it is accepted."""
+        named = self._wanted(replica).directory_id
+        if named in _ids(self._logs.online_dirs()) and named != handle.log_dir.directory_id:
+            self._log.info(
+                "replica_found_elsewhere",
+                partition=str(replica.topic_partition),
+                named=str(named),
+                found=handle.log_dir.path,
+            )
 
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
         """The replica is in a directory that is offline, or lost: make nothing in its place."""
@@ -480,7 +492,8 @@ class ReplicaManager:
         return handle if handle is not None and handle.log_dir.is_online else None
 
     def _reconcile(self, replica: HostedReplica, handle: LogHandle | None) -> tuple[Action, ...]:
-        future = self._logs.future(replica.topic_partition)
+        tp = replica.topic_partition
+        future = None if tp in self._removals else self._logs.future(tp)
         building = None
         if future is not None and future.log_dir.is_online:
             building = LocalCopy(directory_id=future.log_dir.directory_id, topic_id=future.topic_id)

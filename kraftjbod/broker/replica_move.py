@@ -42,6 +42,8 @@ class ReplicaMove:
         self.target = target
         self.state = state
         self.task: asyncio.Task[None] | None = None
+        #: The task has taken its first step.
+        self.is_begun = False
         #: Ends the present pause.
         self.changed = asyncio.Event()
         #: Not set while the copies change places.

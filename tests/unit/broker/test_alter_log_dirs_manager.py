@@ -257,6 +257,14 @@ async def test_a_cancelled_move_may_begin_again_at_once():
         assert where(rig) is rig.dirs[1]
 
 
+async def test_a_move_that_is_cancelled_before_its_first_step_ends_too():
+    async with one_broker() as rig:
+        begin(rig)
+        rig.parts.moves.cancel(TP)
+        await ended(rig)
+        assert rig.parts.moves.moves() == [] and rig.logs.futures() == []
+
+
 async def test_to_where_it_is_already_is_the_end_of_a_move():
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
@@ -494,6 +502,18 @@ async def test_a_copy_whose_topic_is_gone_is_removed_at_start():
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
         assert rig.logs.futures() == [] and rig.logs.handles() == []
+
+
+async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D2]))
+        rig.parts.publisher.open()
+        rig.parts.moves.cancel(TP)
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert rig.logs.futures() == [] and assigned(rig) == [D1]
 
 
 async def test_a_future_copy_that_is_alone_becomes_the_replica():

@@ -168,3 +168,20 @@ async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_
         await rig.parts.moves.ended(TP)
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[0]
+
+
+async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
+    """A move out of a directory that is being drained can be cancelled."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.dirs[1].is_cordoned = True
+        assert await alter(rig, "/d2") == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        rig.dirs[0].is_cordoned, rig.dirs[1].is_cordoned = True, False
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        assert await alter(rig, "/d1") == 0
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]

@@ -435,3 +435,38 @@ async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
         await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
         rig.parts.replicas.promoted(replica, handle)
         assert rig.parts.hosted.get(TP) is None
+
+
+async def test_a_replica_that_was_moved_by_hand_is_accepted_and_reported():
+    """KIP-858: the partition might have been moved while the broker was offline."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+        await rig.ask(produce(batch()), 9)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert "replica_found_elsewhere" in events(told)
+        assert assigned(rig) == [dir_of(1, 1)]
+        assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
+
+
+async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew():
+    """What the former life was building is nothing to adopt."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        rig.controller.may_answer.clear()
+        rig.parts.moves.start(replica, rig.dirs[1])
+        await until(lambda: rig.parts.assignments.queued)
+        rig.replay(partition(replicas=(2,), leader=2, epoch=1))
+        rig.replay(partition(replicas=(2, 1), isr=(2,), leader=2, epoch=2))
+        rig.controller.may_answer.set()
+        await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_end_offset == 0
+        assert rig.logs.futures() == [] and rig.parts.moves.moves() == []
