@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from kraftjbod.broker.append_gate import AppendGate
 from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.directory_reconcile import Action
 from kraftjbod.broker.fetch_sessions import FetchSession
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition
@@ -50,7 +51,7 @@ class HostedReplica:
         "topic_id",
         "topic_partition",
         "unread_bytes",
-        "waits_for",
+        "waits_because_of",
         "watchers",
     )
 
@@ -74,8 +75,8 @@ class HostedReplica:
         self.is_offline = False
         #: Its log is on the way.
         self.is_being_made = False
-        #: Why it has no log and none is made, as it was told last; empty unless that is so.
-        self.waits_for = ""
+        #: Why it has no log and gets none for now, as it was told last; None unless that is so.
+        self.waits_because_of: Action | None = None
         #: A move has told the controller where the replica shall be, and will set that right.
         self.is_assigned_by_move = False
         #: Closed while a move lets the copies change places.

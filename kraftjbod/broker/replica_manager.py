@@ -242,25 +242,24 @@ class ReplicaManager:
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
         """The replica is in a directory that is offline, or lost: make nothing in its place."""
         replica.is_offline = True
+        if isinstance(action, Assign):
+            self._assignments.assign(replica.key, action.directory_id)
+        if replica.waits_because_of == action:
+            return  # It was told, however often the replica is looked at.
+        replica.waits_because_of = action
+        partition = str(replica.topic_partition)
         match action:
-            case Assign(directory_id=directory_id):
-                self._tell_wait(replica, "replica_reported_lost")
-                self._assign(replica, directory_id)
+            case Assign():
+                self._log.warning("replica_reported_lost", partition=partition)
             case WaitOutOfSync():
-                self._tell_wait(
-                    replica,
+                self._log.error(
                     "last_in_sync_replica_lost",
-                    advice="bring its disk back, allow unclean elections for the topic, or delete "
-                    "the topic",
+                    partition=partition,
+                    advice="bring its disk back, allow unclean elections for the topic, or "
+                    "delete the topic",
                 )
             case _:
-                self._tell_wait(replica, "replica_awaits_offline_dir")
-
-    def _tell_wait(self, replica: HostedReplica, event: str, **more: str) -> None:
-        """Once per reason, however often the replica is looked at."""
-        if replica.waits_for != event:
-            replica.waits_for = event
-            self._log.warning(event, partition=str(replica.topic_partition), **more)
+                self._log.warning("replica_awaits_offline_dir", partition=partition)
 
     def _stop_hosting(
         self, replica: HostedReplica, code: ErrorCode, changes: ReplicaChanges
@@ -284,7 +283,7 @@ class ReplicaManager:
         """Give a replica its log, and the role that metadata has for it."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
-        replica.is_offline, replica.waits_for = False, ""
+        replica.is_offline, replica.waits_because_of = False, None
         replica.partition = Partition(
             topic_partition=replica.topic_partition,
             topic_id=replica.topic_id,
