@@ -27,6 +27,7 @@ BROKER = 2
 EXIT_STORAGE_LOST = 74
 DISK_BYTES = 256 * 1024 * 1024
 TOPIC = "wanted"
+SHORT_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 def _start(make_cluster: MakeCluster, log_dirs: dict[int, list[Path]] | None = None) -> Cluster:
@@ -216,6 +217,51 @@ def test_the_controllers_metadata_dir_takes_the_controller_along(
         load.stop()
     cluster.create_topic("after", replication_factor=3)
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
+    make_cluster: MakeCluster,
+) -> None:
+    """KAFKA-15649: two directories die while there is no controller; without one to move the
+    leaderships, the broker stops after ``log.dir.failure.timeout.ms`` rather than hold on to them.
+    """
+    cluster = make_cluster(
+        brokers=3, dirs=3, config={"log.dir.failure.timeout.ms": "2000", **SHORT_SESSIONS}
+    )
+    cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+    controller, broker = cluster.local.controller, cluster.brokers[BROKER]
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        controller.kill()
+        for number in (1, 2):
+            path = cluster.local.dir_path(BROKER, number)
+            faults.enter_context(mounts.closed_to_owner(str(path)))
+            cluster.wait_event(broker, "log_dir_offline", number)
+        assert cluster.wait_exit(broker) == EXIT_STORAGE_LOST
+        assert all(cluster.brokers[other].is_running for other in (1, 3))
+        controller.start()
+        _goes_on(cluster, load)
+        load.stop()
+        load.print_gaps("two directories without a controller")
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeCluster) -> None:
+    """The controller comes back before the broker gives up; the leaderships move then."""
+    cluster = _start(make_cluster)
+    path = cluster.local.dir_path(BROKER, 1)
+    lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        cluster.local.controller.kill()
+        faults.enter_context(mounts.closed_to_owner(str(path)))
+        cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
+        cluster.local.controller.start()
+        _require_metadata(cluster, BROKER, lost)
+        _goes_on(cluster, load)
+        load.stop()
+        _require_offline(cluster, BROKER, [str(path)])
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
 def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
