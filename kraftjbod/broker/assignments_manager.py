@@ -137,10 +137,10 @@ class AssignmentsManager:
                     self._take_callbacks(partitions)
                 case _:
                     assert_never(action)
-        if self.queued:
-            self._idle.clear()
-        else:
+        if self._state.is_idle:
             self._idle.set()
+        else:
+            self._idle.clear()
         # Last, because who is called may wish again.
         for on_accepted in called:
             on_accepted()

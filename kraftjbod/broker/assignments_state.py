@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -118,6 +119,11 @@ class AssignmentsState:
         """Replicas whose directory the controller does not know yet."""
         return len(self._ready) + sum(1 for key in self._in_flight if key not in self._ready)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued; cheaper than counting, and asked after each wish."""
+        return not self._ready and not self._in_flight
+
     def queued_into(self, directory_id: DirectoryId) -> int:
         """Replicas that are wished into ``directory_id``, which the controller may not know."""
         wished = {**self._in_flight, **self._ready}
@@ -163,13 +169,13 @@ class AssignmentsState:
         if self._in_flight:
             return []
         dropped: list[TopicIdPartition] = []
-        while self._ready and len(self._in_flight) < self._max_batch:
-            partition = next(iter(self._ready))
-            directory_id = self._ready.pop(partition)
-            if self._is_replica(partition):
-                self._in_flight[partition] = directory_id
-            else:
-                dropped.append(partition)
+        while self._ready and not self._in_flight:
+            for partition in tuple(itertools.islice(self._ready, self._max_batch)):
+                directory_id = self._ready.pop(partition)
+                if self._is_replica(partition):
+                    self._in_flight[partition] = directory_id
+                else:
+                    dropped.append(partition)
         actions: list[Action] = [Dropped(tuple(dropped))] if dropped else []
         if self._in_flight:
             actions.append(Send(directories=_grouped(self._in_flight)))
