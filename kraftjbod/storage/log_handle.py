@@ -272,9 +272,7 @@ class LogHandle:
         )
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        return await asyncio.shield(
-            self._enqueue(OpKind.READ, self._log.offset_of_max_timestamp)
-        )
+        return await asyncio.shield(self._enqueue(OpKind.READ, self._log.offset_of_max_timestamp))
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file

@@ -185,7 +185,7 @@ class SwapRecovery:
         try:
             await log_dir.run(OpKind.DELETE, rename, replica=broken.topic_partition)
         except KafkaStorageError as e:
-            self._log.info("future_copy_not_removed", reason=e.message)
+            self._log.info("broken_future_copy_not_removed", reason=e.message)
         else:
             self._purge_later(log_dir, path, None)
 
