@@ -218,7 +218,9 @@ class BrokerParts:
             metrics=around.metrics,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
-        self.damaged = DamagedReplicas(broker_id=config.node_id, assignments=self.assignments)
+        self.damaged = DamagedReplicas(
+            broker_id=config.node_id, cache=self.cache, assignments=self.assignments
+        )
         self.isr = IsrManager(
             broker_id=config.node_id,
             replicas=self.hosted,

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, DirectoryId
+from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest, RpcRequest
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import batch
@@ -183,3 +184,19 @@ async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again():
         sent = [replica.partition.is_sent_again(b, 3) for b in replica.partition.replicas[1:] * 2]
         assert sent == [False, True]
         assert not replica.partition.is_sent_again(replica.partition.replicas[0], 3)
+
+
+async def test_before_directories_nobody_can_be_told_so_the_leader_stays():
+    async with brokers(2) as rigs:
+        await hosted(rigs)
+        await write(rigs[0])
+        rigs[0].replay(FeatureLevelRecord(name="metadata.version", feature_level=14))
+        damage(rigs[0], 2)
+        nothing_in_memory(rigs[0])
+        before = assigned(rigs[0])
+        with capture_logs() as told:
+            refused = only(await rigs[0].ask(fetch(2), 12))
+        assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert "damaged_leader_has_no_heir" in [line["event"] for line in told]
+        assert assigned(rigs[0]) == before
+        assert rigs[0].parts.assignments.queued == 0
