@@ -28,11 +28,12 @@ async def test_deletion_never_blames_the_disk(tmp_path: Path) -> None:
     format_dir(vfs, path, 1)
     manager = manager_of([open_dir(vfs, path)], CONFIG)
     await manager.load()
-    tending = asyncio.ensure_future(_tend(manager))
+    is_over = asyncio.Event()
+    tending = asyncio.ensure_future(_tend(manager, is_over))
     try:
         await asyncio.gather(*(_come_and_go(manager, number) for number in range(REPLICAS)))
-        tending.cancel()
-        await asyncio.gather(tending, return_exceptions=True)
+        is_over.set()
+        await tending
         await chores(manager).purge_due()
         (log_dir,) = manager.dirs()
         assert log_dir.is_online, log_dir.offline_reason
@@ -72,9 +73,9 @@ async def _read(handle: LogHandle) -> None:
         await handle.read(handle.log_start_offset, 1_000, handle.log_end_offset, True)
 
 
-async def _tend(manager: LogManager) -> None:
+async def _tend(manager: LogManager, is_over: asyncio.Event) -> None:
     """What goes on behind the requests, without a pause."""
-    while True:
+    while not is_over.is_set():
         await manager.checkpoint_recovery_points()
         await manager.checkpoint_high_watermarks(
             {handle.topic_partition: 0 for handle in manager.handles()}

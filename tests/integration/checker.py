@@ -12,6 +12,7 @@ never asserted: a busy machine is no bug.
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,31 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 READ_TIMEOUT_S: Final = 60.0
+_BROKER_FIGURES: Final = [
+    "state",
+    "stateage",
+    "outbuf_cnt",
+    "waitresp_cnt",
+    "tx",
+    "txerrs",
+    "txretries",
+    "txidle",
+    "req_timeouts",
+    "rx",
+    "rxerrs",
+    "connects",
+    "disconnects",
+]
+_PARTITION_FIGURES: Final = [
+    "broker",
+    "leader",
+    "desired",
+    "msgq_cnt",
+    "xmit_msgq_cnt",
+    "msgs_inflight",
+    "next_ack_seq",
+    "next_err_seq",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +63,13 @@ class PartitionLoad:
     """One partition's producer and what came of it. ``acks`` is in the order of arrival."""
 
     partition: int
-    producer: Any
+    producer: Any = None
     sent: int = 0
     waiting: int = 0
     acks: list[Ack] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    #: The client's statistics of a few seconds ago, as JSON.
+    statistics: str = "{}"
 
     def on_delivery(self, number: int, error: KafkaError | None, message: Message) -> None:
         self.waiting -= 1
@@ -51,6 +79,26 @@ class PartitionLoad:
             self.acks.append(Ack(number=number, offset=offset, at_s=time.monotonic()))
         else:
             self.failures.append(f"{number}: {error.str()}")
+
+    def note_statistics(self, text: str) -> None:
+        self.statistics = text
+
+    def explain_client(self) -> dict[str, Any]:
+        """What the client believes of itself, its brokers and the partition."""
+        told = json.loads(self.statistics)
+        topics = told.get("topics", {}).values()
+        return {
+            "eos": told.get("eos"),
+            "brokers": {
+                name: {key: broker[key] for key in _BROKER_FIGURES if key in broker}
+                for name, broker in told.get("brokers", {}).items()
+            },
+            "partition": [
+                {key: topic["partitions"][str(self.partition)][key] for key in _PARTITION_FIGURES}
+                for topic in topics
+                if str(self.partition) in topic["partitions"]
+            ],
+        }
 
     @property
     def longest_gap_s(self) -> float:
@@ -90,12 +138,14 @@ class Load:
             # A partition in trouble is tried for as long as a test may last.
             "message.timeout.ms": 300_000,
             "retry.backoff.max.ms": 200,
+            "statistics.interval.ms": 5_000,
             **(settings or {}),
         }
-        self.partitions = [
-            PartitionLoad(partition=number, producer=Producer(config, logger=_QUIET))
-            for number in range(partitions)
-        ]
+        self.partitions = []
+        for number in range(partitions):
+            part = PartitionLoad(partition=number)
+            part.producer = Producer(config | {"stats_cb": part.note_statistics}, logger=_QUIET)
+            self.partitions.append(part)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -125,7 +175,7 @@ class Load:
         return "\n".join(
             f"partition {load.partition}: {len(load.acks)} acknowledged, "
             f"the last {now - load.acks[-1].at_s if load.acks else 0:.1f} s ago, "
-            f"{load.waiting} waiting, failures {load.failures[-3:]}"
+            f"{load.waiting} waiting, failures {load.failures[-3:]}, client {load.explain_client()}"
             for load in self.partitions
         )
 

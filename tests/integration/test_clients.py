@@ -185,7 +185,7 @@ def test_the_groups_that_are_not_served_are_not_advertised(cluster: Cluster) -> 
     admin.close()
     names = {getattr(key, "name", str(key)) for key in served}
     assert {"Produce", "Fetch", "Metadata", "InitProducerId", "DescribeLogDirs"} <= names, names
-    assert not names & {"JoinGroup", "FindCoordinator", "OffsetCommit", "AlterReplicaLogDirs"}
+    assert not names & {"JoinGroup", "FindCoordinator", "OffsetCommit", "AddPartitionsToTxn"}
 
 
 def test_a_group_consumer_gets_a_clear_error(cluster: Cluster, topic: str) -> None:
