@@ -140,11 +140,16 @@ class MetadataApis:
         return described
 
     def _brokers(self, listener_name: str) -> list[Message]:
+        """Where clients may go on: brokers that are alive, or all there are if none is.
+
+        A client forgets brokers that are not named, and would not find back from an empty list.
+        """
+        brokers = self._cache.alive_brokers() or self._cache.state.brokers.values()
         return [
             MetadataResponse.MetadataResponseBroker(
                 node_id=broker.broker_id, host=listener.host, port=listener.port, rack=broker.rack
             )
-            for broker in self._cache.alive_brokers()
+            for broker in brokers
             if (listener := listener_of(broker, listener_name)) is not None
         ]
 

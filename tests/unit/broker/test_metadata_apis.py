@@ -120,3 +120,12 @@ async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_off
         (part,) = response.topics[0].partitions
         assert [broker.node_id for broker in response.brokers] == [1]
         assert (part.replica_nodes, part.offline_replicas) == ([1, 2], [2])
+
+
+async def test_where_nobody_is_alive_all_brokers_are_named():
+    """A client that is told of no broker has nobody left to ask; librdkafka stood still then."""
+    async with brokers(2) as (rig, other):
+        for one in (rig, other):
+            rig.replay(one.registration(fenced=True))
+        answer = await rig.ask(asking("t"), 9)
+        assert [broker.node_id for broker in answer.brokers] == [1, 2]
