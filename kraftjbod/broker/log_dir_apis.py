@@ -164,6 +164,12 @@ class LogDirApis:
             lag = self._future_lag(future)
             copy = _Copy(future.topic_partition, future.size_bytes, lag, True)
             by_dir[future.log_dir].append(copy)
+        for move in self._moves.moves():
+            # Ordered, and nothing of it on the disk yet: who asks must not take it for over.
+            handle = self._logs.get(move.topic_partition)
+            if handle is not None and self._logs.future(move.topic_partition) is None:
+                copy = _Copy(move.topic_partition, 0, handle.log_end_offset, True)
+                by_dir[move.target].append(copy)
         response: Message = DescribeLogDirsResponse(
             results=[
                 *(self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()),

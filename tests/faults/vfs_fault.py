@@ -226,9 +226,7 @@ class FaultFile:
         return self._inner.copy_from(inner, position, size)
 
     def forget_cached(self, position: int, size: int) -> None:
-        self._vfs.do(
-            "forget_cached", self._path, lambda: self._inner.forget_cached(position, size)
-        )
+        self._vfs.do("forget_cached", self._path, lambda: self._inner.forget_cached(position, size))
 
     def truncate(self, size: int) -> None:
         self._vfs.do("truncate", self._path, lambda: self._inner.truncate(size))
