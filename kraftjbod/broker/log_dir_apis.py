@@ -166,10 +166,10 @@ class LogDirApis:
             by_dir[future.log_dir].append(copy)
         for move in self._moves.moves():
             # Ordered, and nothing of it on the disk yet: who asks must not take it for over.
-            handle = self._logs.get(move.topic_partition)
-            if handle is not None and self._logs.future(move.topic_partition) is None:
-                copy = _Copy(move.topic_partition, 0, handle.log_end_offset, True)
-                by_dir[move.target].append(copy)
+            tp = move.topic_partition
+            current = self._logs.get(tp)
+            if current is not None and self._logs.future(tp) is None:
+                by_dir[move.target].append(_Copy(tp, 0, current.log_end_offset, True))
         response: Message = DescribeLogDirsResponse(
             results=[
                 *(self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()),

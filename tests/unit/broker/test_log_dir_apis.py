@@ -185,3 +185,16 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
         await rig.parts.moves.ended(TP)
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[0]
+
+
+async def test_a_move_is_told_from_the_moment_that_it_is_ordered():
+    """Before its copy has a directory; a tool would take the move for over otherwise."""
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        with Gate(slow, "make_dirs", "*-future") as gate:
+            assert await alter(rig, "/d2") == 0
+            await gate.reached()
+            told = (await rig.ask(KIND(topics=None))).results[1].topics[0].partitions
+        assert [(p.partition_size, p.offset_lag, p.is_future_key) for p in told] == [(0, 3, True)]
