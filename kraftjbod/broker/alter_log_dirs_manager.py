@@ -59,8 +59,9 @@ from kraftjbod.storage.mover_pool import MoverPool
 
 T = TypeVar("T")
 
-#: Copied at once, and the least of it that a low rate allows.
-_STEP_BYTES: Final = 4 * 1024 * 1024
+#: Copied at once, and the least of it that a low rate allows. Between steps the threads of moves
+#: and the loop get in each other's way, so there should be few.
+_STEP_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_STEP_BYTES: Final = 64 * 1024
 #: How long a move that has caught up waits before it looks for more.
 _IDLE_MS: Final = 10

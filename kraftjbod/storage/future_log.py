@@ -14,7 +14,6 @@ speaks of is not decided here.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final, NamedTuple
 
 from kraftjbod.core.config import TopicConfig
@@ -36,6 +35,7 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
     parse_offset_file,
 )
+from kraftjbod.storage.file_copy import copy_range
 from kraftjbod.storage.future_checkpoint import FutureCheckpoint, format_future, parse_future
 from kraftjbod.storage.future_copy import (
     CopyPlan,
@@ -57,8 +57,6 @@ from kraftjbod.storage.vfs import OpenMode, Vfs, VfsFile, write_atomically
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 #: and so much may be left to sync when it has caught up, because appends wait for that.
 _TAIL_BYTES: Final = 1024 * 1024
-#: What is read and written at once where the kernel cannot copy.
-_CHUNK_BYTES: Final = 1024 * 1024
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
@@ -252,16 +250,13 @@ class FutureLog:
         if source is None:
             return -1
         try:
-            copy = target.copy_from if by_kernel else partial(_copy_in_chunks, target)
-            got = copy(source, position, size_bytes)
+            got = copy_range(source, target, position, size_bytes, by_kernel=by_kernel)
             if is_sealed:
                 # Whoever reads old records reads them from the disk; the end is kept for others.
                 source.forget_cached(position, got)
         finally:
             source.close()
         self._reading = None
-        # Nothing of it can leave the memory yet, but the disk begins to write.
-        target.forget_cached(position, got)
         self._copied[base_offset] = position + got
         self._unsynced_bytes += got
         return got
@@ -466,18 +461,6 @@ class FutureLog:
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(base_offset, suffix)}"
-
-
-def _copy_in_chunks(target: VfsFile, source: VfsFile, position: int, size_bytes: int) -> int:
-    copied = 0
-    while copied < size_bytes:
-        at = position + copied
-        data = source.read_at(at, min(_CHUNK_BYTES, size_bytes - copied))
-        if not data:
-            break
-        target.write_at(at, [data])
-        copied += len(data)
-    return copied
 
 
 def _segment(
