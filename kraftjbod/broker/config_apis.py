@@ -16,8 +16,9 @@ from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import BrokerConfig, ThrottledReplicas
+from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.topic_config import ThrottledReplicas
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import Message, message
 from kraftjbod.protocol.rpc_messages import (

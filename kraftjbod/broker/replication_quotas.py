@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kraftjbod.core.config import MAX_LONG, DynamicBrokerConfig, ThrottledReplicas, TopicConfig
+from kraftjbod.core.config import DynamicBrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.timing import TokenBucket
+from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:

@@ -9,9 +9,9 @@ because a broker that refused its metadata would serve nobody.
 from __future__ import annotations
 
 from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.topic_config import TopicConfig
 
 
 class TopicConfigs:

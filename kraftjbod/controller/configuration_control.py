@@ -14,9 +14,10 @@ from enum import IntEnum
 from typing import assert_never
 
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.config import TOPIC_LIST_KEYS, DynamicBrokerConfig, TopicConfig
+from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.topic_config import TOPIC_LIST_KEYS, TopicConfig
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (

@@ -20,10 +20,10 @@ from kraftjbod.controller.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import METADATA_VERSION
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,

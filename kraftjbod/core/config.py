@@ -14,23 +14,27 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from kraftjbod.core.config_model import (
+    HOUR_MS,
+    KIB,
+    MAX_LONG,
+    MIB,
+    KeyedModel,
+    list_items,
+    parse_model,
+    split_list,
+    unknown_keys,
+)
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
-MAX_LONG = 2**63 - 1
 ALL_LOG_DIRS: Final = "*"
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
-_KIB = 1024
-_MIB = 1024 * _KIB
-_SECOND_MS = 1000
-_MINUTE_MS = 60 * _SECOND_MS
-_HOUR_MS = 60 * _MINUTE_MS
-
-M = TypeVar("M", bound="_Keyed")
 
 
 class Endpoint(NamedTuple):
@@ -65,87 +69,7 @@ class Voter(NamedTuple):
         return cls(BrokerId(int(node)), host.strip("[]"), int(port))
 
 
-def _split(value: object) -> object:
-    """Kafka writes lists as comma-separated text."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
-
-
-class ThrottledReplicas(NamedTuple):
-    """``partition:broker,...``, ``*`` for every replica, or nothing."""
-
-    is_all: bool = False
-    replicas: frozenset[tuple[int, int]] = frozenset()
-    """Partition and broker."""
-
-    @classmethod
-    def parse(cls, text: str) -> ThrottledReplicas:
-        if text.strip() == "*":
-            return cls(is_all=True)
-        pairs = []
-        for part in _parts(text):
-            partition, colon, broker = part.partition(":")
-            if not (colon and partition.isdigit() and broker.isdigit()):
-                raise ValueError(f"{part!r} is no throttled replica: write partition:broker, or *")
-            pairs.append((int(partition), int(broker)))
-        return cls(replicas=frozenset(pairs))
-
-    def __str__(self) -> str:
-        return "*" if self.is_all else ",".join(f"{p}:{b}" for p, b in sorted(self.replicas))
-
-    def holds(self, partition: int, broker_id: BrokerId) -> bool:
-        return self.is_all or (partition, broker_id) in self.replicas
-
-
-#: Topic keys whose values are lists, so that single items can be appended and subtracted.
-TOPIC_LIST_KEYS: Final = frozenset(
-    {
-        "cleanup.policy",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
-    }
-)
-
-
-class _Keyed(BaseModel):
-    """Fields by Kafka's key names."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        alias_generator=lambda name: name.replace("_", "."),
-    )
-
-    @classmethod
-    def keys(cls) -> frozenset[str]:
-        """Every key that this model knows."""
-        return frozenset(str(field.alias) for field in cls.model_fields.values())
-
-    def by_key(self) -> dict[str, Any]:
-        """Values by key."""
-        fields = type(self).model_fields.items()
-        return {str(field.alias): getattr(self, name) for name, field in fields}
-
-
-def _parse(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    try:
-        return model.model_validate(dict(values))
-    except ValidationError as e:
-        problems = "; ".join(
-            ": ".join(filter(None, (".".join(map(str, error["loc"])), error["msg"])))
-            for error in e.errors()
-        )
-        raise ConfigError(f"{source}: {problems}") from e
-
-
-def unknown_keys(model: type[_Keyed], values: Mapping[str, Any]) -> list[str]:
-    """Keys in ``values`` that ``model`` does not know, sorted."""
-    return sorted(set(values) - model.keys())
-
-
-class StorageSettings(_Keyed):
+class StorageSettings(KeyedModel):
     """What every node says about itself and its disks; all that the storage tool needs."""
 
     process_roles: tuple[Literal["broker", "controller"], ...]
@@ -158,12 +82,12 @@ class StorageSettings(_Keyed):
     @field_validator("process_roles", "log_dirs", "log_dir", mode="before")
     @classmethod
     def _lists(cls, value: object) -> object:
-        return _split(value)
+        return split_list(value)
 
     @field_validator("controller_quorum_voters", mode="before")
     @classmethod
     def _voters(cls, value: object) -> object:
-        parts = _split(value)
+        parts = split_list(value)
         if isinstance(parts, tuple):
             return tuple(Voter.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
@@ -187,12 +111,12 @@ class StorageSettings(_Keyed):
             if key in given:
                 given[key] = tuple(
                     path if path == ALL_LOG_DIRS else _absolute(path, base_dir)
-                    for path in _parts(given[key])
+                    for path in list_items(given[key])
                 )
         for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
             if given.get(key):
                 given[key] = _absolute(given[key], base_dir)
-        return _parse(cls, given, source)
+        return parse_model(cls, given, source)
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
@@ -203,10 +127,6 @@ class StorageSettings(_Keyed):
     def metadata_dir(self) -> str:
         """``metadata.log.dir``, or else the first log directory."""
         return self.metadata_log_dir or self.data_dirs[0]
-
-
-def _parts(value: str) -> list[str]:
-    return [part.strip() for part in value.split(",") if part.strip()]
 
 
 def _absolute(path: str, base_dir: str) -> str:
@@ -234,10 +154,21 @@ class _NodeConfig(StorageSettings):
     """An operation that runs longer takes its directory offline."""
     log_dir_check_interval_ms: int = Field(default=500, ge=10)
     """How often a directory proves that it still is the disk it was."""
+    log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
+    """An operation that runs longer makes its directory STALLED until it ends."""
+    log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
+    """Size of the file that a directory gives up when its disk is full (KIP-928); 0: none."""
+    log_dir_min_free_bytes: int = Field(default=0, ge=0)
+    """With fewer free bytes a directory is SATURATED before its disk is full; 0: only then."""
+    log_dir_heal_free_bytes: int | None = Field(default=None, ge=0)
+    """Bytes above both the reserve and the minimum that must be free before a SATURATED directory
+    is ONLINE again; as many as the reserve has if not set."""
+    log_dir_warn_free_percent: int = Field(default=10, ge=0, le=100)
+    """With less of the disk free the operator is warned; 0: never."""
     log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
-    log_dir_queue_max_bytes: int = Field(default=256 * _MIB, ge=1)
+    log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
 
-    rpc_max_frame_bytes: int = Field(default=64 * _MIB, ge=_KIB)
+    rpc_max_frame_bytes: int = Field(default=64 * MIB, ge=KIB)
     rpc_max_in_flight: int = Field(default=1000, ge=1)
     max_connections: int = Field(default=10_000, ge=1)
     connections_max_idle_ms: int = Field(default=600_000, ge=1)
@@ -245,7 +176,7 @@ class _NodeConfig(StorageSettings):
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod
     def _endpoints(cls, value: object) -> object:
-        parts = _split(value)
+        parts = split_list(value)
         if isinstance(parts, tuple):
             return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
@@ -253,7 +184,7 @@ class _NodeConfig(StorageSettings):
     @field_validator("controller_listener_names", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        return _split(value)
+        return split_list(value)
 
     @model_validator(mode="after")
     def _has_quorum(self) -> Self:
@@ -261,6 +192,8 @@ class _NodeConfig(StorageSettings):
             raise ValueError("listeners names no address")
         if not self.controller_quorum_voters:
             raise ValueError("controller.quorum.voters names no controller: write id@host:port")
+        if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
+            raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self
 
 
@@ -278,12 +211,12 @@ class ControllerConfig(_NodeConfig):
     leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
     auto_leader_rebalance_enable: bool = True
     unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
-    metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * _MIB, ge=1)
-    metadata_log_segment_bytes: int = Field(default=64 * _MIB, ge=_KIB)
+    metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
+    metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
     """Entries before the newest snapshot that are kept for brokers that lag."""
-    metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
-    metadata_max_cached_bytes: int = Field(default=32 * _MIB, ge=_KIB)
+    metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
+    metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
     controller_max_queued_events: int = Field(default=10_000, ge=1)
     max_partitions_per_request: int = Field(default=10_000, ge=1)
     num_partitions: int = Field(default=1, ge=1)
@@ -297,7 +230,7 @@ class ControllerConfig(_NodeConfig):
     @field_validator("cluster_action_allowed_hosts", mode="before")
     @classmethod
     def _networks(cls, value: object) -> object:
-        parts = _split(value)
+        parts = split_list(value)
         if parts == ():
             raise ValueError("it names no host; remove it to let brokers speak from anywhere")
         if isinstance(parts, tuple):
@@ -325,7 +258,7 @@ class ControllerConfig(_NodeConfig):
         )
 
 
-class DynamicBrokerConfig(_Keyed):
+class DynamicBrokerConfig(KeyedModel):
     """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
@@ -344,7 +277,7 @@ class DynamicBrokerConfig(_Keyed):
                 f"{source}: {', '.join(fixed)} cannot change while a broker runs; "
                 f"{', '.join(sorted(cls.keys()))} can"
             )
-        return _parse(cls, values, source)
+        return parse_model(cls, values, source)
 
 
 DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
@@ -363,7 +296,19 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
     log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
-    log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
+    log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
+    """How often an OFFLINE directory is tried again; only when an operator asks if not set."""
+    log_dir_slow_factor: float = Field(default=10.0, gt=1)
+    """A directory is slow whose operations take this many times as long as the others'."""
+    log_dir_slow_min_ms: int = Field(default=50, ge=1)
+    """No directory is slow whose operations take less."""
+    log_dir_slow_action: Literal["warn", "demote"] = "warn"
+    """``demote``: a slow directory counts as STALLED, so that others lead, until it is faster."""
+    log_dir_scrub_enable: bool = True
+    log_dir_scrub_interval_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    """How often every cold segment is read and checked."""
+    log_dir_scrub_max_bytes_per_second: int = Field(default=10 * MIB, ge=KIB)
+    """What the check may read, per directory."""
     controlled_shutdown_enable: bool = True
     controlled_shutdown_timeout_ms: int = Field(default=10_000, ge=1)
     controller_request_timeout_ms: int = Field(default=2000, ge=1)
@@ -373,29 +318,39 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     default_replication_factor: int = Field(default=1, ge=1)
     min_insync_replicas: int = Field(default=1, ge=1)
     unclean_leader_election_enable: bool = False
-    message_max_bytes: int = Field(default=_MIB + 12, ge=1)
-    fetch_max_bytes: int = Field(default=55 * _MIB, ge=_KIB)
-    socket_request_max_bytes: int = Field(default=100 * _MIB, ge=_KIB)
+    message_max_bytes: int = Field(default=MIB + 12, ge=1)
+    fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
+    socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
     max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
-    max_in_flight_bytes_per_connection: int = Field(default=32 * _MIB, ge=1)
+    max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
 
     replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
     replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
     replica_fetch_min_bytes: int = Field(default=1, ge=0)
-    replica_fetch_max_bytes: int = Field(default=_MIB, ge=1)
-    replica_fetch_response_max_bytes: int = Field(default=10 * _MIB, ge=1)
+    replica_fetch_max_bytes: int = Field(default=MIB, ge=1)
+    replica_fetch_response_max_bytes: int = Field(default=10 * MIB, ge=1)
     replica_fetch_backoff_ms: int = Field(default=1000, ge=1)
     replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
 
-    log_segment_bytes: int = Field(default=1024 * _MIB, ge=_KIB)
+    log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     log_roll_hours: int = Field(default=168, ge=1)
     log_roll_ms: int | None = Field(default=None, ge=1)
     log_retention_hours: int = Field(default=168, ge=-1)
     log_retention_ms: int | None = Field(default=None, ge=-1)
     log_retention_bytes: int = Field(default=-1, ge=-1)
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
-    log_cleanup_policy: Literal["delete"] = "delete"
+    log_cleanup_policy: CleanupPolicy = CleanupPolicy()
+    log_cleaner_enable: bool = True
+    log_cleaner_threads: int = Field(default=1, ge=1)
+    log_cleaner_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    log_cleaner_dedupe_buffer_size: int = Field(default=128 * MIB, ge=MIB)
+    """Bytes for the keys of one pass, all threads together."""
+    log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
+    log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
+    log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
+    log_cleaner_min_compaction_lag_ms: int = Field(default=0, ge=0)
+    log_cleaner_max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
     log_index_interval_bytes: int = Field(default=4096, ge=0)
     log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
     log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
@@ -404,10 +359,15 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
-    metadata_max_fetch_bytes: int = Field(default=8 * _MIB, ge=_KIB)
+    metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
 
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
+
+    @field_validator("log_cleanup_policy", mode="before")
+    @classmethod
+    def _policy(cls, value: object) -> object:
+        return CleanupPolicy.parse(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
@@ -422,8 +382,6 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.lag.time.max.ms")
         if self.replica_fetch_wait_max_ms > self.replica_socket_timeout_ms:
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.socket.timeout.ms")
-        if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
-            raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self
 
     def _require_own_cordons(self) -> None:
@@ -459,15 +417,19 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
         retention_ms = self.log_retention_ms
         if retention_ms is None:
             hours = self.log_retention_hours
-            retention_ms = -1 if hours < 0 else hours * _HOUR_MS
+            retention_ms = -1 if hours < 0 else hours * HOUR_MS
         return TopicConfig(
             retention_ms=retention_ms,
             retention_bytes=self.log_retention_bytes,
             segment_bytes=self.log_segment_bytes,
-            segment_ms=self.log_roll_ms or self.log_roll_hours * _HOUR_MS,
+            segment_ms=self.log_roll_ms or self.log_roll_hours * HOUR_MS,
             min_insync_replicas=self.min_insync_replicas,
             unclean_leader_election_enable=self.unclean_leader_election_enable,
             cleanup_policy=self.log_cleanup_policy,
+            min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,
+            delete_retention_ms=self.log_cleaner_delete_retention_ms,
+            min_compaction_lag_ms=self.log_cleaner_min_compaction_lag_ms,
+            max_compaction_lag_ms=self.log_cleaner_max_compaction_lag_ms,
             flush_messages=self.log_flush_interval_messages,
             flush_ms=self.log_flush_interval_ms or MAX_LONG,
             index_interval_bytes=self.log_index_interval_bytes,
@@ -475,43 +437,3 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
             file_delete_delay_ms=self.log_segment_delete_delay_ms,
             message_timestamp_type=self.log_message_timestamp_type,
         )
-
-
-class TopicConfig(_Keyed):
-    """Configuration of one topic, by Kafka's topic-level names."""
-
-    retention_ms: int = Field(default=168 * _HOUR_MS, ge=-1)
-    retention_bytes: int = Field(default=-1, ge=-1)
-    segment_bytes: int = Field(default=1024 * _MIB, ge=_KIB)
-    segment_ms: int = Field(default=168 * _HOUR_MS, ge=1)
-    min_insync_replicas: int = Field(default=1, ge=1)
-    unclean_leader_election_enable: bool = False
-    cleanup_policy: Literal["delete"] = "delete"
-    compression_type: Literal["producer"] = "producer"
-    flush_messages: int = Field(default=MAX_LONG, ge=1)
-    flush_ms: int = Field(default=MAX_LONG, ge=0)
-    index_interval_bytes: int = Field(default=4096, ge=0)
-    max_message_bytes: int = Field(default=_MIB + 12, ge=0)
-    file_delete_delay_ms: int = Field(default=60_000, ge=0)
-    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
-    follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
-
-    @field_validator(
-        "leader_replication_throttled_replicas",
-        "follower_replication_throttled_replicas",
-        mode="before",
-    )
-    @classmethod
-    def _throttled(cls, value: object) -> object:
-        return ThrottledReplicas.parse(value) if isinstance(value, str) else value
-
-    def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
-        """This configuration with a topic's own values on top.
-
-        :raises ConfigError: naming ``source`` and each key that is unknown or wrong.
-        """
-        unknown = unknown_keys(TopicConfig, overrides)
-        if unknown:
-            raise ConfigError(f"{source}: unknown topic configuration {', '.join(unknown)}")
-        return _parse(TopicConfig, {**self.by_key(), **overrides}, source)

@@ -231,6 +231,28 @@ class OverloadedError(OperatingError):
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
+class LogDirImpairedError(OverloadedError):
+    """The log directory is saturated (KIP-928) or stalled, and does not take the operation now.
+
+    Nothing has changed, nothing acknowledged is lost, and the caller may try again: the directory
+    comes back by itself. A producer refreshes its metadata after this and finds the new leader.
+
+    :param directory_id: of the directory.
+    :param path: of the directory.
+    :param state: value of its ``LogDirState``: ``saturated`` or ``stalled``.
+    """
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def __init__(
+        self, message: str, *, directory_id: bytes | None, path: str | None, state: str
+    ) -> None:
+        super().__init__(message)
+        self.directory_id = directory_id
+        self.path = path
+        self.state = state
+
+
 class ProtocolError(KraftJbodError):
     """Bytes are wrong. Raise one of the two children."""
 

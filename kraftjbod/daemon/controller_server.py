@@ -14,9 +14,10 @@ from kraftjbod.controller.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
-from kraftjbod.core.config import ControllerConfig, TopicConfig
+from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits

@@ -40,7 +40,8 @@ from typing import Any, Final, Protocol, TextIO, TypeVar
 import uvloop
 
 from kraftjbod.core import telemetry
-from kraftjbod.core.config import BrokerConfig, ControllerConfig, unknown_keys
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import ConfigError, KafkaStorageError, StartupError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger

@@ -38,6 +38,7 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 
 _MAX_ENTRY_BYTES: Final = 64 * 1024 * 1024
@@ -69,6 +70,13 @@ class Listener:
     name: str
     host: str
     port: int
+
+
+class ImpairedLogDir(NamedTuple):
+    """A directory that is online but saturated or stalled."""
+
+    directory_id: DirectoryId
+    state: LogDirState
 
 
 class FeatureRange(NamedTuple):
@@ -120,6 +128,13 @@ class RegisterBrokerRecord:
     """Directories that take no new replicas (KIP-1066), sorted."""
     features: tuple[FeatureRange, ...] = ()
     """What the broker supports, by name; a feature is not raised above any broker's range."""
+    impaired_log_dirs: tuple[ImpairedLogDir, ...] = field(
+        default=(), metadata=_since(4, MetadataVersion.IV_4_3_IV0)
+    )
+    """Those of ``log_dirs`` that are saturated or stalled (KIP-928), sorted.
+
+    Never filled by a registration, only by a snapshot, as ``offline_log_dirs``.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +156,10 @@ class BrokerRegistrationChangeRecord:
         default=None, metadata=_since(3, MetadataVersion.IV_4_3_IV0)
     )
     """All directories that take no new replicas from now on."""
+    impaired_log_dirs: tuple[ImpairedLogDir, ...] | None = field(
+        default=None, metadata=_since(3, MetadataVersion.IV_4_3_IV0)
+    )
+    """All directories that are saturated or stalled from now on (KIP-928)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +383,8 @@ def _goes_without_saying(name: str, value: Any) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple) and value and isinstance(value[0], Listener):
         return [(item.name, item.host, item.port) for item in value]
+    if isinstance(value, tuple) and value and isinstance(value[0], ImpairedLogDir):
+        return [(item.directory_id, item.state.value) for item in value]
     return value
 
 
@@ -391,6 +412,9 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "log_dirs": _directory_ids,
     "offline_log_dirs": _directory_ids,
     "cordoned_log_dirs": _directory_ids,
+    "impaired_log_dirs": lambda raw: tuple(
+        ImpairedLogDir(DirectoryId(directory_id), LogDirState(state)) for directory_id, state in raw
+    ),
     "log_dir_paths": tuple,
     "directories": _directory_ids,
     "replicas": tuple,

@@ -7,7 +7,7 @@ Directory lists of a broker are kept sorted, as its registration record has them
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kraftjbod.core.ids import (
@@ -27,6 +27,7 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     FeatureRange,
+    ImpairedLogDir,
     Listener,
     PartitionChangeRecord,
     PartitionRecord,
@@ -53,6 +54,8 @@ class BrokerRegistration:
     """Where its directories are mounted, online or not, as far as the broker told."""
     cordoned_log_dirs: tuple[DirectoryId, ...] = ()
     """Directories that take no new replicas (KIP-1066), sorted."""
+    impaired_log_dirs: tuple[ImpairedLogDir, ...] = ()
+    """Directories that are online, but saturated or stalled (KIP-928), sorted."""
     features: tuple[FeatureRange, ...] = ()
 
     @classmethod
@@ -69,6 +72,7 @@ class BrokerRegistration:
             offline_log_dirs=tuple(sorted(record.offline_log_dirs)),
             log_dir_paths=_paths_by_dir(record),
             cordoned_log_dirs=tuple(sorted(record.cordoned_log_dirs)),
+            impaired_log_dirs=_sorted(record.impaired_log_dirs),
             features=record.features,
         )
 
@@ -91,6 +95,7 @@ class BrokerRegistration:
             if paths
             else (),
             cordoned_log_dirs=self.cordoned_log_dirs,
+            impaired_log_dirs=self.impaired_log_dirs,
             features=self.features,
         )
 
@@ -108,15 +113,24 @@ class BrokerRegistration:
             cordoned_log_dirs=self.cordoned_log_dirs
             if change.cordoned_log_dirs is None
             else tuple(sorted(change.cordoned_log_dirs)),
+            impaired_log_dirs=self.impaired_log_dirs
+            if change.impaired_log_dirs is None
+            else _sorted(change.impaired_log_dirs),
         )
 
     def at_level(self, level: MetadataVersion) -> BrokerRegistration:
         """What of this can be said at ``level``."""
         if level.has_directories:
-            cordoned = self.cordoned_log_dirs if level.has_cordoning else ()
-            return dataclasses.replace(self, cordoned_log_dirs=cordoned)
+            if level.has_cordoning:
+                return self
+            return dataclasses.replace(self, cordoned_log_dirs=(), impaired_log_dirs=())
         return dataclasses.replace(
-            self, log_dirs=(), offline_log_dirs=(), log_dir_paths={}, cordoned_log_dirs=()
+            self,
+            log_dirs=(),
+            offline_log_dirs=(),
+            log_dir_paths={},
+            cordoned_log_dirs=(),
+            impaired_log_dirs=(),
         )
 
     @property
@@ -254,6 +268,10 @@ class TopicRegistration:
     name: str
     topic_id: TopicId
     partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
+
+
+def _sorted(impaired: Iterable[ImpairedLogDir]) -> tuple[ImpairedLogDir, ...]:
+    return tuple(sorted(impaired, key=lambda one: one.directory_id))
 
 
 def _paths_by_dir(record: RegisterBrokerRecord) -> dict[DirectoryId, str]:

@@ -20,7 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    field_serializer,
+    field_validator,
+)
 
 from kraftjbod.core.errors import ErrorCode, InvalidUuidText
 from kraftjbod.core.ids import (
@@ -32,6 +39,7 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 
 U = TypeVar("U", bound=Uuid)
@@ -152,6 +160,24 @@ class BrokerRegistrationRequest(RpcRequest):
     previous_broker_epoch: Annotated[BrokerEpoch, Since(3)] = BrokerEpoch(-1)
 
 
+class ImpairedLogDir(RpcBody):
+    """A directory that is registered and online, but whose replicas shall not count for now."""
+
+    directory_id: WireDirectoryId
+    state: LogDirState
+
+    @field_validator("state")
+    @classmethod
+    def _is_impaired(cls, state: LogDirState) -> LogDirState:
+        if not state.is_impaired:
+            raise ValueError(f"{state.value} is no impairment: saturated and stalled are")
+        return state
+
+    @field_serializer("state")
+    def _as_text(self, state: LogDirState) -> str:
+        return state.value
+
+
 class BrokerHeartbeatResponse(RpcResponse):
     is_caught_up: bool
     is_fenced: bool
@@ -163,6 +189,7 @@ class BrokerHeartbeatRequest(RpcRequest):
 
     ``offline_log_dirs`` is cumulative for the life of the incarnation, so its size depends on the
     number of directories and never on the number of replicas (KIP-858).
+    ``impaired_log_dirs`` is not: a directory that it leaves out has recovered (KIP-928).
     """
 
     api = "BrokerHeartbeat"
@@ -186,6 +213,10 @@ class BrokerHeartbeatRequest(RpcRequest):
         default=None, max_length=MAX_DIRECTORIES
     )
     """None says nothing; an empty tuple says that none is cordoned."""
+    impaired_log_dirs: Annotated[tuple[ImpairedLogDir, ...] | None, Since(2)] = Field(
+        default=None, max_length=MAX_DIRECTORIES
+    )
+    """None says nothing; an empty tuple says that none is impaired."""
 
 
 # --- brokers: replicas ---------------------------------------------------------------------------

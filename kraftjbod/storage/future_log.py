@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import (
     CorruptCheckpointError,
     format_leader_epochs,

@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.future_copy import SegmentExtent, extents_of
 from kraftjbod.storage.future_log import Copied, FutureLog

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     CorruptRecordError,
     NotLeaderOrFollowerError,
@@ -25,6 +24,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.batch_walk import ReadAt
 from kraftjbod.storage.leader_epochs import UNDEFINED_EPOCH, end_offset_for

@@ -13,9 +13,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.checkpoints import (
     CorruptCheckpointError,

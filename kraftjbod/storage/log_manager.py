@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     KafkaStorageError,
     OperatingError,
@@ -28,6 +27,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import (
     format_clean_shutdown,
 )

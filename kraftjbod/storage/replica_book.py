@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import DirectoryId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_names import ReplicaDirKind, doomed_dir_name
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, stamp_header
 from kraftjbod.storage.batch_walk import Damage, require_sound
 from kraftjbod.storage.checkpoints import format_leader_epochs

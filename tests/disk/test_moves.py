@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager

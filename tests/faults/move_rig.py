@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import stamp
 from kraftjbod.storage.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_handle import LogHandle

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import crc32c
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import stamp
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir

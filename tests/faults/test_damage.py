@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import CorruptRecordError, OffsetOutOfRangeError
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs

@@ -13,7 +13,6 @@ from errno import EINVAL, EIO, ENOSPC, ESTALE
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -26,6 +25,7 @@ from kraftjbod.core.errors import (
     LogRenameError,
 )
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (

@@ -11,9 +11,9 @@ from errno import EACCES, EIO, ENOSPC, EROFS
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import LogDirState
 from tests.faults.rig import (

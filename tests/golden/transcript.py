@@ -13,7 +13,6 @@ from typing import Any
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicDefaults
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
@@ -30,6 +29,7 @@ from kraftjbod.core.ids import (
     Uuid,
 )
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.protocol import rpc_messages as m

@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.dynamic_configs import DynamicConfigs, DynamicValue
 from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.core.config import MAX_LONG, BrokerConfig, DynamicBrokerConfig
+from kraftjbod.core.config import BrokerConfig, DynamicBrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.metadata.records import ResourceType
 
 RATE = "leader.replication.throttled.rate"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from kraftjbod.broker.replication_quotas import FetchTurns, ReplicationQuota, ReplicationQuotas
-from kraftjbod.core.config import (
-    MAX_LONG,
-    DynamicBrokerConfig,
-    ThrottledReplicas,
-    TopicConfig,
-)
+from kraftjbod.core.config import DynamicBrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ME = BrokerId(7)

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.records import ResourceType
 
 DEFAULTS = TopicConfig(retention_ms=1000, min_insync_replicas=2)

@@ -10,8 +10,8 @@ from kraftjbod.cli.reassignment_throttles import (
     plan_moves,
     topic_throttles,
 )
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 
 FOO_0, FOO_10, BAR_0 = (
     TopicPartition("foo", 0),

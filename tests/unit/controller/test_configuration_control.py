@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
 

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
 from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore

@@ -11,10 +11,9 @@ from kraftjbod.core.config import (
     DynamicBrokerConfig,
     Endpoint,
     StorageSettings,
-    TopicConfig,
     Voter,
-    unknown_keys,
 )
+from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import ConfigError
 
 BROKER = {
@@ -169,33 +168,3 @@ def test_topic_defaults_follow_the_broker() -> None:
     assert defaults.max_message_bytes == 2000
     assert broker(log_retention_hours="-1").topic_defaults().retention_ms == -1
     assert broker(log_retention_ms="9").topic_defaults().retention_ms == 9
-
-
-def test_topic_overrides() -> None:
-    config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
-    assert config.retention_ms == 5
-    assert config.by_key()["retention.ms"] == 5
-
-
-@pytest.mark.parametrize("text", ["*", "0:1,2:1", ""])
-def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
-    key = "leader.replication.throttled.replicas"
-    config = TopicConfig().with_overrides({key: text}, source="topic t")
-    assert str(config.by_key()[key]) == text
-    assert (
-        config.with_overrides({"retention.ms": "5"}, source="topic t").by_key()[key]
-        == (config.by_key()[key])
-    )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"retention.sm": "5"}, "topic t: unknown topic configuration retention.sm"),
-        ({"cleanup.policy": "compact"}, "cleanup.policy"),
-        ({"segment.bytes": "x"}, "segment.bytes"),
-    ],
-)
-def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        TopicConfig().with_overrides(overrides, source="topic t")

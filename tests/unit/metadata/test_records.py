@@ -36,6 +36,10 @@ _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "listeners": _listeners,
     "log_dir_paths": st.lists(st.text(), max_size=3).map(tuple),
     "cordoned_log_dirs": _dirs,
+    "impaired_log_dirs": st.lists(
+        st.builds(r.ImpairedLogDir, _uuids.map(DirectoryId), st.sampled_from(LogDirState)),
+        max_size=2,
+    ).map(tuple),
     "adding_replicas": _brokers,
     "removing_replicas": _brokers,
     "features": st.lists(

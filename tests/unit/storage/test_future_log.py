@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.future_checkpoint import parse_future
 from kraftjbod.storage.future_log import FutureLog

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (
     TOPIC_ID,

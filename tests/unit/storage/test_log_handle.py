@@ -8,11 +8,11 @@ from errno import EAGAIN
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     KafkaStorageError,
     OffsetOutOfRangeError,
 )
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (

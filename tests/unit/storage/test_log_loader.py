@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.log_loader import LoadedLog, LogLoader, create_log, list_log_dir
 from kraftjbod.storage.unified_log import UnifiedLog

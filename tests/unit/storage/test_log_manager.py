@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import KafkaStorageError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_loading import LoadProgress
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_manager import LogManager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import CorruptRecordError, OffsetOutOfRangeError
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.batch_walk import Damage
 from kraftjbod.storage.log_loader import create_log
 from kraftjbod.storage.log_view import LogView, read_view

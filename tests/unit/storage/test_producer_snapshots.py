@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.core.config import TopicConfig
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_loader import create_log
 from kraftjbod.storage.producer_snapshots import (
     drop_snapshots_outside,

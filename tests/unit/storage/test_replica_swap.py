@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -16,6 +15,7 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kraftjbod.core.config import TopicConfig
 from kraftjbod.core.errors import (
     CorruptRecordError,
     ErrorCode,
     OffsetOutOfRangeError,
     OperatingError,
 )
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode

@@ -1,0 +1,126 @@
+"""Configuration of topics: a broker's defaults with one topic's own values on top.
+
+Keys are Kafka's topic-level names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from kraftjbod.core.config_model import (
+    HOUR_MS,
+    KIB,
+    MAX_LONG,
+    MIB,
+    KeyedModel,
+    list_items,
+    parse_model,
+    unknown_keys,
+)
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ids import BrokerId
+
+
+class ThrottledReplicas(NamedTuple):
+    """``partition:broker,...``, ``*`` for every replica, or nothing."""
+
+    is_all: bool = False
+    replicas: frozenset[tuple[int, int]] = frozenset()
+    """Partition and broker."""
+
+    @classmethod
+    def parse(cls, text: str) -> ThrottledReplicas:
+        if text.strip() == "*":
+            return cls(is_all=True)
+        pairs = []
+        for part in list_items(text):
+            partition, colon, broker = part.partition(":")
+            if not (colon and partition.isdigit() and broker.isdigit()):
+                raise ValueError(f"{part!r} is no throttled replica: write partition:broker, or *")
+            pairs.append((int(partition), int(broker)))
+        return cls(replicas=frozenset(pairs))
+
+    def __str__(self) -> str:
+        return "*" if self.is_all else ",".join(f"{p}:{b}" for p, b in sorted(self.replicas))
+
+    def holds(self, partition: int, broker_id: BrokerId) -> bool:
+        return self.is_all or (partition, broker_id) in self.replicas
+
+
+class CleanupPolicy(NamedTuple):
+    """``delete``, ``compact``, or both: what happens to records that are old or superseded."""
+
+    is_delete: bool = True
+    is_compact: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> CleanupPolicy:
+        parts = list_items(text)
+        if not parts or not {"delete", "compact"}.issuperset(parts):
+            raise ValueError(f"{text!r} is no cleanup policy: write delete, compact, or both")
+        return cls("delete" in parts, "compact" in parts)
+
+    def __str__(self) -> str:
+        return ",".join(["compact"] * self.is_compact + ["delete"] * self.is_delete)
+
+
+#: Topic keys whose values are lists, so that single items can be appended and subtracted.
+TOPIC_LIST_KEYS: Final = frozenset(
+    {
+        "cleanup.policy",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
+
+
+class TopicConfig(KeyedModel):
+    """Configuration of one topic, by Kafka's topic-level names."""
+
+    retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
+    retention_bytes: int = Field(default=-1, ge=-1)
+    segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
+    segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    min_insync_replicas: int = Field(default=1, ge=1)
+    unclean_leader_election_enable: bool = False
+    cleanup_policy: CleanupPolicy = CleanupPolicy()
+    min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)
+    delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
+    min_compaction_lag_ms: int = Field(default=0, ge=0)
+    max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
+    compression_type: Literal["producer"] = "producer"
+    flush_messages: int = Field(default=MAX_LONG, ge=1)
+    flush_ms: int = Field(default=MAX_LONG, ge=0)
+    index_interval_bytes: int = Field(default=4096, ge=0)
+    max_message_bytes: int = Field(default=MIB + 12, ge=0)
+    file_delete_delay_ms: int = Field(default=60_000, ge=0)
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+    follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+
+    @field_validator(
+        "leader_replication_throttled_replicas",
+        "follower_replication_throttled_replicas",
+        mode="before",
+    )
+    @classmethod
+    def _throttled(cls, value: object) -> object:
+        return ThrottledReplicas.parse(value) if isinstance(value, str) else value
+
+    @field_validator("cleanup_policy", mode="before")
+    @classmethod
+    def _policy(cls, value: object) -> object:
+        return CleanupPolicy.parse(value) if isinstance(value, str) else value
+
+    def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
+        """This configuration with a topic's own values on top.
+
+        :raises ConfigError: naming ``source`` and each key that is unknown or wrong.
+        """
+        unknown = unknown_keys(TopicConfig, overrides)
+        if unknown:
+            raise ConfigError(f"{source}: unknown topic configuration {', '.join(unknown)}")
+        return parse_model(TopicConfig, {**self.by_key(), **overrides}, source)

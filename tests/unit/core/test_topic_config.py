@@ -1,0 +1,52 @@
+"""``core/topic_config.py``: a topic's own values on top of the defaults."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+
+
+def test_topic_overrides() -> None:
+    config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
+    assert config.retention_ms == 5
+    assert config.by_key()["retention.ms"] == 5
+
+
+@pytest.mark.parametrize("text", ["*", "0:1,2:1", ""])
+def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
+    key = "leader.replication.throttled.replicas"
+    config = TopicConfig().with_overrides({key: text}, source="topic t")
+    assert str(config.by_key()[key]) == text
+    assert (
+        config.with_overrides({"retention.ms": "5"}, source="topic t").by_key()[key]
+        == (config.by_key()[key])
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"retention.sm": "5"}, "topic t: unknown topic configuration retention.sm"),
+        ({"cleanup.policy": "shrink"}, "cleanup.policy"),
+        ({"segment.bytes": "x"}, "segment.bytes"),
+    ],
+)
+def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TopicConfig().with_overrides(overrides, source="topic t")
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("delete", CleanupPolicy(is_delete=True, is_compact=False)),
+        ("compact", CleanupPolicy(is_delete=False, is_compact=True)),
+        ("delete, compact", CleanupPolicy(is_delete=True, is_compact=True)),
+    ],
+)
+def test_cleanup_policies(text: str, policy: CleanupPolicy) -> None:
+    config = TopicConfig().with_overrides({"cleanup.policy": text}, source="topic t")
+    assert config.cleanup_policy == policy
+    assert CleanupPolicy.parse(str(policy)) == policy
