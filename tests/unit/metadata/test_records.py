@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, DirectoryId, TopicId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.metadata import records as r
 
