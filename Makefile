@@ -107,6 +107,10 @@ tidy: setup  ## Import order, colours, doors and the other rules of the house
 check: lint type tidy unit  ## What every change must pass, in about a minute
 	@$(PY) -m pytest -q tests/golden tests/faults $(ARGS)
 
+.PHONY: diagrams
+diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tables in the code
+	@$(PY) -m tests.tidy.diagrams
+
 .PHONY: bench
 bench: setup  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)

@@ -1,0 +1,93 @@
+"""``make diagrams``: kraftjbod/STATES.md, drawn from the tables that the code runs on.
+
+``python -m tests.tidy.diagrams`` writes the page; a tidy test compares it with the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.core import log_dir_state
+from tests.tidy.house import PACKAGE
+
+PAGE: Final = PACKAGE / "STATES.md"
+
+_HEAD: Final = """# State machines
+
+The tables below are the ones that the code runs on; `make diagrams` draws this page from them, and a test compares.
+An event that a state has no arrow for changes nothing.
+"""
+
+
+class Machine(NamedTuple):
+    """One table of transitions, and the words around its picture."""
+
+    title: str
+    source: str
+    intro: str
+    first: Enum
+    transitions: Mapping[tuple[Any, Any], Any]
+
+    @property
+    def states(self) -> list[Enum]:
+        return list(type(self.first))
+
+
+MACHINES: Final = (
+    Machine(
+        title="A log directory",
+        source="core/log_dir_state.py",
+        intro="ONLINE, SATURATED and STALLED directories are registered with the controller; "
+        "the middle two are *impaired*, and come back by themselves.",
+        first=log_dir_state.LogDirState.ONLINE,
+        transitions=log_dir_state.TRANSITIONS,
+    ),
+)
+
+
+def page() -> str:
+    """The whole of STATES.md."""
+    return "\n".join([_HEAD, *map(_section, MACHINES)])
+
+
+def _section(machine: Machine) -> str:
+    return "\n".join(
+        [
+            f"## {machine.title}",
+            "",
+            f"{machine.intro}",
+            f"Source: [{machine.source}]({machine.source}).",
+            "",
+            "```mermaid",
+            "stateDiagram-v2",
+            f"    [*] --> {_name(machine.first)}",
+            *(
+                f"    {_name(before)} --> {_name(after)}: {event.value}"
+                for (before, event), after in machine.transitions.items()
+            ),
+            "```",
+            "",
+            *_table(machine),
+            "",
+        ]
+    )
+
+
+def _table(machine: Machine) -> Iterable[str]:
+    """Events down, states across; a cell is where the event leads to."""
+    states = machine.states
+    yield f"| | {' | '.join(_name(state) for state in states)} |"
+    yield "|---" * (len(states) + 1) + "|"
+    for event in dict.fromkeys(event for _, event in machine.transitions):
+        cells = (machine.transitions.get((state, event)) for state in states)
+        yield f"| {event.value} | {' | '.join(_name(c) if c else '' for c in cells)} |"
+
+
+def _name(state: Enum) -> str:
+    return state.name
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
