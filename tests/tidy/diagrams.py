@@ -16,7 +16,8 @@ PAGE: Final = PACKAGE / "STATES.md"
 
 _HEAD: Final = """# State machines
 
-The tables below are the ones that the code runs on; `make diagrams` draws this page from them, and a test compares.
+The tables below are the ones that the code runs on.
+`make diagrams` draws this page from them, and a test compares.
 An event that a state has no arrow for changes nothing.
 """
 
