@@ -130,6 +130,9 @@ class BrokerRegistrationRequest(RpcRequest):
 
     ``log_dirs`` are the ids of its available log directories, ``log_dir_paths`` where each of them
     is, in the same order, and ``cordoned_log_dirs`` those that take no new replicas (KIP-1066).
+    The same incarnation may register again, with directories that came back, that are new to the
+    cluster, or without those that ``forgotten_log_dirs`` releases for good; what it leaves out
+    without forgetting it is offline.
     ``previous_broker_epoch`` is the one its clean shutdown left behind, or -1.
     """
 
@@ -158,6 +161,10 @@ class BrokerRegistrationRequest(RpcRequest):
         default=(), max_length=MAX_DIRECTORIES
     )
     previous_broker_epoch: Annotated[BrokerEpoch, Since(3)] = BrokerEpoch(-1)
+    forgotten_log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(4)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    """Directories that this broker had and never will have again; their replicas are made anew."""
 
 
 class ImpairedLogDir(RpcBody):
