@@ -9,7 +9,7 @@
   touches a mount of a process that is alive.
 
 Every command has a deadline, and an unmount that is refused becomes a lazy one: nothing hangs.
-This file freezes no file system: a hung disk needs a thaw timer of its own.
+A disk that hangs is made by frozen.py.
 """
 
 from __future__ import annotations
