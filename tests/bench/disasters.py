@@ -46,7 +46,7 @@ def restart(report: Report) -> None:
         cluster = Cluster(local)
         broker = cluster.brokers[1]
         started = time.perf_counter()
-        _create_many(cluster, RESTARTED, replication_factor=1)
+        create_many(cluster, RESTARTED, replication_factor=1)
         seconds = time.perf_counter() - started
         report.add(f"create {RESTARTED:,} partitions, 1 broker", seconds, "s")
         _write_everywhere(broker.address)
@@ -57,14 +57,14 @@ def restart(report: Report) -> None:
         broker.start()
         asyncio.run(local.wait_healthy(timeout_s=_DEADLINE_S))
         served = time.perf_counter() - started
-        _wait("a leader everywhere", lambda: _count(broker.address, _is_led) == RESTARTED)
+        wait("a leader everywhere", lambda: count(broker.address, _is_led) == RESTARTED)
         seconds = time.perf_counter() - started
         beside = f"page-cache write {machine.page_cache_write_mb_s(str(local.run_dir)):,.0f} MB/s"
         how = f"kill -9, {_many(RESTARTED)} with a record each"
         waited = "the 9 s session of the one that was killed has to end first"
         report.add("restart until it serves", served, "s", beside=beside, how=f"{how}; {waited}")
         report.add("restart until all lead", seconds, "s", beside=beside, how=how)
-        own = _at(broker.events("broker_started")[-1]) - _at(
+        own = at(broker.events("broker_started")[-1]) - at(
             broker.events("registered_with_controller")[-1]
         )
         report.add("of which loading and recovery", own, "s", beside=beside, how=how)
@@ -74,7 +74,7 @@ def one_dead_replica(report: Report) -> None:
     """Twelve directories with one of the measured replicas each; one dies."""
     with running_cluster(brokers=3, dirs=MEASURED_PARTITIONS) as local:
         cluster = Cluster(local)
-        _create_measured(cluster)
+        create_measured(cluster)
         led = {
             index for index, part in cluster.partitions(MEASURED).items() if part.leader == VICTIM
         }
@@ -87,8 +87,8 @@ def many_dead_replicas(report: Report, replicas: int) -> None:
     """One directory with ``replicas`` replicas, the measured ones among them, dies."""
     with running_cluster(brokers=3, dirs=1, controller_config=_CONTROLLER) as local:
         cluster = Cluster(local)
-        _create_many(cluster, replicas - MEASURED_PARTITIONS, replication_factor=3)
-        _create_measured(cluster)
+        create_many(cluster, replicas - MEASURED_PARTITIONS, replication_factor=3)
+        create_measured(cluster)
         # A broker outlives a directory only if it has another one.
         _add_dir(cluster)
         _measure_death(report, cluster, str(cluster.local.dir_path(VICTIM, 1)), replicas)
@@ -108,14 +108,14 @@ def _measure_death(report: Report, cluster: Cluster, victim_dir: str, replicas: 
         stack.enter_context(mounts.closed_to_owner(victim_dir))
         # Topic by topic: answers about everything would cost the survivor more than the disk did.
         for topic in sorted({name.rpartition("-")[0] for name in lost}):
-            _wait("new leaders", partial(_led_elsewhere, survivor, topic, lost))
+            wait("new leaders", partial(led_elsewhere, survivor, topic, lost))
         seconds = time.time() - died
         before = load.acked_by_partition()
         cluster.wait("load to go on", lambda: load.flowed_since(before, 200))
         load.stop()
         findings = judge(cluster.bootstrap, MEASURED, load).findings
         assert not findings, findings
-    noticed = _at(cluster.wait_event(cluster.brokers[VICTIM], "log_dir_offline"))
+    noticed = at(cluster.wait_event(cluster.brokers[VICTIM], "log_dir_offline"))
     name = f"dead dir, {_many(replicas)}"
     how = "chmod 000 of a directory of broker 1 under load"
     report.add(f"{name}: until it is noticed", noticed - died, "s", how=how)
@@ -125,7 +125,7 @@ def _measure_death(report: Report, cluster: Cluster, victim_dir: str, replicas: 
     report.add(f"{name}: longest gap between acks", gaps[-1], "s", how=how)
 
 
-def _at(event: Mapping[str, Any]) -> float:
+def at(event: Mapping[str, Any]) -> float:
     """When an event was told, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
@@ -134,13 +134,13 @@ def _many(replicas: int) -> str:
     return f"{replicas:,} replica{'s' if replicas > 1 else ''}"
 
 
-def _create_measured(cluster: Cluster) -> None:
+def create_measured(cluster: Cluster) -> None:
     cluster.create_topic(
         MEASURED, partitions=MEASURED_PARTITIONS, replication_factor=3, min_insync_replicas=2
     )
 
 
-def _create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -> None:
+def create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -> None:
     """Topics of 500 partitions each until there are enough, all in sync."""
     address = cluster.brokers[VICTIM].address
     with cluster.admin() as admin:
@@ -148,7 +148,7 @@ def _create_many(cluster: Cluster, partitions: int, *, replication_factor: int) 
             count = min(_TOPIC_PARTITIONS, partitions - first)
             options = {"num_partitions": count, "replication_factor": replication_factor}
             admin.create_topics({f"many-{number}": options})
-    _wait("all replicas in sync", lambda: _count(address, _is_whole) == partitions)
+    wait("all replicas in sync", lambda: count(address, is_whole) == partitions)
 
 
 def _write_everywhere(address: str) -> None:
@@ -166,7 +166,7 @@ def _write_everywhere(address: str) -> None:
             topic_data=[request.TopicProduceData(name=topic.name, partition_data=parts)],
         )
         # A replica can be led before its directory exists; until then the broker refuses.
-        _wait("every partition to take a record", partial(_is_taken, address, body))
+        wait("every partition to take a record", partial(_is_taken, address, body))
 
 
 def _is_taken(address: str, body: Any) -> bool:
@@ -178,7 +178,7 @@ def _add_dir(cluster: Cluster) -> None:
     """Give the victim a second directory, which takes a restart."""
     broker = cluster.brokers[VICTIM]
     address = cluster.brokers[VICTIM + 1].address
-    leaders = _count(address, _is_led_by_victim)
+    leaders = count(address, _is_led_by_victim)
     cluster.stop_daemon(broker)
     new = broker.files.directory / "disk-2"
     new.mkdir()
@@ -186,16 +186,16 @@ def _add_dir(cluster: Cluster) -> None:
     with broker.files.config_path.open("a", encoding="utf-8") as config:
         config.write(f"\nlog.dirs={cluster.local.dir_path(VICTIM, 1)},{new}\n")
     cluster.start_daemon(broker)
-    everything = _count(address, lambda part: True)
-    _wait("all replicas in sync", lambda: _count(address, _is_whole) == everything)
-    _wait("its leaders to be back", lambda: _count(address, _is_led_by_victim) >= leaders * 0.9)
+    everything = count(address, lambda part: True)
+    wait("all replicas in sync", lambda: count(address, is_whole) == everything)
+    wait("its leaders to be back", lambda: count(address, _is_led_by_victim) >= leaders * 0.9)
 
 
 def _is_led(part: Any) -> bool:
     return bool(part.leader_id >= 0)
 
 
-def _is_whole(part: Any) -> bool:
+def is_whole(part: Any) -> bool:
     return part.leader_id >= 0 and len(part.isr_nodes) == len(part.replica_nodes)
 
 
@@ -203,7 +203,7 @@ def _is_led_by_victim(part: Any) -> bool:
     return bool(part.leader_id == VICTIM)
 
 
-def _led_elsewhere(address: str, name: str, lost: set[str]) -> bool:
+def led_elsewhere(address: str, name: str, lost: set[str]) -> bool:
     """None of a topic's partitions in ``lost`` is led by the victim or by nobody."""
     return not any(
         part.leader_id in (VICTIM, -1) and f"{topic.name}-{part.partition_index}" in lost
@@ -212,7 +212,7 @@ def _led_elsewhere(address: str, name: str, lost: set[str]) -> bool:
     )
 
 
-def _count(address: str, wanted: Callable[[Any], bool]) -> int:
+def count(address: str, wanted: Callable[[Any], bool]) -> int:
     return sum(wanted(part) for topic in _topics(address) for part in topic.partitions)
 
 
@@ -224,7 +224,7 @@ def _topics(address: str, name: str | None = None) -> Iterator[Any]:
     yield from answer.topics
 
 
-def _wait(what: str, condition: Callable[[], bool]) -> None:
+def wait(what: str, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"waited {_DEADLINE_S:.0f} s for {what}"
