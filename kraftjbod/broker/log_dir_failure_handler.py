@@ -54,6 +54,8 @@ class LogDirFailureHandler:
         """Handle dead directories until cancelled."""
         while True:
             log_dir = await self._channel.take()
+            if log_dir.is_online:
+                continue
             try:
                 self._handle(log_dir)
             except Exception as e:

@@ -182,10 +182,6 @@ class LogRenameError(KafkaStorageError):
     """A file or directory of a replica could not be made, renamed or removed."""
 
 
-class LogDirFullError(KafkaStorageError):
-    """The disk under the log directory had no room for the operation (ENOSPC, EDQUOT)."""
-
-
 class CorruptRecordError(OperatingError):
     """A record batch fails its CRC or contradicts its own header.
 

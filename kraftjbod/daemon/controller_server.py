@@ -82,7 +82,7 @@ class ControllerServer:
     async def wait_failed(self) -> None:
         assert self._controller is not None, "start() comes first"
         log = asyncio.create_task(self._controller.wait_failed())
-        dir_failure = asyncio.create_task(self._failures.take())
+        dir_failure = asyncio.create_task(self._lose_dir())
         try:
             done, _ = await asyncio.wait({log, dir_failure}, return_when=asyncio.FIRST_COMPLETED)
             if dir_failure in done:
@@ -92,6 +92,11 @@ class ControllerServer:
             log.cancel()
             dir_failure.cancel()
             await asyncio.gather(log, dir_failure, return_exceptions=True)
+
+    async def _lose_dir(self) -> None:
+        """Return once the metadata dir is offline."""
+        while self._log_dir.is_online:
+            await self._failures.take()
 
     async def stop(self) -> None:
         if self._controller is not None:

@@ -3,6 +3,8 @@
 * Every operation goes through :meth:`LogDir.submit` or :meth:`LogDir.run`; what it raises is
   judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
   The child of it that names the operation (KIP-18) is for whoever asked for that operation.
+* States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
+  the table in ``log_dir_policy.py`` says, with an error that is worth another try.
 * A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
   abandoned, and its open files are forgotten, not closed: closing can hang as well.
 * Two watches run on the loop while the dir is online: for an operation that takes longer than
@@ -14,22 +16,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
+from errno import EDQUOT, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
 from typing import Any, Final, TypeVar, assert_never, cast
 
 import aiofiles.threadpool
 
-from kraftjbod.core.errors import KafkaStorageError, LogDirFullError, OverloadedError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState, next_state
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES, PROBE_FILE
 from kraftjbod.storage.log_dir_policy import (
-    LogDirState,
     OpKind,
     Verdict,
     error_class,
+    is_allowed,
     judge,
     kind_of_failure,
 )
@@ -47,21 +50,29 @@ _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
 #: What file systems say that the kernel cannot copy between.
 _NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
 #: No read ever fails with these.
-_WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EFBIG, EROFS})
+_WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
 
 
 class LogDirFailureChannel:
-    """Dirs that went OFFLINE while the daemon ran, each of them once, in order."""
+    """Dirs whose state changed while the daemon ran, in order of the first change not taken yet.
+
+    A dir waits here at most once: whoever takes it looks at the state it has by then.
+    """
 
     def __init__(self, *, max_dirs: int) -> None:
-        self._failed: asyncio.Queue[LogDir] = asyncio.Queue(max_dirs)
+        self._changed: asyncio.Queue[LogDir] = asyncio.Queue(max_dirs)
+        self._waiting: set[LogDir] = set()
 
     def report(self, log_dir: LogDir) -> None:
-        self._failed.put_nowait(log_dir)
+        if log_dir not in self._waiting:
+            self._waiting.add(log_dir)
+            self._changed.put_nowait(log_dir)
 
     async def take(self) -> LogDir:
-        """The next failed dir; its ``offline_reason`` tells what happened."""
-        return await self._failed.get()
+        """The next dir; ``state``, ``offline_reason`` and ``impaired_reason`` tell of it."""
+        log_dir = await self._changed.get()
+        self._waiting.discard(log_dir)
+        return log_dir
 
 
 class LogDir:
@@ -90,6 +101,8 @@ class LogDir:
         self.state = LogDirState.ONLINE
         #: Why the dir is OFFLINE; empty while it is not.
         self.offline_reason = ""
+        #: Why the dir is impaired; empty while it is not.
+        self.impaired_reason = ""
         #: As of the last check; zeros before the first.
         self.space = _NO_SPACE_KNOWN
         self._failure_channel = failure_channel
@@ -121,7 +134,12 @@ class LogDir:
 
     @property
     def is_online(self) -> bool:
-        return self.state is LogDirState.ONLINE
+        """Not OFFLINE: an impaired dir is online, and refuses some operations."""
+        return self.state is not LogDirState.OFFLINE
+
+    @property
+    def is_impaired(self) -> bool:
+        return self.state.is_impaired
 
     # -- the gate ---------------------------------------------------------------------------
 
@@ -141,8 +159,10 @@ class LogDir:
         ``replica`` is whom the operation is about, for the story of a failure.
 
         :raises KafkaStorageError: at once if the dir is offline; the future may hold it too.
+        :raises LogDirImpairedError: at once, or in the future: the dir does not take it now.
         :raises OverloadedError: at once if the queue is full.
         """
+        self.require_allowed(kind)
         lane = self._flush_lane if kind is OpKind.FLUSH else self._lane
         return lane.submit_op(
             op,
@@ -183,8 +203,7 @@ class LogDir:
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
-        if not self.is_online:
-            raise self.offline_error()
+        self.require_allowed(OpKind.READ)
         if not self._cached_reads:
             return None
         try:
@@ -217,9 +236,8 @@ class LogDir:
         :raises KafkaStorageError: with the id of the dir that is to blame.
         :raises OverloadedError: this process has no room for the operation now.
         """
-        for log_dir in (source, self):
-            if not log_dir.is_online:
-                raise log_dir.offline_error()
+        source.require_allowed(OpKind.READ)
+        self.require_allowed(OpKind.APPEND)
         by_kernel = self._kernel_copies
         done: asyncio.Future[R] = lane.submit_op(lambda: op(by_kernel), settle=settle)
         source._guests.add(done)
@@ -270,8 +288,8 @@ class LogDir:
         """
         if not self.is_online:
             return
-        self.state = LogDirState.OFFLINE
-        self.offline_reason = reason
+        self.state = next_state(self.state, LogDirEvent.FAILED)
+        self.offline_reason, self.impaired_reason = reason, ""
         self._log.error(
             "log_dir_offline", directory_id=str(self.directory_id), reason=reason, **failed
         )
@@ -282,6 +300,23 @@ class LogDir:
             guest.set_exception(self.offline_error())
         if report:
             self._failure_channel.report(self)
+
+    def require_allowed(self, kind: OpKind) -> None:
+        """Pass if the dir takes operations of ``kind`` now.
+
+        :raises KafkaStorageError: it is offline.
+        :raises LogDirImpairedError: it is saturated or stalled.
+        """
+        if not is_allowed(self.state, kind):
+            raise self.impaired_error() if self.is_online else self.offline_error()
+
+    def impaired_error(self) -> LogDirImpairedError:
+        return LogDirImpairedError(
+            f"log dir {self.path} is {self.state.value}: {self.impaired_reason}",
+            directory_id=self.directory_id,
+            path=self.path,
+            state=self.state.value,
+        )
 
     def offline_error(self) -> KafkaStorageError:
         return KafkaStorageError(
@@ -320,8 +355,8 @@ class LogDir:
                 message = f"log dir {self.path} is offline: {said}"
                 return self._error(error_class(part), message, failed)
             case Verdict.FULL:
-                self.go_offline(said, report=report, **failed)
-                return self._error(LogDirFullError, f"log dir {self.path} is full: {said}", failed)
+                self._fill_up(said)
+                return self.impaired_error()
             case Verdict.CALLER_BUG:
                 self._log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
                 self._start_check()
@@ -331,6 +366,23 @@ class LogDir:
                 return OverloadedError(f"log dir {self.path}: {said}")
             case _:
                 assert_never(verdict)
+
+    def _fill_up(self, reason: str) -> None:
+        """There was no room for an operation."""
+        if self._enter(LogDirEvent.FILLED_UP, reason):
+            self._log.warning(
+                "log_dir_saturated", directory_id=str(self.directory_id), reason=reason
+            )
+
+    def _enter(self, event: LogDirEvent, reason: str) -> bool:
+        """Take the step that ``event`` leads to, if there is one, and tell the channel."""
+        after = next_state(self.state, event)
+        if after is self.state:
+            return False
+        self.state = after
+        self.impaired_reason = reason if after.is_impaired else ""
+        self._failure_channel.report(self)
+        return True
 
     def _error(
         self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]

@@ -1,10 +1,9 @@
 """What a failed operation says about its log dir, and which dir a new replica gets.
 
-A dir is ONLINE until the first error that speaks against its disk, and OFFLINE ever after:
-the process never trusts it again.
 ``judge`` is the one place that reads an errno; everybody else sees verdicts.
+``is_allowed`` is the table of what an impaired dir still takes (KIP-928 for a saturated one).
 ``error_class`` says by which class whoever asked for the operation hears of it (KIP-18).
-A full disk counts as a failed one.
+The states themselves are in ``core/log_dir_state.py``.
 """
 
 from __future__ import annotations
@@ -40,13 +39,9 @@ from kraftjbod.core.errors import (
     LogRenameError,
 )
 from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.log_dir_state import LogDirState
 
 _KIND_OF_PART: Final = "kind_of_part"
-
-
-class LogDirState(Enum):
-    ONLINE = "online"
-    OFFLINE = "offline"
 
 
 class OpKind(Enum):
@@ -72,15 +67,16 @@ class Verdict(Enum):
     FAILED = "failed"
     """The disk is broken, gone, read-only or closed to us: the dir goes OFFLINE."""
     FULL = "full"
-    """No room for the operation: the dir goes OFFLINE, and the caller hears why."""
+    """No room for the operation (ENOSPC, EDQUOT): the dir is SATURATED until there is some."""
     CALLER_BUG = "caller bug"
     """The request itself made no sense; the dir is to be probed before it is blamed."""
     PROCESS_LIMIT = "process limit"
     """This process or machine ran out of something that is not the disk's."""
 
 
-_FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
-_PROCESS_LIMIT: Final = frozenset({EMFILE, ENFILE, ENOMEM})
+_FULL: Final = frozenset({ENOSPC, EDQUOT})
+#: EFBIG is RLIMIT_FSIZE, or a file that no file system would take: the disk may be empty.
+_PROCESS_LIMIT: Final = frozenset({EMFILE, ENFILE, ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
 )
@@ -88,17 +84,40 @@ _CALLER_BUG: Final = frozenset(
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
     """What ``errno``, raised by an operation of ``kind``, says about the dir."""
+    if kind is OpKind.FLUSH:
+        # After a failed fsync the kernel may drop the dirty pages and report success next time,
+        # so the first failure is final whatever its number.
+        return Verdict.FAILED
     if errno in _FULL:
         return Verdict.FULL
-    if kind is OpKind.FLUSH or kind is OpKind.PROBE:
-        # After a failed fsync the kernel may drop the dirty pages and report success next time,
-        # so the first failure is final whatever its number. A probe only asks one question.
-        return Verdict.FAILED
+    if kind is OpKind.PROBE:
+        return Verdict.FAILED  # A probe only asks one question.
     if errno in _PROCESS_LIMIT:
         return Verdict.PROCESS_LIMIT
     if errno in _CALLER_BUG:
         return Verdict.CALLER_BUG
     return Verdict.FAILED
+
+
+#: What a SATURATED dir refuses: all that takes room for good.
+_NEEDS_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
+#: What a STALLED dir takes: what ends its use, and what finds out whether it answers.
+_ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.PROBE})
+
+
+def is_allowed(state: LogDirState, kind: OpKind) -> bool:
+    """Whether a dir in ``state`` takes operations of ``kind``."""
+    match state:
+        case LogDirState.ONLINE:
+            return True
+        case LogDirState.SATURATED:
+            return kind not in _NEEDS_ROOM
+        case LogDirState.STALLED:
+            return kind in _ALWAYS
+        case LogDirState.OFFLINE:
+            return False
+        case _:
+            assert_never(state)
 
 
 def error_class(kind: OpKind) -> type[KafkaStorageError]:

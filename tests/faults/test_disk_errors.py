@@ -18,7 +18,6 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
     LogAppendError,
     LogCheckpointError,
-    LogDirFullError,
     LogFlushError,
     LogIndexError,
     LogReadError,
@@ -134,14 +133,6 @@ class Case:
 CASES = {
     "append": Case(
         act=append, kinds="write_at", path="*.log", error=LogAppendError, operation="append"
-    ),
-    "full disk": Case(
-        act=append,
-        kinds="write_at",
-        path="*.log",
-        error=LogDirFullError,
-        operation="append",
-        errno=ENOSPC,
     ),
     "truncate": Case(
         act=truncate, kinds="truncate", path="*.log", error=LogAppendError, operation="truncate"

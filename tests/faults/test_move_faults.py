@@ -8,7 +8,7 @@ was acknowledged, and the move goes on or is over.
 from __future__ import annotations
 
 import random
-from errno import EIO, ENOSPC
+from errno import EIO
 
 import pytest
 
@@ -69,17 +69,14 @@ async def test_every_operation_on_the_source_fails():
     assert await sweep(0, EIO) > 100
 
 
-@pytest.mark.parametrize("errno", [EIO, ENOSPC])
-async def test_every_operation_on_the_target_fails(errno: int):
-    """A full or broken target never takes the source with it."""
-    assert await sweep(1, errno) > 100
+async def test_every_operation_on_the_target_fails():
+    """A broken target never takes the source with it."""
+    assert await sweep(1, EIO) > 100
 
 
 async def test_every_copy_falls_short():
     for n in range(1, 200):
-        fault = Fault(
-            effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"copy_from"}), nth=n
-        )
+        fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
         disks, manager, written, _ = await tell_with(1, fault)
         if fault.hits == 0:
             assert n > 5

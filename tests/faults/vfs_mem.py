@@ -6,6 +6,9 @@
   some point, as a journal would replay them.
 
 ``crash_clone(seed)`` gives one such outcome as a new ``MemVfs``. The files go on living.
+
+``capacity_bytes`` and ``capacity_inodes`` can be set at any time: what would need more fails with
+ENOSPC, and what there was room for is written, as on a real disk.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import io
 import random
 import threading
 from collections.abc import Callable, Sequence
-from errno import EISDIR, ENOENT, ENOTDIR
+from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR
 from os import strerror
 from typing import Any
 
@@ -24,9 +27,11 @@ from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space, VfsFile
 class MemFile:
     """One file's bytes, whatever its name is; every open file of that name is this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Callable[[], int | None] = lambda: None) -> None:
         self.data = bytearray()
         self.synced = b""
+        #: By how many bytes it may grow; None: without limit.
+        self._room = room
 
     def size(self) -> int:
         return len(self.data)
@@ -39,6 +44,16 @@ class MemFile:
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         whole = b"".join(buffers)
+        room = self._room()
+        more = position + len(whole) - len(self.data)
+        if room is not None and more > room:
+            self._put(position, whole[: max(0, len(whole) - (more - room))])
+            raise _error(ENOSPC, "a file in memory")
+        self._put(position, whole)
+
+    def _put(self, position: int, whole: bytes) -> None:
+        if not whole:
+            return
         if len(self.data) < position:
             self.data.extend(bytes(position - len(self.data)))
         self.data[position : position + len(whole)] = whole
@@ -99,6 +114,10 @@ class MemVfs:
         self._locks: set[str] = set()
         self._mutex = threading.RLock()
         self.usable_bytes = usable_bytes
+        #: All files together; None: nothing is ever full.
+        self.capacity_bytes: int | None = None
+        #: How many files and directories there may be; None: any number.
+        self.capacity_inodes: int | None = None
         self.device_number = 1
 
     def crash_clone(self, seed: int) -> MemVfs:
@@ -114,7 +133,11 @@ class MemVfs:
                 if file is not None:
                     done.setdefault(id(file), file.after_crash(rng))
                 clone._tree[path] = None if file is None else done[id(file)]
+                if file is not None:
+                    done[id(file)]._room = clone._room
             clone._durable = dict(clone._tree)
+            clone.capacity_bytes = self.capacity_bytes
+            clone.capacity_inodes = self.capacity_inodes
             return clone
 
     def open(self, path: str, mode: OpenMode) -> MemFile:
@@ -127,7 +150,8 @@ class MemVfs:
             if mode is not OpenMode.CREATE:
                 raise _error(ENOENT, path)
             self._require_dir(_parent(path))
-            fresh = MemFile()
+            self._require_inode(path)
+            fresh = MemFile(self._room)
             self._change(lambda tree: tree.__setitem__(path, fresh))
             return fresh
 
@@ -167,6 +191,7 @@ class MemVfs:
             for i in range(len(parts)):
                 step = "/" + "/".join(parts[: i + 1])
                 if step not in self._tree:
+                    self._require_inode(step)
                     self._change(lambda tree, step=step: tree.__setitem__(step, None))
 
     def rename(self, source: str, target: str) -> None:
@@ -210,9 +235,26 @@ class MemVfs:
 
     def space(self, path: str) -> Space:
         self._require_dir(path)
+        room = self._room()
+        inodes = self.capacity_inodes
         return Space(
-            total_bytes=2 * self.usable_bytes, usable_bytes=self.usable_bytes, free_inodes=1000
+            total_bytes=2 * self.usable_bytes if room is None else self.capacity_bytes or 0,
+            usable_bytes=self.usable_bytes if room is None else room,
+            free_inodes=1000 if inodes is None else max(0, inodes - len(self._tree)),
         )
+
+    def used_bytes(self) -> int:
+        """All files that have a name."""
+        with self._mutex:
+            return sum(len(file.data) for file in self._tree.values() if file is not None)
+
+    def _room(self) -> int | None:
+        capacity = self.capacity_bytes
+        return None if capacity is None else max(0, capacity - self.used_bytes())
+
+    def _require_inode(self, path: str) -> None:
+        if self.capacity_inodes is not None and len(self._tree) >= self.capacity_inodes:
+            raise _error(ENOSPC, path)
 
     def try_lock(self, path: str) -> MemFile | None:
         with self._mutex:

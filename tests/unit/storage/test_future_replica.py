@@ -8,7 +8,7 @@ from errno import EINVAL, EIO, EMFILE, ENOSPC
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import KafkaStorageError, LogDirFullError, OverloadedError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OverloadedError
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_handle import LogHandle
 from tests.faults.rig import TP, directory_id
@@ -94,7 +94,7 @@ async def test_a_full_target_is_told_as_full_and_the_source_lives():
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=ENOSPC, kinds=frozenset({"copy_from"})))
     async with node.pool.lane() as lane:
-        with pytest.raises(LogDirFullError) as failed:
+        with pytest.raises(LogDirImpairedError) as failed:
             await future.catch_up(handle, lane)
     assert failed.value.directory_id == directory_id(2)
     await append(handle)

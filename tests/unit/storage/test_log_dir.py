@@ -12,9 +12,11 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import (
     CorruptRecordError,
     KafkaStorageError,
-    LogDirFullError,
+    LogDirImpairedError,
+    LogFlushError,
     OverloadedError,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
@@ -57,11 +59,37 @@ async def test_io_error_takes_the_dir_offline_once():
     assert not log_dir.is_online
 
 
-async def test_full_disk_is_offline_and_says_full():
-    log_dir, _, _ = make()
-    with pytest.raises(LogDirFullError):
+async def test_a_full_disk_saturates_the_dir():
+    log_dir, channel, _ = make()
+    with capture_logs() as logs, pytest.raises(LogDirImpairedError) as caught:
         await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+    assert caught.value.state == "saturated"
+    assert caught.value.directory_id == directory_id(1)
+    assert [entry["event"] for entry in logs] == ["log_dir_saturated"]
+    assert await channel.take() is log_dir
+    assert (log_dir.state, log_dir.is_online) == (LogDirState.SATURATED, True)
+    with pytest.raises(LogDirImpairedError):
+        log_dir.submit(OpKind.APPEND, lambda: 1)
+    assert await log_dir.run(OpKind.READ, lambda: 1) == 1
+
+
+async def test_a_full_disk_in_a_flush_is_final():
+    log_dir, _, _ = make()
+    with pytest.raises(LogFlushError):
+        await log_dir.run(OpKind.FLUSH, lambda: fail_with(ENOSPC))
     assert not log_dir.is_online
+
+
+async def test_a_dir_waits_once_in_the_channel():
+    log_dir, channel, _ = make()
+    with pytest.raises(LogDirImpairedError):
+        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+    log_dir.go_offline("pulled out")
+    assert await channel.take() is log_dir
+    assert (log_dir.state, log_dir.impaired_reason) == (LogDirState.OFFLINE, "")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await channel.take()
 
 
 async def test_lack_of_file_descriptors_is_not_the_disks_fault():
@@ -231,8 +259,8 @@ async def copy(source: LogDir, target: LogDir, lane: LogDirExecutor, op, read_ag
 
 @pytest.mark.parametrize(
     ("number", "reading", "offline"),
-    [(EIO, EIO, 1), (EIO, None, 2), (ENOSPC, EIO, 2), (EROFS, EIO, 2)],
-    ids=["source", "target", "target is full", "target is read-only"],
+    [(EIO, EIO, 1), (EIO, None, 2), (EROFS, EIO, 2)],
+    ids=["source", "target", "target is read-only"],
 )
 async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
     source, target, lane = pair()
@@ -246,6 +274,14 @@ async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | No
         )
     assert caught.value.directory_id == directory_id(offline)
     assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
+
+
+async def test_a_copy_that_finds_no_room_saturates_its_target():
+    source, target, lane = pair()
+    with pytest.raises(LogDirImpairedError) as caught:
+        await copy(source, target, lane, lambda by_kernel: fail_with(ENOSPC))
+    assert caught.value.directory_id == directory_id(2)
+    assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
 
 
 async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
