@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kraftjbod.core.errors import ErrorCode, KraftJbodError
+from kraftjbod.broker.directory_standing import DirectoryChanges
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
@@ -86,11 +88,58 @@ class ReportDeadlinePassed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryImpaired:
+    """It is saturated or stalled (KIP-928), or is the one after having been the other."""
+
+    directory_id: DirectoryId
+    state: LogDirState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryRecovered:
+    """An impaired directory is all right again."""
+
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonsChanged:
+    """These directories take no new replicas from now on, and all others do (KIP-1066)."""
+
+    cordoned: frozenset[DirectoryId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryAttached:
+    """A directory came back from OFFLINE, or is new on this broker."""
+
+    directory_id: DirectoryId
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryForgotten:
+    """The directory is gone for good, and the cluster is to release its id."""
+
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
     """The broker is to stop: in order, leaders first, or ``at_once``, because it cannot serve."""
 
     at_once: bool = False
 
+
+DirectoryEvent = (
+    DirectoryFailed
+    | ReportDeadlinePassed
+    | DirectoryImpaired
+    | DirectoryRecovered
+    | CordonsChanged
+    | DirectoryAttached
+    | DirectoryForgotten
+)
 
 Event = (
     Started
@@ -101,9 +150,8 @@ Event = (
     | WokeUp
     | MetadataReplayed
     | BecameReady
-    | DirectoryFailed
-    | ReportDeadlinePassed
     | ShutdownRequested
+    | DirectoryEvent
 )
 
 # --- actions -------------------------------------------------------------------------------------
@@ -143,6 +191,21 @@ class AnnounceRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnounceChanges:
+    """The controller knows of these changes."""
+
+    changes: DirectoryChanges
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceRefusal:
+    """The controller will not have these changes, and they are taken back."""
+
+    changes: DirectoryChanges
+    error: OperatingError
+
+
+@dataclass(frozen=True, slots=True)
 class AnnounceUnfenced:
     """Clients may be served."""
 
@@ -166,6 +229,8 @@ Action = (
     | ArmReportDeadline
     | DisarmReportDeadline
     | AnnounceRegistered
+    | AnnounceChanges
+    | AnnounceRefusal
     | AnnounceUnfenced
     | AnnounceMayStop
     | ShutDown

@@ -7,19 +7,28 @@ as an event. Nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.directory_standing import DirectoryChanges
 from kraftjbod.broker.lifecycle_events import (
     Action,
+    AnnounceChanges,
     AnnounceMayStop,
+    AnnounceRefusal,
     AnnounceRegistered,
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
     DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
     DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
@@ -42,9 +51,15 @@ from kraftjbod.broker.lifecycle_state import (
     LifecycleState,
     LifecycleTimes,
 )
-from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    KraftJbodError,
+    OperatingError,
+    RequestTimedOutError,
+)
 from kraftjbod.core.event_queue import EventQueue
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.state import MetadataState
@@ -57,8 +72,11 @@ class BrokerLifecycleManager:
     """Keeps this broker registered and its controller informed.
 
     ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
-    ``set_ready_to_unfence()``, ``note_metadata(state)`` and
-    ``report_offline(directory_id, leads, has_untold_replicas)`` at any time in between;
+    ``set_ready_to_unfence()``, ``note_metadata(state)``,
+    ``report_offline(directory_id, leads, has_untold_replicas)``, ``report_impaired`` and
+    ``report_recovered``, ``set_cordoned(directory_ids)``,
+    ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``
+    at any time in between;
     ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
     ``state`` and ``broker_epoch`` tell the present; the epoch is -1 while not registered.
@@ -77,6 +95,8 @@ class BrokerLifecycleManager:
         registration_backoff_ms: int = 100,
         registration_backoff_max_ms: int = 1_000,
         max_events: int = 10_000,
+        cordoned_dirs: Collection[DirectoryId] = (),
+        impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
     ) -> None:
         self._state = LifecycleState(
             identity=identity,
@@ -87,6 +107,8 @@ class BrokerLifecycleManager:
                 max_ms=registration_backoff_max_ms,
                 random_unit=random_unit,
             ),
+            cordoned_dirs=cordoned_dirs,
+            impaired_dirs=impaired_dirs,
         )
         self._channel = channel
         self._clock = clock
@@ -96,6 +118,9 @@ class BrokerLifecycleManager:
         )
         self._tasks = BackgroundTasks()
         self._is_closed = False
+        #: Who waits for the controller's word on a directory; bounded by the directories.
+        self._attaching: dict[DirectoryId, asyncio.Future[None]] = {}
+        self._forgetting: dict[DirectoryId, asyncio.Future[None]] = {}
         #: Heartbeats that failed in a row; only the first is told.
         self._failed_heartbeats = 0
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
@@ -167,6 +192,39 @@ class BrokerLifecycleManager:
                 directory_id=directory_id, leads=leads, has_untold_replicas=has_untold_replicas
             )
         )
+        died = KafkaStorageError("it died again", directory_id=directory_id)
+        _give_up(self._attaching, directory_id, died)
+
+    def report_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+        """A directory is saturated or stalled; every heartbeat says so until it has recovered."""
+        self._post(DirectoryImpaired(directory_id=directory_id, state=state))
+
+    def report_recovered(self, directory_id: DirectoryId) -> None:
+        """An impaired directory is all right again; means nothing for one that was not."""
+        self._post(DirectoryRecovered(directory_id=directory_id))
+
+    def set_cordoned(self, directory_ids: Collection[DirectoryId]) -> None:
+        """These are all the directories that take no new replicas."""
+        self._post(CordonsChanged(cordoned=frozenset(directory_ids)))
+
+    async def attach(self, directory_id: DirectoryId, path: str, *, timeout_ms: int) -> None:
+        """Register a directory that came back or is new; return when the controller has it.
+
+        :raises OperatingError: the controller refuses it: it is not registered.
+        :raises KafkaStorageError: it died meanwhile.
+        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        """
+        event = DirectoryAttached(directory_id=directory_id, path=path)
+        await self._ask_for(self._attaching, directory_id, event, timeout_ms)
+
+    async def forget(self, directory_id: DirectoryId, *, timeout_ms: int) -> None:
+        """Have the cluster release a directory that is gone; return when it has.
+
+        :raises OperatingError: the controller refuses: the directory stays known, and offline.
+        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        """
+        event = DirectoryForgotten(directory_id=directory_id)
+        await self._ask_for(self._forgetting, directory_id, event, timeout_ms)
 
     async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
         """Let the controller move leaders away; True if that was done within ``timeout_ms``.
@@ -183,6 +241,10 @@ class BrokerLifecycleManager:
     async def close(self) -> None:
         """Stop at once; the controller notices by silence."""
         self._is_closed = True
+        stopping = OperatingError("the broker is stopping")
+        for waiting in (self._attaching, self._forgetting):
+            for directory_id in tuple(waiting):
+                _give_up(waiting, directory_id, stopping)
         self._queue.close()
         await self._tasks.close()
 
@@ -214,6 +276,10 @@ class BrokerLifecycleManager:
                 self._log.info("log_dir_failure_acknowledged", directory_id=str(directory_id))
             case AnnounceRegistered(broker_epoch):
                 _settle(self._registered, broker_epoch)
+            case AnnounceChanges(changes):
+                self._tell_changes(changes, None)
+            case AnnounceRefusal(changes, error):
+                self._tell_changes(changes, error)
             case AnnounceUnfenced():
                 self._log.info("unfenced_by_controller")
                 _settle(self._unfenced, None)
@@ -239,6 +305,47 @@ class BrokerLifecycleManager:
             self._post(HeartbeatFailed(code=e.code, message=str(e)))
         else:
             self._post(HeartbeatAnswered(response=response))
+
+    async def _ask_for(
+        self,
+        waiting: dict[DirectoryId, asyncio.Future[None]],
+        directory_id: DirectoryId,
+        event: DirectoryAttached | DirectoryForgotten,
+        timeout_ms: int,
+    ) -> None:
+        """Wait together with whoever asked for the same before."""
+        told = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
+        self._post(event)
+        ends: set[asyncio.Future[None]] = {told, self._failed}
+        await asyncio.wait(ends, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            told.result()
+            return
+        if self._failed.done():
+            self._failed.result()
+        raise RequestTimedOutError(
+            f"the controller was not told of directory {directory_id} within {timeout_ms} ms; "
+            "the broker goes on trying"
+        )
+
+    def _tell_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
+        """``error`` None: the controller agreed."""
+        for waiting, directory_ids in (
+            (self._attaching, changes.attached),
+            (self._forgetting, changes.forgotten),
+        ):
+            for directory_id in directory_ids:
+                if error is not None:
+                    _give_up(waiting, directory_id, error)
+                elif (told := waiting.pop(directory_id, None)) is not None:
+                    _settle(told, None)
+        if error is not None:
+            self._log.warning(
+                "log_dir_change_refused",
+                attached=[str(directory_id) for directory_id in changes.attached],
+                forgotten=[str(directory_id) for directory_id in changes.forgotten],
+                reason=str(error),
+            )
 
     def _fail(self, error: KraftJbodError) -> None:
         self._log.error("broker_must_stop", reason=str(error))
@@ -276,3 +383,14 @@ class BrokerLifecycleManager:
 def _settle(future: asyncio.Future[T], value: T) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def _give_up(
+    waiting: dict[DirectoryId, asyncio.Future[None]],
+    directory_id: DirectoryId,
+    error: OperatingError,
+) -> None:
+    told = waiting.pop(directory_id, None)
+    if told is not None and not told.done():
+        told.set_exception(error)
+        told.exception()  # Its waiter may have given up already.

@@ -13,11 +13,17 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
 * the deadline stays while a replica's assignment into the failed directory has not come through:
   the controller takes such a replica for a healthy one somewhere else;
 * past its deadline the broker stops if it still leads a replica there: that is the only other way
-  to make the controller elect somebody else.
+  to make the controller elect somebody else;
+* an impaired directory (KIP-928) and a change of the cordons (KIP-1066) are told at once and then
+  eagerly until a heartbeat that says so is answered. No deadline stands behind that: the broker
+  refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
+  lost, and it loses nothing by staying.
 
 A registration that the controller no longer knows is made anew, by the same incarnation.
-One from before directories is amended once the level of ``metadata.version`` has them: epoch and
-state stay, and heartbeats go on (KIP-858, "Compatibility, Deprecation, and Migration Plan").
+One that is right but for its directories is amended: epoch and state stay, and heartbeats go on.
+That is so once the level of ``metadata.version`` has directories (KIP-858, "Compatibility,
+Deprecation, and Migration Plan"), and when a directory comes back, is added or is to be forgotten.
+``directory_standing.py`` knows what there is to tell.
 A broker with several directories cannot serve below that level: it stops.
 ``lifecycle_manager.py`` is the driver.
 """
@@ -28,16 +34,26 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, assert_never
 
+from kraftjbod.broker.directory_standing import DirectoryStanding
 from kraftjbod.broker.lifecycle_events import (
     Action,
+    AnnounceChanges,
     AnnounceMayStop,
+    AnnounceRefusal,
     AnnounceRegistered,
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
+    DirectoryEvent,
     DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
     DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
@@ -58,9 +74,11 @@ from kraftjbod.core.errors import (
     ErrorCode,
     InvalidTransition,
     KafkaStorageError,
+    OperatingError,
     StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
 from kraftjbod.core.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
@@ -114,8 +132,7 @@ class BrokerIdentity:
     previous_broker_epoch: BrokerEpoch = NOT_REGISTERED
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
-    """Where the directories are, as far as they could be identified."""
-    cordoned_log_dirs: frozenset[DirectoryId] = frozenset()
+    """Where the directories are at the start, as far as they could be identified."""
     has_several_dirs: bool = False
     """Whether more than one is configured, dead ones included."""
 
@@ -143,6 +160,8 @@ class LifecycleState:
         online_dirs: Collection[DirectoryId],
         times: LifecycleTimes,
         backoff: ExponentialBackoff,
+        cordoned_dirs: Collection[DirectoryId] = (),
+        impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
     ) -> None:
         self.identity = identity
         self.state = BrokerState.NOT_RUNNING
@@ -151,19 +170,25 @@ class LifecycleState:
         self.is_ready = False
         self._times = times
         self._backoff = backoff
-        self._online = set(online_dirs)
-        #: What the registration that holds, or is on its way, lists.
-        self._registered: tuple[DirectoryId, ...] = ()
+        self._dirs = DirectoryStanding(
+            online=online_dirs,
+            cordoned=cordoned_dirs,
+            impaired=impaired_dirs,
+            paths=identity.log_dir_paths,
+        )
         #: Failures that the controller may not know of yet.
         self._unacknowledged: dict[DirectoryId, DirectoryFailed] = {}
         #: Those that it knows of, while it may not know of every replica in them.
         self._half_told: dict[DirectoryId, DirectoryFailed] = {}
-        #: Exactly what the request on its way says is offline; None if no heartbeat is on its way.
-        self._sent_offline: tuple[DirectoryId, ...] | None = None
+        #: The heartbeat that is on its way.
+        self._sent: BrokerHeartbeatRequest | None = None
+        #: The last one that was answered under this registration.
+        self._answered: BrokerHeartbeatRequest | None = None
         self._is_registering = False
         self._registration_deadline = Deadline(0)
         self._registration_failures = 0
-        #: The registration that holds is from before directories and has to list them.
+        #: The registration that holds is not known to say what it should: it is from before
+        #: directories, or an amendment failed on a way unknown.
         self._must_amend = False
         #: What metadata said last, and what of it was acted upon: its level, and whether the
         #: registration lists directories.
@@ -182,15 +207,15 @@ class LifecycleState:
     @property
     def offline_dirs(self) -> tuple[DirectoryId, ...]:
         """What a heartbeat says now, sorted."""
-        return tuple(d for d in self._registered if d not in self._online)
+        return self._dirs.offline
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
         return frozenset(self._unacknowledged)
 
     def check_invariants(self) -> None:
-        assert not self._unacknowledged.keys() & self._online, self
-        assert not (self._is_registering and self._sent_offline is not None), self
+        assert not any(map(self._dirs.is_online, self._unacknowledged)), self
+        assert not (self._is_registering and self._sent is not None), self
         assert self.state is not BrokerState.RUNNING or self.broker_epoch != NOT_REGISTERED, self
 
     def handle(self, event: Event, now_ms: int) -> list[Action]:
@@ -215,12 +240,32 @@ class LifecycleState:
             case BecameReady():
                 self.is_ready = True
                 return self._heartbeat_at_once()
-            case DirectoryFailed():
-                return self._directory_failed(event, now_ms)
-            case ReportDeadlinePassed():
-                return self._report_deadline_passed(event.directory_id, now_ms)
             case ShutdownRequested():
                 return self._shutdown_requested(event)
+            case _:
+                return self._handle_directory(event, now_ms)
+
+    def _handle_directory(self, event: DirectoryEvent, now_ms: int) -> list[Action]:
+        match event:
+            case DirectoryFailed():
+                return self._directory_failed(event, now_ms)
+            case ReportDeadlinePassed(directory_id=directory_id):
+                return self._report_deadline_passed(directory_id, now_ms)
+            case DirectoryImpaired(directory_id=directory_id, state=state):
+                self._dirs.became_impaired(directory_id, state)
+                return self._heartbeat_at_once()
+            case DirectoryRecovered(directory_id=directory_id):
+                self._dirs.recovered(directory_id)
+                return self._amend() or self._heartbeat_at_once()
+            case CordonsChanged(cordoned=cordoned):
+                self._dirs.cordons_changed(cordoned)
+                return self._heartbeat_at_once()
+            case DirectoryAttached(directory_id=directory_id, path=path):
+                self._dirs.attached(directory_id, path)
+                return [*self._end_of_failure(directory_id), *self._amend()]
+            case DirectoryForgotten(directory_id=directory_id):
+                self._dirs.forgotten(directory_id)
+                return [*self._end_of_failure(directory_id), *self._amend()]
             case _:
                 assert_never(event)
 
@@ -231,7 +276,7 @@ class LifecycleState:
             case RegistrationAnswered() | RegistrationFailed():
                 legal = self._is_registering
             case HeartbeatAnswered() | HeartbeatFailed():
-                legal = self._sent_offline is not None
+                legal = self._sent is not None
             case _:
                 legal = True
         if not legal:
@@ -247,8 +292,9 @@ class LifecycleState:
 
     def _register(self) -> list[Action]:
         self._is_registering = True
-        self._registered = tuple(sorted(self._online))
-        identity = self.identity
+        self._must_amend = False
+        dirs, identity = self._dirs, self.identity
+        dirs.registration_sent()
         return [
             SendRegistration(
                 BrokerRegistrationRequest(
@@ -258,12 +304,10 @@ class LifecycleState:
                     listeners=identity.listeners,
                     rack=identity.rack,
                     features=dict(identity.features),
-                    log_dirs=self._registered,
-                    log_dir_paths=tuple(
-                        identity.log_dir_paths.get(directory_id, "")
-                        for directory_id in self._registered
-                    ),
-                    cordoned_log_dirs=self._cordoned,
+                    log_dirs=dirs.asked,
+                    log_dir_paths=dirs.asked_paths,
+                    cordoned_log_dirs=dirs.asked_cordoned,
+                    forgotten_log_dirs=dirs.asked_forgotten,
                     previous_broker_epoch=identity.previous_broker_epoch,
                 )
             )
@@ -271,12 +315,14 @@ class LifecycleState:
 
     def _registered_as(self, broker_epoch: BrokerEpoch) -> list[Action]:
         self._is_registering = False
-        self._must_amend = False
+        self._answered = None
         self.broker_epoch = broker_epoch
-        told = self._unacknowledged.keys() - set(self._registered)
+        told = self._unacknowledged.keys() - set(self._dirs.asked)
+        changes = self._dirs.registration_answered()
         return [
             *self._acknowledge(told),
             AnnounceRegistered(broker_epoch),
+            *([AnnounceChanges(changes)] if changes else ()),
             *self._heed_level(),
             *self._heartbeat_at_once(),
         ]
@@ -287,9 +333,15 @@ class LifecycleState:
             return []
         why = f"the controller refuses broker {self.identity.broker_id}: {event.message}"
         if event.code in _REFUSED_FOR_GOOD:
-            return [ShutDown(StartupError(why))]
+            changes = self._dirs.registration_refused()
+            if not changes or self.broker_epoch == NOT_REGISTERED:
+                return [ShutDown(StartupError(why))]
+            refusal = AnnounceRefusal(changes, OperatingError(event.message, code=event.code))
+            return [refusal, *self._heartbeat_at_once()]
         if self.broker_epoch != NOT_REGISTERED:
-            # An amendment: the old registration holds, and the next one follows a heartbeat.
+            # An amendment: the old registration holds, or the new one if only its answer was lost.
+            # The next one follows a heartbeat.
+            self._must_amend = True
             return self._next_heartbeat(now_ms)
         if self._registration_deadline.has_passed(now_ms):
             return [
@@ -316,29 +368,28 @@ class LifecycleState:
         """One heartbeat is on its way at a time; the next follows right behind it."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
-        if self._sent_offline is not None or self._is_registering:
+        if self._sent is not None or self._is_registering:
             self._again = True
             return []
         self._again = False
-        self._sent_offline = self.offline_dirs
-        return [
-            SendHeartbeat(
-                BrokerHeartbeatRequest(
-                    broker_id=self.identity.broker_id,
-                    broker_epoch=self.broker_epoch,
-                    current_metadata_offset=self.metadata_offset,
-                    want_fence=not self.is_ready,
-                    want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
-                    offline_log_dirs=self._sent_offline,
-                    cordoned_log_dirs=self._cordoned,
-                )
-            )
-        ]
+        self._sent = BrokerHeartbeatRequest(
+            broker_id=self.identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self.metadata_offset,
+            want_fence=not self.is_ready,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            offline_log_dirs=self._dirs.offline,
+            cordoned_log_dirs=self._dirs.cordoned,
+            impaired_log_dirs=self._dirs.impaired,
+        )
+        self._dirs.heartbeat_sent()
+        return [SendHeartbeat(self._sent)]
 
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
-        assert self._sent_offline is not None
-        actions = self._acknowledge(self._unacknowledged.keys() & set(self._sent_offline))
-        self._sent_offline = None
+        assert self._sent is not None
+        self._answered, self._sent = self._sent, None
+        told = self._unacknowledged.keys() & set(self._answered.offline_log_dirs)
+        actions = self._acknowledge(told)
         if self.state is BrokerState.STARTING and response.is_caught_up:
             self.state = BrokerState.RECOVERY
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -349,7 +400,7 @@ class LifecycleState:
         return [*actions, *(self._amend() or self._next_heartbeat(now_ms))]
 
     def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
-        self._sent_offline = None
+        self._sent = None
         if event.code not in _REGISTER_AGAIN:
             # Not even a wish to send again makes it immediate: what failed now would fail again.
             self._again = False
@@ -370,6 +421,7 @@ class LifecycleState:
             return []
         waits_for_answer = (
             bool(self._unacknowledged)
+            or self._has_untold_conditions()
             or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
             or (self.is_ready and self.state is not BrokerState.RUNNING)
         )
@@ -392,9 +444,11 @@ class LifecycleState:
         if self.broker_epoch == NOT_REGISTERED or is_behind or self._heeded == (level, knows_dirs):
             return []
         self._heeded = (level, knows_dirs)
+        self._dirs.can_tell_impaired = level.has_cordoning or not level.has_directories
         if self.identity.has_several_dirs and not level.has_directories:
             return [ShutDown(StartupError(_needs_directories(level)))]
-        self._must_amend = level.has_directories and not knows_dirs
+        if level.has_directories and not knows_dirs:
+            self._must_amend = True
         return self._amend()
 
     def _amend(self) -> list[Action]:
@@ -402,23 +456,37 @@ class LifecycleState:
 
         A controller that cannot be asked is no reason to stop: the registration that holds does.
         """
-        is_free = self._sent_offline is None and not self._is_registering
+        is_free = self._sent is None and not self._is_registering
         is_going = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        is_gone = self.state is BrokerState.SHUTTING_DOWN
-        if not self._must_amend or not is_free or is_going or is_gone:
+        is_gone = self.state is BrokerState.SHUTTING_DOWN or self.broker_epoch == NOT_REGISTERED
+        is_due = self._must_amend or self._dirs.needs_amendment
+        if not is_due or not is_free or is_going or is_gone:
             return []
         return self._register()
 
     # --- directories -----------------------------------------------------------------------------
 
-    @property
-    def _cordoned(self) -> tuple[DirectoryId, ...]:
-        return tuple(d for d in self._registered if d in self.identity.cordoned_log_dirs)
+    def _has_untold_conditions(self) -> bool:
+        """Whether impairments or cordons are other than the last answered heartbeat says."""
+        answered = self._answered
+        dirs = self._dirs
+        if answered is None:
+            return bool(dirs.impaired)
+        told = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
+        return told != (dirs.impaired, dirs.cordoned)
+
+    def _end_of_failure(self, directory_id: DirectoryId) -> list[Action]:
+        """Nobody waits any more for the failure of a directory to be known."""
+        failures = (
+            self._unacknowledged.pop(directory_id, None),
+            self._half_told.pop(directory_id, None),
+        )
+        return [DisarmReportDeadline(directory_id)] if any(failures) else []
 
     def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
-        if event.directory_id not in self._online:
+        if not self._dirs.is_online(event.directory_id):
             return []
-        self._online.remove(event.directory_id)
+        self._dirs.failed(event.directory_id)
         self._unacknowledged[event.directory_id] = event
         deadline_ms = now_ms + self._times.dir_failure_timeout_ms
         return [ArmReportDeadline(event.directory_id, deadline_ms), *self._heartbeat_at_once()]

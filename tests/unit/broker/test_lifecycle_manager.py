@@ -13,8 +13,15 @@ from structlog.testing import capture_logs
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, BrokerState, LifecycleTimes
-from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError, StartupError
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    OperatingError,
+    RequestTimedOutError,
+    StartupError,
+)
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.metadata.records import RegisterBrokerRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import (
@@ -49,6 +56,7 @@ class Cluster:
 
     epoch: int = 40
     online: set[DirectoryId] = field(default_factory=set)
+    forgotten: set[DirectoryId] = field(default_factory=set)
     heartbeat_code: ErrorCode | None = None
     registration_refusals: list[ErrorCode] = field(default_factory=list)
 
@@ -56,8 +64,9 @@ class Cluster:
         if isinstance(request, BrokerRegistrationRequest):
             if self.registration_refusals:
                 raise OperatingError("refused by script", code=self.registration_refusals.pop(0))
-            self.epoch += 1
+            self.epoch += not self.online
             self.online = set(request.log_dirs)
+            self.forgotten.update(request.forgotten_log_dirs)
             return BrokerRegistrationResponse(broker_epoch=BrokerEpoch(self.epoch))
         assert isinstance(request, BrokerHeartbeatRequest), request
         if self.heartbeat_code is not None:
@@ -205,6 +214,7 @@ async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
     async with living(cluster) as (manager, controller):
         await come_up(manager)
         cluster.epoch = 99
+        cluster.online.clear()
         with capture_logs() as told:
             await controller.wait_seen(
                 lambda seen: sum(isinstance(r, BrokerRegistrationRequest) for r in seen) == 2
@@ -228,6 +238,83 @@ async def test_a_shutdown_that_the_controller_does_not_grant_ends_with_its_time(
         with capture_logs() as told:
             assert not await manager.begin_controlled_shutdown(20)
         assert "controlled_shutdown_unfinished" in {e["event"] for e in told}
+
+
+async def test_impairments_and_cordons_reach_the_controller_and_end() -> None:
+    async with living(Cluster()) as (manager, controller):
+        await come_up(manager)
+
+        def says(impaired: tuple[DirectoryId, ...], cordoned: tuple[DirectoryId, ...]) -> None:
+            beats = [r for r in controller.seen if isinstance(r, BrokerHeartbeatRequest)]
+            said = beats[-1].impaired_log_dirs or ()
+            assert tuple(d.directory_id for d in said) == impaired
+            assert beats[-1].cordoned_log_dirs == cordoned
+
+        def last(seen: list[RpcRequest]) -> BrokerHeartbeatRequest | None:
+            return seen[-1] if isinstance(seen[-1], BrokerHeartbeatRequest) else None
+
+        manager.report_impaired(B, LogDirState.SATURATED)
+        manager.set_cordoned([A])
+        await controller.wait_seen(
+            lambda seen: (
+                (beat := last(seen)) is not None
+                and beat.impaired_log_dirs != ()
+                and beat.cordoned_log_dirs != ()
+            )
+        )
+        says((B,), (A,))
+        manager.report_recovered(B)
+        await controller.wait_seen(
+            lambda seen: (beat := last(seen)) is not None and beat.impaired_log_dirs == ()
+        )
+        says((), (A,))
+
+
+async def test_dirs_come_back_and_are_forgotten_in_the_same_epoch() -> None:
+    cluster = Cluster()
+    async with living(cluster) as (manager, controller):
+        await come_up(manager)
+        manager.report_offline(B, lambda: True)
+        await controller.wait_seen(lambda seen: reports(seen, B))
+        await asyncio.gather(
+            manager.attach(B, "/b", timeout_ms=PATIENT_MS),
+            manager.attach(B, "/b", timeout_ms=PATIENT_MS),
+        )
+        assert cluster.online == {A, B} and manager.broker_epoch == 41
+        await manager.forget(B, timeout_ms=PATIENT_MS)
+        assert cluster.online == {A} and cluster.forgotten == {B}
+        assert manager.state is BrokerState.RUNNING
+
+
+async def test_a_refused_change_is_told_to_whoever_asked_and_stops_nobody() -> None:
+    cluster = Cluster()
+    async with living(cluster) as (manager, _):
+        await come_up(manager)
+        cluster.registration_refusals.append(ErrorCode.INVALID_REQUEST)
+        with capture_logs() as told, pytest.raises(OperatingError, match="refused by script"):
+            await manager.attach(DirectoryId(b"D" * 16), "/d", timeout_ms=PATIENT_MS)
+        assert "log_dir_change_refused" in {e["event"] for e in told}
+        assert manager.state is BrokerState.RUNNING and cluster.online == {A, B}
+
+
+async def test_a_change_that_nobody_hears_of_is_not_waited_for_for_ever() -> None:
+    cluster = Cluster()
+    async with living(cluster) as (manager, _):
+        await come_up(manager)
+        cluster.heartbeat_code = ErrorCode.NOT_CONTROLLER
+        cluster.registration_refusals += [ErrorCode.NOT_CONTROLLER] * 10_000
+        with pytest.raises(RequestTimedOutError, match="goes on trying"):
+            await manager.forget(B, timeout_ms=20)
+        waiting = asyncio.create_task(manager.attach(B, "/b", timeout_ms=PATIENT_MS))
+        await asyncio.sleep(0)
+        manager.report_offline(B, lambda: False)
+        with pytest.raises(KafkaStorageError, match="died again"):
+            await waiting
+        last = asyncio.create_task(manager.attach(B, "/b", timeout_ms=PATIENT_MS))
+        await asyncio.sleep(0)
+        await manager.close()
+        with pytest.raises(OperatingError, match="stopping"):
+            await last
 
 
 async def test_after_the_end_nothing_is_sent_and_nothing_complains() -> None:

@@ -9,14 +9,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kraftjbod.broker.directory_standing import DirectoryChanges
 from kraftjbod.broker.lifecycle_events import (
     Action,
+    AnnounceChanges,
     AnnounceMayStop,
+    AnnounceRefusal,
     AnnounceRegistered,
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
     DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
     DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
@@ -47,6 +55,7 @@ from kraftjbod.core.errors import (
     StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
@@ -56,12 +65,17 @@ from kraftjbod.protocol.rpc_messages import (
     ListenerInfo,
 )
 
-A, B, C = (DirectoryId(letter * 16) for letter in (b"A", b"B", b"C"))
+A, B, C, D = (DirectoryId(letter * 16) for letter in (b"A", b"B", b"C", b"D"))
 EPOCH = BrokerEpoch(50)
 K = TypeVar("K")
 
 
-def machine(**identity: Any) -> LifecycleState:
+def machine(
+    *,
+    cordoned: frozenset[DirectoryId] = frozenset(),
+    impaired: dict[DirectoryId, LogDirState] | None = None,
+    **identity: Any,
+) -> LifecycleState:
     return LifecycleState(
         identity=BrokerIdentity(
             broker_id=BrokerId(1),
@@ -74,6 +88,8 @@ def machine(**identity: Any) -> LifecycleState:
         online_dirs=[C, A, B],
         times=LifecycleTimes(),
         backoff=ExponentialBackoff(initial_ms=100, max_ms=1_000, random_unit=lambda: 0.5),
+        cordoned_dirs=cordoned,
+        impaired_dirs=impaired or {},
     )
 
 
@@ -363,7 +379,7 @@ def from_before_directories() -> LifecycleState:
 def test_a_registration_says_paths_cordons_and_levels() -> None:
     m = machine(
         log_dir_paths={A: "/a", C: "/c"},
-        cordoned_log_dirs=frozenset({C}),
+        cordoned=frozenset({C}),
         features={"metadata.version": (14, 30)},
     )
     asked = registration(m.handle(Started(), 0))
@@ -479,6 +495,220 @@ def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> N
     assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [ArmReportDeadline(A, 61_000)]
 
 
+# --- impaired directories ------------------------------------------------------------------------
+
+FULL, HUNG = LogDirState.SATURATED, LogDirState.STALLED
+
+
+def full(directory_id: DirectoryId) -> DirectoryImpaired:
+    return DirectoryImpaired(directory_id=directory_id, state=FULL)
+
+
+def well(directory_id: DirectoryId) -> DirectoryRecovered:
+    return DirectoryRecovered(directory_id=directory_id)
+
+
+def impaired(beat: BrokerHeartbeatRequest) -> list[tuple[DirectoryId, LogDirState]]:
+    assert beat.impaired_log_dirs is not None
+    return [(said.directory_id, said.state) for said in beat.impaired_log_dirs]
+
+
+def test_an_impaired_dir_is_told_at_once_and_in_every_heartbeat_until_it_recovers() -> None:
+    m = running()
+    beat = heartbeat(m.handle(full(B), 1_000))
+    assert impaired(beat) == [(B, FULL)] and beat.offline_log_dirs == ()
+    assert m.handle(alive(), 1_010) == [WakeAt(3_010)], "nobody waits any more"
+    stalled = DirectoryImpaired(directory_id=A, state=HUNG)
+    assert impaired(heartbeat(m.handle(stalled, 2_000))) == [(A, HUNG), (B, FULL)]
+    m.handle(alive(), 2_010)
+    assert impaired(heartbeat(m.handle(well(B), 2_500))) == [(A, HUNG)]
+    m.handle(alive(), 2_510)
+    assert impaired(heartbeat(m.handle(WokeUp(), 4_510))) == [(A, HUNG)]
+
+
+def test_an_impairment_that_is_not_known_yet_is_told_eagerly_without_a_deadline() -> None:
+    m = running()
+    assert ArmReportDeadline not in map(type, m.handle(full(B), 1_000))
+    assert m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010) == [WakeAt(1_110)]
+    assert impaired(heartbeat(m.handle(WokeUp(), 1_110))) == [(B, FULL)]
+    m.handle(well(B), 1_111)
+    assert impaired(heartbeat(m.handle(alive(), 1_120))) == [], "the answer was to what was sent"
+    assert m.handle(alive(), 1_130) == [WakeAt(3_130)]
+
+
+def test_a_broker_that_starts_on_a_full_disk_says_so_before_it_is_unfenced() -> None:
+    m = machine(impaired={B: FULL})
+    assert registration(m.handle(Started(), 0)).log_dirs == (A, B, C)
+    first = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0))
+    assert first.want_fence and impaired(first) == [(B, FULL)]
+
+
+def test_an_impaired_dir_that_dies_is_offline_and_no_longer_impaired() -> None:
+    m = running()
+    m.handle(full(B), 1_000)
+    m.handle(alive(), 1_010)
+    beat = heartbeat(m.handle(dead(B), 2_000))
+    assert (impaired(beat), beat.offline_log_dirs) == ([], (B,))
+    m.handle(alive(), 2_010)
+    m.handle(full(B), 2_020)
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "a dead dir is not impaired"
+
+
+def test_at_a_level_without_impaired_dirs_they_are_offline_and_come_back_by_amendment() -> None:
+    m = running()
+    m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
+    m.handle(alive(), 0)
+    beat = heartbeat(m.handle(full(B), 1_000))
+    assert (impaired(beat), beat.offline_log_dirs) == ([], (B,))
+    assert m.handle(alive(), 1_010) == [WakeAt(3_010)]
+    asked = registration(m.handle(well(B), 2_000))
+    assert asked.log_dirs == (A, B, C)
+    beat = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010))
+    assert beat.offline_log_dirs == ()
+    assert m.handle(alive(), 2_020) == [WakeAt(4_020)]
+
+
+def test_a_level_that_gets_the_word_for_impaired_dirs_brings_them_back_as_that() -> None:
+    m = running()
+    m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
+    m.handle(alive(), 0)
+    m.handle(full(B), 1_000)
+    m.handle(alive(), 1_010)
+    newer = metadata(MetadataVersion.IV_4_3_IV0, knows_dirs=True, offset=60)
+    assert registration(m.handle(newer, 2_000)).log_dirs == (A, B, C)
+    beat = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010))
+    assert (impaired(beat), beat.offline_log_dirs) == ([(B, FULL)], ())
+
+
+# --- cordons -------------------------------------------------------------------------------------
+
+
+def test_other_cordons_are_told_at_once() -> None:
+    m = running()
+    assert heartbeat(
+        m.handle(CordonsChanged(cordoned=frozenset({A, D})), 1_000)
+    ).cordoned_log_dirs == (A,)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    assert heartbeat(m.handle(WokeUp(), 1_110)).cordoned_log_dirs == (A,)
+    m.handle(alive(), 1_120)
+    assert heartbeat(m.handle(CordonsChanged(cordoned=frozenset()), 2_000)).cordoned_log_dirs == ()
+
+
+# --- directories that come back, are new, or are gone for good -----------------------------------
+
+
+def attached(directory_id: DirectoryId, path: str = "/new") -> DirectoryAttached:
+    return DirectoryAttached(directory_id=directory_id, path=path)
+
+
+def forgotten(directory_id: DirectoryId) -> DirectoryForgotten:
+    return DirectoryForgotten(directory_id=directory_id)
+
+
+def lost_b() -> LifecycleState:
+    """As :func:`running`, and the controller knows that B died."""
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(alive(), 1_010)
+    return m
+
+
+def test_a_dir_that_comes_back_is_registered_by_the_same_incarnation_in_the_same_epoch() -> None:
+    m = lost_b()
+    asked = registration(m.handle(attached(B, "/b"), 2_000))
+    assert asked.incarnation_id == m.identity.incarnation_id
+    assert (asked.log_dirs, asked.log_dir_paths) == ((A, B, C), ("", "/b", ""))
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    assert AnnounceChanges(DirectoryChanges(attached=(B,))) in actions
+    assert heartbeat(actions).offline_log_dirs == () and state_of(m) is BrokerState.RUNNING
+    m.handle(alive(), 2_020)
+    assert ArmReportDeadline(B, 33_000) in m.handle(dead(B), 3_000), "it may die again"
+
+
+def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_is_not_waited_for() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    actions = m.handle(attached(B), 1_020)
+    assert DisarmReportDeadline(B) in actions
+    assert registration(actions).log_dirs == (A, B, C), "it may have been heard all the same"
+    m.check_invariants()
+
+
+def test_several_changes_are_one_amendment() -> None:
+    m = lost_b()
+    heartbeat(m.handle(WokeUp(), 2_000))
+    assert m.handle(attached(D), 2_001) == []
+    assert m.handle(forgotten(B), 2_002) == []
+    asked = registration(m.handle(alive(), 2_010))
+    assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), (B,))
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_020)
+    assert AnnounceChanges(DirectoryChanges(attached=(D,), forgotten=(B,))) in actions
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "once is enough"
+
+
+def test_a_change_during_an_amendment_is_the_next_one() -> None:
+    m = lost_b()
+    registration(m.handle(attached(D), 2_000))
+    assert m.handle(attached(B), 2_001) == []
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    assert AnnounceChanges(DirectoryChanges(attached=(D,))) in actions
+    assert registration(m.handle(alive(), 2_020)).log_dirs == (A, B, C, D)
+
+
+def test_a_forgotten_dir_is_named_no_more_and_its_deadline_ends() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    actions = m.handle(forgotten(B), 1_020)
+    assert DisarmReportDeadline(B) in actions
+    assert registration(actions).forgotten_log_dirs == (B,)
+    failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
+    m.handle(failed, 1_030)
+    assert heartbeat(m.handle(WokeUp(), 3_000)).offline_log_dirs == (), "it may be forgotten now"
+    assert registration(m.handle(alive(), 3_010)).forgotten_log_dirs == (B,)
+
+
+def test_a_dir_that_must_not_be_forgotten_stays_and_what_was_attached_with_it_is_tried_again() -> (
+    None
+):
+    m = lost_b()
+    heartbeat(m.handle(WokeUp(), 2_000))
+    m.handle(attached(D), 2_001)
+    m.handle(forgotten(B), 2_002)
+    registration(m.handle(alive(), 2_010))
+    refused = RegistrationFailed(code=ErrorCode.INVALID_REQUEST, message="t-0 has no other replica")
+    actions = m.handle(refused, 2_020)
+    refusal = only(actions, AnnounceRefusal)
+    assert refusal.changes == DirectoryChanges(forgotten=(B,))
+    assert refusal.error.code is ErrorCode.INVALID_REQUEST and "t-0" in str(refusal.error)
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    asked = registration(m.handle(alive(), 2_030))
+    assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), ())
+
+
+def test_a_dir_that_the_cluster_will_not_have_is_given_up_and_the_broker_lives() -> None:
+    m = running()
+    registration(m.handle(attached(D), 1_000))
+    refused = RegistrationFailed(code=ErrorCode.INVALID_REQUEST, message="it is another broker's")
+    actions = m.handle(refused, 1_010)
+    assert only(actions, AnnounceRefusal).changes == DirectoryChanges(attached=(D,))
+    assert m.handle(alive(), 1_020) == [WakeAt(3_020)]
+
+
+def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_told_again() -> None:
+    """The registration may have come through; only another one says that the directory is dead."""
+    m = running()
+    registration(m.handle(attached(D), 1_000))
+    m.handle(dead(D), 1_001)
+    lost = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
+    beat = heartbeat(m.handle(lost, 1_010))
+    assert beat.offline_log_dirs == (), "a controller that does not know it would be puzzled"
+    assert registration(m.handle(alive(), 1_120)).log_dirs == (A, B, C)
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 1_130)
+    assert DisarmReportDeadline(D) in actions
+
+
 # --- what must not be ----------------------------------------------------------------------------
 
 
@@ -505,6 +735,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.known_online: set[DirectoryId] = set()
         self.disarmed: set[DirectoryId] = set()
         self.dead: set[DirectoryId] = set()
+        self.impaired: dict[DirectoryId, LogDirState] = {}
+        self.known_impaired: dict[DirectoryId, LogDirState] = {}
         self.run(Started())
 
     def run(self, event: Event) -> None:
@@ -514,16 +746,53 @@ class LifecycleMachine(RuleBasedStateMachine):
                 case SendRegistration(request) | SendHeartbeat(request):
                     assert self.request is None, "one request is on its way at a time"
                     self.request = request
-                case DisarmReportDeadline(directory_id):
+                case DisarmReportDeadline(directory_id) if directory_id in self.dead:
                     self.disarmed.add(directory_id)
                 case _:
                     pass
         self.m.check_invariants()
 
+    @property
+    def online(self) -> set[DirectoryId]:
+        return {A, B, C} - self.dead
+
     @rule(directory_id=st.sampled_from([A, B, C]))
     def a_dir_dies(self, directory_id: DirectoryId) -> None:
         self.dead.add(directory_id)
+        self.impaired.pop(directory_id, None)
         self.run(dead(directory_id))
+
+    @rule(directory_id=st.sampled_from([A, B, C]), state=st.sampled_from([FULL, HUNG]))
+    def a_dir_is_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+        if directory_id not in self.dead:
+            self.impaired[directory_id] = state
+        self.run(DirectoryImpaired(directory_id=directory_id, state=state))
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_recovers(self, directory_id: DirectoryId) -> None:
+        self.impaired.pop(directory_id, None)
+        self.run(well(directory_id))
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_comes_back(self, directory_id: DirectoryId) -> None:
+        if directory_id in self.dead:
+            self.dead.discard(directory_id)
+            self.disarmed.discard(directory_id)
+            self.run(attached(directory_id))
+
+    @rule()
+    def all_is_well_for_a_while(self) -> None:
+        """Then the controller knows exactly what is the case."""
+        for _ in range(12):
+            if self.request is None:
+                self.run(WokeUp())
+            else:
+                self.is_answered(arrives=True, returns=True, forgets=False)
+        if self.m.broker_epoch == NOT_REGISTERED:
+            return
+        assert self.known_impaired in (self.impaired, {})
+        untold = self.impaired.keys() - self.known_impaired.keys()
+        assert self.known_online == self.online - untold, "at a low level they are offline"
 
     @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
     def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:
@@ -536,6 +805,9 @@ class LifecycleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.request is not None)
     @rule(arrives=st.booleans(), returns=st.booleans(), forgets=st.booleans())
     def the_controller(self, arrives: bool, returns: bool, forgets: bool) -> None:
+        self.is_answered(arrives, returns, forgets)
+
+    def is_answered(self, arrives: bool, returns: bool, forgets: bool) -> None:
         request, self.request = self.request, None
         if isinstance(request, BrokerRegistrationRequest):
             if arrives:
@@ -552,11 +824,12 @@ class LifecycleMachine(RuleBasedStateMachine):
             return
         if arrives:
             self.known_online -= set(request.offline_log_dirs)
+            self.known_impaired = dict(impaired(request))
         self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
 
     @invariant()
     def what_is_acknowledged_the_controller_knows(self) -> None:
-        assert not self.disarmed & self.known_online
+        assert not self.disarmed & self.known_online, (self.disarmed, self.known_online)
         assert self.dead == self.disarmed | self.m.unacknowledged_dirs
 
 
