@@ -167,9 +167,10 @@ class BrokerParts:
             level=lambda: self.cache.state.metadata_version,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
+        online_dirs = self._disks.logs.online_dirs()
         self.lifecycle = BrokerLifecycleManager(
             identity=_identity(config, around, self._disks, advertised),
-            online_dirs=[log_dir.directory_id for log_dir in self._disks.logs.online_dirs()],
+            online_dirs=[log_dir.directory_id for log_dir in online_dirs],
             channel=self.channel,
             clock=around.clock,
             random_unit=around.rng.random,
@@ -179,6 +180,8 @@ class BrokerParts:
                 dir_failure_timeout_ms=config.log_dir_failure_timeout_ms,
             ),
             request_timeout_ms=config.controller_request_timeout_ms,
+            cordoned_dirs=[d.directory_id for d in online_dirs if d.is_cordoned],
+            impaired_dirs={d.directory_id: d.state for d in online_dirs if d.is_impaired},
         )
         self.assignments = AssignmentsManager(
             broker_id=config.node_id,
@@ -406,8 +409,5 @@ def _identity(
         rack=config.broker_rack,
         features=SUPPORTED_FEATURES,
         log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
-        cordoned_log_dirs=frozenset(
-            log_dir.directory_id for log_dir in disks.logs.online_dirs() if log_dir.is_cordoned
-        ),
         has_several_dirs=len(config.data_dirs) > 1,
     )
