@@ -25,7 +25,14 @@ from kraftjbod.protocol.record_batch import (
 #: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
 ReadAt = Callable[[int, int], Buffer | None]
 
-_WALK_BYTES: Final = 4 * 1024 * 1024
+WALK_BYTES: Final = 4 * 1024 * 1024
+#: Looks at headers take this much at once; an index entry is seldom further away.
+_LOOK_BYTES: Final = 4096
+_EMPTY: Final = memoryview(b"")
+
+
+class WouldWait(Exception):
+    """The bytes are not in memory, and this reader must not wait."""
 
 
 class Damage(NamedTuple):
@@ -52,13 +59,15 @@ def sound_batches(
     next_offset: int,
     check_crc_of_each: bool,
     on_progress: Callable[[int], None],
+    chunk_bytes: int = WALK_BYTES,
 ) -> Iterator[Located]:
     """Batches from ``position`` on, up to the first that is not sound, or to ``end``.
 
     The batch at ``position`` has to begin with ``next_offset``. ``on_progress`` is told how many
-    bytes were looked at since the last time.
+    bytes were looked at since the last time; that is after each ``chunk_bytes``, or after each
+    batch that is larger.
     """
-    want = _WALK_BYTES
+    want = chunk_bytes
     while position < end:
         chunk, begin = _read(read_at, position, min(want, end - position)), position
         try:
@@ -86,6 +95,7 @@ def around_damage(
     known: Callable[[int], Iterable[int]],
     check_crc_of_each: bool,
     on_progress: Callable[[int], None],
+    chunk_bytes: int = WALK_BYTES,
 ) -> Iterator[Located | Damage]:
     """All of a segment in order: its sound batches, and the damage between them.
 
@@ -100,6 +110,7 @@ def around_damage(
             next_offset=next_offset,
             check_crc_of_each=check_crc_of_each,
             on_progress=on_progress,
+            chunk_bytes=chunk_bytes,
         ):
             yield located
             position = located.position + located.header.size_bytes
@@ -159,6 +170,39 @@ def require_sound(data: Buffer, offset: int) -> None:
         end, next_offset = position + header.size_bytes, header.next_offset
     if end != len(data):
         raise CorruptRecordError(f"{len(data) - end} bytes behind offset {offset} are no batch")
+
+
+def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
+    """The first batch from ``position`` on that ends with or behind ``offset``."""
+    block, begin = _EMPTY, position
+    while position < limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= offset:
+            return Located(position, header)
+        position += header.size_bytes
+    return None
+
+
+def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
+    """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
+    block, begin = _EMPTY, position
+    while position + HEADER_BYTES <= limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= max_offset or position + header.size_bytes > limit:
+            break
+        position += header.size_bytes
+    return position
+
+
+def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
+    data = read_at(position, min(_LOOK_BYTES, limit - position))
+    if data is None or len(data) < HEADER_BYTES:
+        raise WouldWait
+    return memoryview(data)
 
 
 def _require_next(header: BatchHeader, next_offset: int) -> None:
