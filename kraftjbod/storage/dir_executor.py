@@ -88,6 +88,11 @@ class LogDirExecutor(Executor):
         """Nothing waits, and nothing runs that was not answered."""
         return not self._waiting
 
+    @property
+    def is_running(self) -> bool:
+        """An operation is in the thread; of one that was abandoned, too."""
+        return self._running_since_ms != _IDLE
+
     def submit_op(
         self,
         op: Callable[[], T],
@@ -202,6 +207,11 @@ class LogDirExecutor(Executor):
 
 
 _ABSENT: Final = object()
+
+
+def run_apart(name: str, op: Callable[[], None]) -> None:
+    """Begin ``op`` in a daemon thread of its own, for whose end nobody waits."""
+    threading.Thread(target=op, name=name, daemon=True).start()
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:

@@ -6,7 +6,7 @@
 * States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
   the table in ``log_dir_policy.py`` says, with an error that is worth another try.
 * A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
-  abandoned, and its open files are forgotten, not closed: closing can hang as well.
+  abandoned, and its open files are given up in yet another one: closing can hang as well.
 * Two watches run on the loop while the dir is online: for an operation that takes longer than
   ``log.dir.io.timeout.ms``, and for the question whether this is still the same disk.
 * fsyncs of segments have a lane of their own, so that a slow one does not hold up appends.
@@ -26,7 +26,7 @@ from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState, next_state
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
-from kraftjbod.storage.dir_executor import LogDirExecutor
+from kraftjbod.storage.dir_executor import LogDirExecutor, run_apart
 from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES, PROBE_FILE
 from kraftjbod.storage.log_dir_policy import (
     OpKind,
@@ -140,6 +140,11 @@ class LogDir:
     @property
     def is_impaired(self) -> bool:
         return self.state.is_impaired
+
+    @property
+    def is_busy(self) -> bool:
+        """An operation is in one of its threads, abandoned or not."""
+        return self._lane.is_running or self._flush_lane.is_running
 
     # -- the gate ---------------------------------------------------------------------------
 
@@ -298,6 +303,8 @@ class LogDir:
         self._flush_lane.abandon(self.offline_error)
         for guest in [guest for guest in self._guests if not guest.done()]:
             guest.set_exception(self.offline_error())
+        # A disk in use cannot be unmounted, checked and mounted again.
+        run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
         if report:
             self._failure_channel.report(self)
 

@@ -6,17 +6,19 @@
   is "there is no such file", and only the calls whose names say so give it.
 * Paths are strings, joined with ``/``.
 
-It keeps no state, knows no formats, and opens every file close-on-exec.
+It knows no formats, keeps no state but which files are open, and opens every file close-on-exec.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -147,6 +149,14 @@ class Vfs(Protocol):
         """
         ...
 
+    def let_go(self, root: str) -> None:
+        """Give up every file open below ``root``, locks as well: the disk may leave the machine.
+
+        Whoever still holds one finds it useless. May hang as the disk does, and may be called from
+        any thread; nothing below ``root`` can be opened through this ``Vfs`` any more.
+        """
+        ...
+
 
 class RealFile:
     """A ``VfsFile`` over a file descriptor.
@@ -154,11 +164,13 @@ class RealFile:
     There is no finalizer on purpose: files of a dead disk are forgotten, and closing may hang.
     """
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_open_files", "path")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, open_files: OpenFiles) -> None:
         self._fd = fd
         self.path = path
+        self._open_files = open_files
+        open_files.note(fd, path)
 
     def __repr__(self) -> str:
         return f"<RealFile {self.path} fd={self._fd}>"
@@ -214,14 +226,61 @@ class RealFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._open_files.close(self._fd)
+
+
+class OpenFiles:
+    """The descriptors that one ``Vfs`` has open, so that all of them can be given up at once.
+
+    A descriptor that was given up keeps its number for good and stands for nothing: closing it
+    would let the next file of a healthy disk have the number, and a straggler write into that.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+        self._given_up: list[str] = []
+        self._mutex = threading.Lock()
+
+    def note(self, fd: int, path: str) -> None:
+        """:raises OSError: ESTALE, if the place was given up; ``fd`` is closed then."""
+        with self._mutex:
+            is_late = any(path.startswith(root) for root in self._given_up)
+            if not is_late:
+                self._paths[fd] = path
+        if is_late:
+            os.close(fd)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    def close(self, fd: int) -> None:
+        """Once; nothing happens to one that was given up."""
+        with self._mutex:
+            is_ours = self._paths.pop(fd, None) is not None
+        if is_ours:
+            os.close(fd)
+
+    def give_up(self, root: str) -> None:
+        prefix = root.rstrip("/") + "/"
+        with self._mutex:
+            self._given_up.append(prefix)
+            found = [fd for fd, path in self._paths.items() if path.startswith(prefix)]
+            for fd in found:
+                del self._paths[fd]
+        # Reads, writes and all else of such a descriptor is EBADF.
+        nothing = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        for fd in found:
+            os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
 
 
 class RealVfs:
     """The machine's own file system."""
 
+    def __init__(self) -> None:
+        self._files = OpenFiles()
+
     def open(self, path: str, mode: OpenMode) -> RealFile:
-        return RealFile(os.open(path, mode.value | os.O_CLOEXEC, _FILE_MODE), path)
+        fd = os.open(path, mode.value | os.O_CLOEXEC, _FILE_MODE)
+        return RealFile(fd, path, self._files)
 
     def open_if_exists(self, path: str) -> RealFile | None:
         try:
@@ -298,21 +357,47 @@ class RealVfs:
         except BlockingIOError:
             os.close(fd)
             return None
-        return RealFile(fd, path)
+        return RealFile(fd, path, self._files)
+
+    def let_go(self, root: str) -> None:
+        self._files.give_up(root)
+
+
+class Undoing:
+    """``with Undoing(undo):`` what was half done when something inside fails is undone.
+
+    A full disk fails in the middle of things, and what uses it goes on afterwards. The error
+    passes through; should ``undo`` fail as well, its own error does, and the first is its context.
+    """
+
+    __slots__ = ("_undo",)
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self._undo = undo
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None:
+            self._undo()
 
 
 def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> None:
     """Replace the file ``path`` as a whole: after a crash it holds the old or the new bytes.
 
-    With ``sync`` the new ones are certain once this returns.
+    With ``sync`` the new ones are certain once this returns. If it fails, the old ones are there
+    and what had been written of the new ones is gone.
     """
     temporary = f"{path}.tmp"
-    file = vfs.open(temporary, OpenMode.CREATE)
-    file.truncate(0)
-    file.write_at(0, [data])
-    if sync:
-        file.sync()
-    file.close()
-    vfs.rename(temporary, path)
+    with Undoing(lambda: vfs.unlink_if_exists(temporary)):
+        file = vfs.open(temporary, OpenMode.CREATE)
+        with Undoing(file.close):
+            file.truncate(0)
+            file.write_at(0, [data])
+            if sync:
+                file.sync()
+        file.close()
+        vfs.rename(temporary, path)
     if sync:
         vfs.sync_dir(path.rpartition("/")[0] or "/")

@@ -174,6 +174,9 @@ class FaultVfs:
     def try_lock(self, path: str) -> VfsFile | None:
         return self.do("try_lock", path, lambda: self.inner.try_lock(path))
 
+    def let_go(self, root: str) -> None:
+        self.inner.let_go(root)
+
 
 class FaultFile:
     """An open file of a :class:`FaultVfs`."""

@@ -264,6 +264,10 @@ class MemVfs:
             self.open(path, OpenMode.CREATE)
             return MemLock(lambda: self._locks.discard(path))
 
+    def let_go(self, root: str) -> None:
+        with self._mutex:
+            self._locks = {path for path in self._locks if not path.startswith(f"{root}/")}
+
     def _change(self, change: Callable[[_Tree], object]) -> None:
         def apply(tree: _Tree) -> None:
             change(tree)

@@ -142,7 +142,7 @@ async def test_unreadable_disk_is_offline_and_not_reported_as_news():
     bad.inject(Fault(kinds=frozenset({"read_if_exists"})))
     dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": bad})
     assert not dirs["/d2"].is_online
-    assert dirs["/d2"]._failure_channel._failed.empty()
+    assert dirs["/d2"]._failure_channel._changed.empty()
 
 
 async def test_dir_in_use_is_refused():

@@ -86,6 +86,48 @@ def test_lock_has_one_holder(place: tuple[Vfs, str]):
     again.close()
 
 
+def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]):
+    vfs, root = place
+    assert vfs.try_lock(f"{root}/.lock") is not None
+    vfs.let_go(root)
+    vfs.let_go(root)
+    other = RealVfs() if isinstance(vfs, RealVfs) else vfs
+    again = other.try_lock(f"{root}/.lock")
+    assert again is not None
+    again.close()
+
+
+def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path):
+    """Its number is given to no other file, or a straggler would write into that one."""
+    vfs, healthy = RealVfs(), RealVfs()
+    (tmp_path / "dead").mkdir()
+    path = f"{tmp_path}/dead/f"
+    dead = vfs.open(path, OpenMode.CREATE)
+    dead.write_at(0, [b"before"])
+    beside = vfs.open(f"{tmp_path}/beside", OpenMode.CREATE)
+    vfs.let_go(f"{tmp_path}/dead")
+    others = [healthy.open(f"{tmp_path}/{n}", OpenMode.CREATE) for n in range(9)]
+    for straggler in (
+        lambda: dead.write_at(0, [b"late"]),
+        lambda: dead.read_at(0, 1),
+        lambda: dead.read_cached_at(0, 1),
+        lambda: dead.truncate(0),
+        dead.sync,
+    ):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            straggler()
+    dead.close()
+    for file in others:
+        file.write_at(0, [b"mine"])
+        assert file.read_at(0, 9) == b"mine"
+        file.close()
+    beside.write_at(0, [b"elsewhere"])
+    beside.close()
+    with pytest.raises(OSError, match="Stale file handle"):
+        vfs.open(path, OpenMode.READ)
+    assert healthy.read_if_exists(path) == b"before"
+
+
 def test_space_and_stream(place: tuple[Vfs, str]):
     vfs, root = place
     assert 0 < vfs.space(root).usable_bytes <= vfs.space(root).total_bytes
