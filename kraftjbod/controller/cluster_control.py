@@ -5,6 +5,10 @@
   the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
 * a broker with several directories stays fenced while the directory of any of its replicas is
   not known (KIP-858, "Broker registration");
+* the same incarnation may register again: with directories that came back or are new, and without
+  those that it releases for good;
+* a saturated or stalled directory (KIP-928) stays registered and online; each heartbeat says anew
+  which ones are;
 * what a broker says that the present level of ``metadata.version`` cannot is not heeded.
 
 What follows for partitions is decided in replication_control.py.
@@ -12,9 +16,12 @@ What follows for partitions is decided in replication_control.py.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from kraftjbod.controller.acceptance import Acceptance, acceptance_of
+from kraftjbod.controller.dynamic_cordons import dynamic_cordons
 from kraftjbod.controller.heartbeat_manager import (
     BrokerControlState,
     BrokerHeartbeatManager,
@@ -34,6 +41,7 @@ from kraftjbod.core.ids import (
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     FeatureRange,
+    ImpairedLogDir,
     Listener,
     RegisterBrokerRecord,
 )
@@ -81,10 +89,9 @@ class ClusterControlManager:
         broker = self._state.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
-    def is_acceptable(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
+    def acceptance(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
         """Whether this replica may lead and be in sync."""
-        broker = self._state.brokers.get(broker_id)
-        return broker is not None and broker.is_active and broker.has_online_dir(directory_id)
+        return acceptance_of(self._state.brokers.get(broker_id), directory_id)
 
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
         """What a new replica is assigned to: the broker's one directory that may take it.
@@ -98,7 +105,7 @@ class ClusterControlManager:
             return UNASSIGNED_DIR
         if not broker.known_log_dirs:
             return MIGRATING_DIR
-        eligible = [d for d in broker.log_dirs if d not in broker.cordoned_log_dirs]
+        eligible = broker.dirs_for_new_replicas
         return eligible[0] if len(eligible) == 1 else UNASSIGNED_DIR
 
     def usable_brokers(self) -> list[UsableBroker]:
@@ -108,6 +115,18 @@ class ClusterControlManager:
             for broker_id, broker in sorted(self._state.brokers.items())
             if not broker.in_controlled_shutdown and broker.takes_new_replicas
         ]
+
+    def brokers_by_use(self) -> str:
+        """How many brokers there are and why not all of them take replicas, for an operator."""
+        brokers = self._state.brokers.values()
+        full = sum(not b.takes_new_replicas and bool(b.dirs_closed_by_impairment) for b in brokers)
+        closed = sum(not b.takes_new_replicas for b in brokers) - full
+        return (
+            f"Brokers: {len(brokers)} registered, {sum(b.fenced for b in brokers)} fenced, "
+            f"{sum(b.in_controlled_shutdown for b in brokers)} shutting down, "
+            f"{closed} with all directories cordoned or offline, "
+            f"{full} with all others full or stalled."
+        )
 
     def active_brokers(self) -> Iterator[BrokerId]:
         return (b for b, broker in self._state.brokers.items() if broker.is_active)
@@ -138,6 +157,9 @@ class ClusterControlManager:
             self._require_own_dirs(request)
         self._require_features(request)
         wanted = _registered(request, broker if same else None, next_offset)
+        configured = dynamic_cordons(self._state.configs, wanted)
+        if configured is not None:
+            wanted = dataclasses.replace(wanted, cordoned_log_dirs=configured)
         return wanted.at_level(self._state.metadata_version).to_record()
 
     def _require_same_cluster(self, request: BrokerRegistrationRequest) -> None:
@@ -157,6 +179,11 @@ class ClusterControlManager:
             if count > 1:
                 raise _invalid(f"Directory id {directory} is named {count} times.")
         wanted = set(request.log_dirs)
+        for directory in request.forgotten_log_dirs:
+            if directory.is_reserved:
+                raise _invalid(f"Directory id {directory} is reserved.")
+            if directory in wanted:
+                raise _invalid(f"Directory {directory} is both registered and forgotten.")
         if request.log_dir_paths and len(request.log_dir_paths) != len(request.log_dirs):
             raise _invalid(
                 f"{len(request.log_dir_paths)} paths for {len(request.log_dirs)} directories."
@@ -164,7 +191,7 @@ class ClusterControlManager:
         if not wanted.issuperset(request.cordoned_log_dirs):
             raise _invalid("A directory is cordoned that is not among the registered ones.")
         for other_id, other in self._state.brokers.items():
-            foreign = wanted.intersection(other.log_dirs)
+            foreign = wanted & other.known_log_dirs
             if other_id != request.broker_id and foreign:
                 raise _invalid(
                     f"Broker {other_id} is already registered with directory {min(foreign)}."
@@ -213,6 +240,7 @@ class ClusterControlManager:
             in_controlled_shutdown=True if enters_shutdown else None,
             log_dirs=None if online == broker.log_dirs else online,
             cordoned_log_dirs=None if cordoned == broker.cordoned_log_dirs else cordoned,
+            impaired_log_dirs=self._impaired(broker, request, online),
         )
         return state, None if broker.merge(change) == broker else change
 
@@ -223,7 +251,27 @@ class ClusterControlManager:
         if said is None or not level.has_cordoning or not broker.known_log_dirs:
             return broker.cordoned_log_dirs
         _require_known(broker, said)
-        return tuple(sorted(said))
+        configured = dynamic_cordons(self._state.configs, broker)
+        return tuple(sorted(said)) if configured is None else configured
+
+    def _impaired(
+        self,
+        broker: BrokerRegistration,
+        request: BrokerHeartbeatRequest,
+        online: tuple[DirectoryId, ...],
+    ) -> tuple[ImpairedLogDir, ...] | None:
+        """What the broker says anew; None if that is nothing. An offline directory is only that."""
+        level, said = self._state.metadata_version, request.impaired_log_dirs
+        if said is None or not level.has_cordoning or not broker.known_log_dirs:
+            return None
+        states = {one.directory_id: one.state for one in said}
+        _require_known(broker, states)
+        impaired = tuple(
+            ImpairedLogDir(directory_id, states[directory_id])
+            for directory_id in online
+            if directory_id in states
+        )
+        return None if impaired == broker.impaired_log_dirs else impaired
 
     def fence(self, broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
         """The record that fences a broker whose session ended."""
@@ -243,26 +291,39 @@ def _registered(
 ) -> BrokerRegistration:
     """What the request makes of the broker; ``kept`` is its registration of this incarnation.
 
-    The same incarnation keeps its epoch and its state, whatever else it says anew.
+    The same incarnation keeps its epoch and its state, whatever else it says anew; a directory that
+    it leaves out is offline, unless it is forgotten.
     """
     online = frozenset(request.log_dirs)
     paths = dict(zip(request.log_dirs, request.log_dir_paths, strict=False))
-    return BrokerRegistration(
+    fresh = BrokerRegistration(
         broker_id=request.broker_id,
-        epoch=BrokerEpoch(next_offset) if kept is None else kept.epoch,
+        epoch=BrokerEpoch(next_offset),
         incarnation_id=request.incarnation_id,
         listeners=tuple(
             Listener(name=listener.name, host=listener.host, port=listener.port)
             for listener in request.listeners
         ),
         rack=request.rack,
-        fenced=True if kept is None else kept.fenced,
-        in_controlled_shutdown=False if kept is None else kept.in_controlled_shutdown,
+        fenced=True,
+        in_controlled_shutdown=False,
         log_dirs=tuple(sorted(online)),
-        offline_log_dirs=() if kept is None else tuple(sorted(kept.known_log_dirs - online)),
-        log_dir_paths=paths if kept is None else {**kept.log_dir_paths, **paths},
+        log_dir_paths=paths,
         cordoned_log_dirs=tuple(sorted(request.cordoned_log_dirs)),
         features=tuple(FeatureRange(n, *span) for n, span in sorted(request.features.items())),
+    )
+    if kept is None:
+        return fresh
+    forgotten = frozenset(request.forgotten_log_dirs)
+    known = {d: path for d, path in kept.log_dir_paths.items() if d not in forgotten}
+    return dataclasses.replace(
+        fresh,
+        epoch=kept.epoch,
+        fenced=kept.fenced,
+        in_controlled_shutdown=kept.in_controlled_shutdown,
+        offline_log_dirs=tuple(sorted(kept.known_log_dirs - online - forgotten)),
+        log_dir_paths=known | paths,
+        impaired_log_dirs=tuple(d for d in kept.impaired_log_dirs if d.directory_id in online),
     )
 
 

@@ -2,22 +2,25 @@
 
 Rules of this file:
 
-* an *acceptable* leader has an active broker and an online directory; a *valid* one is acceptable
-  and in the wanted in-sync set;
+* elections go through the in-sync set: its acceptable members first (acceptance.py), and only if
+  there is none those of last resort, the present leader before all others (KIP-928);
+* whoever is not acceptable leaves the in-sync set, but for a leader of last resort;
 * the in-sync set is never emptied: its last member stays while the partition has no leader, so
   that it can lead again when it returns;
-* only an unclean election may choose outside the in-sync set; it leaves that one member, marked
-  as recovering;
-* every change completes a reassignment for which its time has come, if somebody in the target can
-  lead; the leader epoch grows whenever a replica goes.
+* only an unclean election may choose outside the in-sync set, and only if nobody in it can lead at
+  all; it leaves that one member, marked as recovering;
+* every change completes a reassignment for which its time has come: the replicas that it waits for
+  are in sync and acceptable; the leader epoch grows whenever a replica goes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf
 from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.core.ids import MIGRATING_DIR, NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
@@ -28,16 +31,18 @@ class Election(Enum):
     """How far an election may go."""
 
     PREFERRED = "preferred"
-    """The first replica if it can, else whoever leads."""
+    """The first replica if it is acceptable, else as ONLINE."""
     ONLINE = "online"
     """Whoever leads if it still can, else the first that can."""
     UNCLEAN = "unclean"
-    """As ONLINE, and then the first acceptable replica even if it may miss records."""
+    """As ONLINE, and then the first replica that can lead even if it may miss records."""
 
 
 T = TypeVar("T")
 
-IsAcceptable = Callable[[BrokerId, DirectoryId], bool]
+_Standing = Callable[[BrokerId], Acceptance]
+_ACCEPTABLE: Final = Acceptance.ACCEPTABLE
+_LAST_RESORT: Final = Acceptance.LAST_RESORT
 
 
 def change_partition(
@@ -45,7 +50,7 @@ def change_partition(
     before: PartitionRegistration,
     *,
     election: Election,
-    is_acceptable: IsAcceptable,
+    acceptance: AcceptanceOf,
     isr: Sequence[BrokerId] | None = None,
     assignment: Assignment | None = None,
     leader_recovering: bool | None = None,
@@ -54,26 +59,27 @@ def change_partition(
 
     A wanted assignment must keep a member of the in-sync set, or UNCLEAN must find a leader in it.
 
-    :param isr: the wanted in-sync set; None keeps it.
+    :param isr: the wanted in-sync set; None keeps it. If it is empty, the present one stays until
+        somebody can lead.
     :param assignment: the wanted replicas and their directories; None keeps them.
     :param leader_recovering: the wanted recovery state; an unclean election overrides it.
     """
     wanted = Assignment.of(before) if assignment is None else assignment
 
-    def can_lead(replica: BrokerId) -> bool:
-        return is_acceptable(replica, wanted.directory_of(replica))
+    def standing(replica: BrokerId) -> Acceptance:
+        return acceptance(replica, wanted.directory_of(replica))
 
-    wanted_isr = before.isr if isr is None else tuple(isr)
-    wanted = _completed_if_due(wanted, wanted_isr, can_lead)
-    wanted_isr = _members(wanted_isr, wanted)
-    leader = _elect_clean(before, election, wanted, wanted_isr, can_lead)
+    wanted_isr = _members(before.isr if isr is None else isr, wanted)
+    wanted = _completed_if_due(wanted, _acceptable(wanted_isr, standing))
+    wanted_isr = _members(wanted_isr, wanted) or _members(before.isr, wanted)
+    leader = _elect_clean(before, election, wanted, wanted_isr, standing)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = _elect_any(wanted, can_lead)
+        leader = _elect_any(wanted, standing)
         if leader != NO_LEADER:
             wanted_isr, leader_recovering = (leader,), True
-    if not wanted_isr:
-        wanted_isr = _members(before.isr, wanted)
-        assert wanted_isr, (key, before, wanted)
+    if leader != NO_LEADER:
+        wanted_isr = _acceptable(wanted_isr, standing) or (leader,)
+    assert wanted_isr, (key, before, wanted)
     loses_replicas = not set(before.replicas) <= set(wanted.replicas)
     record = PartitionChangeRecord(
         topic_id=key.topic_id,
@@ -90,17 +96,20 @@ def change_partition(
     return record if _changes_something(record) else None
 
 
-def _completed_if_due(
-    wanted: Assignment, isr: tuple[BrokerId, ...], can_lead: Callable[[BrokerId], bool]
-) -> Assignment:
-    if not wanted.is_complete(isr):
+def _completed_if_due(wanted: Assignment, fit: tuple[BrokerId, ...]) -> Assignment:
+    """``fit`` are the members of the in-sync set that are acceptable."""
+    if not wanted.is_complete(fit):
         return wanted
     completed = wanted.completed()
-    return completed if any(map(can_lead, _members(isr, completed))) else wanted
+    return completed if _members(fit, completed) else wanted
 
 
 def _members(isr: Sequence[BrokerId], assignment: Assignment) -> tuple[BrokerId, ...]:
     return tuple(member for member in isr if member in assignment.replicas)
+
+
+def _acceptable(isr: Sequence[BrokerId], standing: _Standing) -> tuple[BrokerId, ...]:
+    return tuple(member for member in isr if standing(member) is _ACCEPTABLE)
 
 
 def _elect_clean(
@@ -108,17 +117,21 @@ def _elect_clean(
     election: Election,
     wanted: Assignment,
     isr: tuple[BrokerId, ...],
-    can_lead: Callable[[BrokerId], bool],
+    standing: _Standing,
 ) -> BrokerId:
     first = wanted.replicas[:1] if election is Election.PREFERRED else ()
-    candidates = (*first, before.leader, *wanted.replicas)
-    return next((c for c in candidates if c in isr and can_lead(c)), NO_LEADER)
+    in_order = (before.leader, *wanted.replicas)
+    acceptable = (c for c in (*first, *in_order) if c in isr and standing(c) is _ACCEPTABLE)
+    last_resort = (c for c in in_order if c in isr and standing(c) is _LAST_RESORT)
+    return next(itertools.chain(acceptable, last_resort), NO_LEADER)
 
 
-def _elect_any(wanted: Assignment, can_lead: Callable[[BrokerId], bool]) -> BrokerId:
+def _elect_any(wanted: Assignment, standing: _Standing) -> BrokerId:
     """An added replica only if no other is there: it may not hold anything yet."""
-    candidates = (*wanted.original, *wanted.adding)
-    return next(filter(can_lead, candidates), NO_LEADER)
+    in_order = (*wanted.original, *wanted.adding)
+    acceptable = (c for c in in_order if standing(c) is _ACCEPTABLE)
+    last_resort = (c for c in in_order if standing(c) is _LAST_RESORT)
+    return next(itertools.chain(acceptable, last_resort), NO_LEADER)
 
 
 def _if_new(wanted: T | None, present: T) -> T | None:

@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kraftjbod.controller.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.controller.target_directories import ANY_DIRECTORY, resolve_directory
+from kraftjbod.controller.target_directories import (
+    ANY_DIRECTORY,
+    resolve_directory,
+    why_takes_none,
+)
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
@@ -112,7 +117,7 @@ class ReassignmentControlManager:
             key,
             partition,
             election=Election.ONLINE,
-            is_acceptable=self._cluster.is_acceptable,
+            acceptance=self._cluster.acceptance,
             assignment=assignment,
         )
 
@@ -181,21 +186,27 @@ class ReassignmentControlManager:
         self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
     ) -> DirectoryId:
         if wanted is None:
-            if broker.takes_new_replicas:
+            why = why_takes_none(broker)
+            if why is None:
                 return self._cluster.default_dir(broker.broker_id)
             raise _error(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The manual partition assignment includes broker {broker.broker_id}, "
-                "but all its log directories are cordoned or offline.",
+                ErrorCode.INELIGIBLE_REPLICA,
+                f"The manual partition assignment includes broker {broker.broker_id}, but {why}.",
             )
         if wanted not in broker.log_dirs:
             raise _error(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"The log directory {text} of broker {broker.broker_id} is offline.",
             )
+        if broker.is_impaired(wanted):
+            raise _error(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The log directory {text} of broker {broker.broker_id} is full or does not "
+                "answer; try again when it is well.",
+            )
         if wanted in broker.cordoned_log_dirs:
             raise _error(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                ErrorCode.INELIGIBLE_REPLICA,
                 f"The log directory {text} of broker {broker.broker_id} is cordoned.",
             )
         return wanted
@@ -221,7 +232,7 @@ class ReassignmentControlManager:
             key,
             partition,
             election=election,
-            is_acceptable=self._cluster.is_acceptable,
+            acceptance=self._cluster.acceptance,
             assignment=present.cancelled(),
         )
 
@@ -232,7 +243,8 @@ class ReassignmentControlManager:
         if election is not Election.UNCLEAN:
             why = "it would require an unclean leader election"
         elif not any(
-            self._cluster.is_acceptable(replica, present.directory_of(replica))
+            self._cluster.acceptance(replica, present.directory_of(replica))
+            is not Acceptance.REFUSED
             for replica in present.original
         ):
             why = "none of the replicas that would stay can lead"

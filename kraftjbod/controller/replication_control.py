@@ -2,30 +2,40 @@
 
 Four things move a leadership or an in-sync set, and all of them end in ``change_partition``:
 
-* a broker changed: registered, fenced, unfenced, shutting down, or a directory of it failed;
+* a broker changed: registered, fenced, unfenced, shutting down, or a directory of it failed, is
+  saturated or stalled, is well again, or is forgotten;
 * a broker said which directory a replica is in (AssignReplicasToDirs, KIP-858);
 * a leader asked for another in-sync set (AlterPartition, KIP-497, KIP-841);
 * a periodic pass: preferred leaders, unclean elections.
 
 A decision about a changed broker is made against that broker *as it will be*, so that one entry
 holds the registration change and everything that follows from it.
-Work is found through ``ReplicaIndex``: a failed directory costs its own partitions, no others.
+Work is found through ``ReplicaIndex``: a change of one directory costs its own partitions, no
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+from kraftjbod.controller.acceptance import (
+    Acceptance,
+    AcceptanceOf,
+    acceptance_of,
+    changed_directories,
+)
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.heartbeat_manager import BrokerControlState
 from kraftjbod.controller.partition_assignment import Assignment
-from kraftjbod.controller.partition_change import Election, IsAcceptable, change_partition
+from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
+    UNASSIGNED_DIR,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -50,6 +60,8 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 MAX_ELECTIONS_PER_PASS: Final = 1000
+MAX_NAMED: Final = 10
+_REFUSED: Final = Acceptance.REFUSED
 
 
 class ReplicationControlManager:
@@ -78,7 +90,10 @@ class ReplicationControlManager:
         former = self._state.brokers.get(request.broker_id)
         changes: list[PartitionChangeRecord] = []
         if former is not None:
-            changes = self._follow_broker(former, BrokerRegistration.from_record(record))
+            after = BrokerRegistration.from_record(record)
+            changes += self._forget(after, request.forgotten_log_dirs)
+            forgotten = {TopicIdPartition(c.topic_id, c.partition_id) for c in changes}
+            changes += self._follow_broker(former, after, but_for=forgotten)
         return ControllerResult(
             records=(*changes, record),
             response=BrokerRegistrationResponse(broker_epoch=record.broker_epoch),
@@ -107,18 +122,26 @@ class ReplicationControlManager:
         changes = self._follow_broker(broker, broker.merge(change))
         return ControllerResult(records=(*changes, change), response=None)
 
+    def _acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
+        """As it will be once the broker is as ``after`` says."""
+
+        def acceptance(broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+            if broker_id != after.broker_id:
+                return self._cluster.acceptance(broker_id, directory_id)
+            return acceptance_of(after, directory_id)
+
+        return acceptance
+
     def _follow_broker(
-        self, before: BrokerRegistration, after: BrokerRegistration
+        self,
+        before: BrokerRegistration,
+        after: BrokerRegistration,
+        *,
+        but_for: Collection[TopicIdPartition] = (),
     ) -> list[PartitionChangeRecord]:
         """What happens to partitions when a broker changes from ``before`` to ``after``."""
-
-        def is_acceptable(broker_id: BrokerId, directory_id: DirectoryId) -> bool:
-            if broker_id != after.broker_id:
-                return self._cluster.is_acceptable(broker_id, directory_id)
-            return after.is_active and after.has_online_dir(directory_id)
-
         affected: dict[TopicIdPartition, None] = {}
-        for directory_id in sorted(set(before.log_dirs) - set(after.log_dirs)):
+        for directory_id in changed_directories(before, after):
             in_directory = self._index.partitions_in_directory(before.broker_id, directory_id)
             affected.update(dict.fromkeys(in_directory))
         if before.is_active and not after.is_active:
@@ -126,30 +149,91 @@ class ReplicationControlManager:
             affected.update(dict.fromkeys(in_isr))
         if after.is_active and not before.is_active:
             affected.update(dict.fromkeys(self._index.leaderless))
-        return self._without_unacceptable(before.broker_id, affected, is_acceptable)
+        keys = [key for key in affected if key not in but_for]
+        return self._without_refused(before.broker_id, keys, self._acceptance_with(after))
 
-    def _without_unacceptable(
-        self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], is_acceptable: IsAcceptable
+    def _without_refused(
+        self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
     ) -> list[PartitionChangeRecord]:
-        """The broker leaves each in-sync set in which it is not acceptable; leaders follow."""
+        """The broker leaves each in-sync set in which it is refused; leaders follow."""
         election_of = self._election_by_topic()
         records = []
         for key in keys:
             partition = self._partition(key)
             isr = partition.isr
             directory_id = partition.directory_of(broker_id)
-            if directory_id is None or not is_acceptable(broker_id, directory_id):
+            if directory_id is None or acceptance(broker_id, directory_id) is Acceptance.REFUSED:
                 isr = tuple(member for member in isr if member != broker_id)
             record = change_partition(
                 key,
                 partition,
                 election=election_of(key.topic_id),
-                is_acceptable=is_acceptable,
+                acceptance=acceptance,
                 isr=isr,
             )
             if record is not None:
                 records.append(record)
         return records
+
+    def _forget(
+        self, after: BrokerRegistration, forgotten: Iterable[DirectoryId]
+    ) -> list[PartitionChangeRecord]:
+        """What was in these directories of the broker is lost, and may be made anew anywhere.
+
+        Its replicas leave the in-sync sets. Where nobody else is in one, records would be lost:
+        only a topic that allows unclean elections lets them go.
+
+        :raises OperatingError: INVALID_REQUEST, naming the partitions that would lose records.
+        """
+        broker_id, election_of = after.broker_id, self._election_by_topic()
+        as_it_will_be = self._acceptance_with(after)
+
+        def without_it(other_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+            return as_it_will_be(other_id, directory_id) if other_id != broker_id else _REFUSED
+
+        records: list[PartitionChangeRecord] = []
+        last_copies: list[str] = []
+        for key in self._in_directories(broker_id, forgotten):
+            partition, election = self._partition(key), election_of(key.topic_id)
+            wanted = Assignment.of(partition).with_directory(broker_id, UNASSIGNED_DIR)
+            isr = tuple(member for member in partition.isr if member != broker_id)
+            if not isr and election is not Election.UNCLEAN:
+                last_copies.append(f"{self._state.topics[key.topic_id].name}-{key.partition}")
+                continue
+            record = change_partition(
+                key,
+                partition,
+                election=election,
+                acceptance=without_it,
+                isr=isr,
+                assignment=wanted,
+            )
+            if not isr and not partition.merge(_required(record)).has_leader:
+                # It begins anew, empty and in another epoch, as soon as its broker may lead.
+                record = change_partition(
+                    key,
+                    partition,
+                    election=election,
+                    acceptance=as_it_will_be,
+                    isr=(broker_id,),
+                    assignment=wanted,
+                    leader_recovering=True,
+                )
+                leader = partition.merge(_required(record)).leader
+                record = dataclasses.replace(_required(record), leader=leader)
+            records.append(_required(record))
+        if last_copies:
+            raise _last_copies_error(broker_id, last_copies)
+        return records
+
+    def _in_directories(
+        self, broker_id: BrokerId, directories: Iterable[DirectoryId]
+    ) -> list[TopicIdPartition]:
+        return [
+            key
+            for directory_id in sorted(set(directories))
+            for key in self._index.partitions_in_directory(broker_id, directory_id)
+        ]
 
     # --- AssignReplicasToDirs --------------------------------------------------------------------
 
@@ -222,7 +306,7 @@ class ReplicationControlManager:
             key,
             partition,
             election=election,
-            is_acceptable=self._cluster.is_acceptable,
+            acceptance=self._cluster.acceptance,
             isr=isr,
             assignment=Assignment.of(partition).with_directory(broker.broker_id, directory_id),
         )
@@ -257,7 +341,7 @@ class ReplicationControlManager:
                 key,
                 partition,
                 election=Election.ONLINE,
-                is_acceptable=self._cluster.is_acceptable,
+                acceptance=self._cluster.acceptance,
                 isr=wish.isr,
                 leader_recovering=False,
             )
@@ -289,13 +373,17 @@ class ReplicationControlManager:
     def _is_eligible(
         self, member: BrokerId, epoch: BrokerEpoch, partition: PartitionRegistration
     ) -> bool:
+        """Acceptable; a leader of last resort may name itself."""
         broker = self._state.brokers.get(member)
         directory_id = partition.directory_of(member)
+        wanted = {Acceptance.ACCEPTABLE}
+        if member == partition.leader:
+            wanted.add(Acceptance.LAST_RESORT)
         return (
             broker is not None
             and directory_id is not None
             and epoch in (-1, broker.epoch)
-            and self._cluster.is_acceptable(member, directory_id)
+            and self._cluster.acceptance(member, directory_id) in wanted
         )
 
     # --- periodic passes -------------------------------------------------------------------------
@@ -319,7 +407,7 @@ class ReplicationControlManager:
                 key,
                 self._partition(key),
                 election=election,
-                is_acceptable=self._cluster.is_acceptable,
+                acceptance=self._cluster.acceptance,
             )
             if record is not None:
                 records.append(record)
@@ -343,6 +431,22 @@ class ReplicationControlManager:
             return known[topic_id]
 
         return election_of
+
+
+def _required(record: PartitionChangeRecord | None) -> PartitionChangeRecord:
+    assert record is not None, "another directory is a change"
+    return record
+
+
+def _last_copies_error(broker_id: BrokerId, partitions: Sequence[str]) -> OperatingError:
+    named = ", ".join(sorted(partitions)[:MAX_NAMED])
+    more = f" and {len(partitions) - MAX_NAMED} more" if len(partitions) > MAX_NAMED else ""
+    return OperatingError(
+        f"Broker {broker_id} holds the last in-sync replica of {named}{more} there. Bring the "
+        "directory back, or delete these topics, or allow them unclean leader elections if their "
+        "records may be lost.",
+        code=ErrorCode.INVALID_REQUEST,
+    )
 
 
 def _why_stale(
@@ -375,7 +479,8 @@ def _altered(
     key: TopicIdPartition, partition: PartitionRegistration, sender: BrokerId
 ) -> AlteredPartition:
     if partition.leader != sender:
-        # The wish completed a reassignment, and its end took the leadership from the sender.
+        # The wish completed a reassignment whose end took the leadership from the sender, or it
+        # brought somebody in sync who leads in place of a leader of last resort.
         return AlteredPartition(
             topic_id=key.topic_id,
             partition=key.partition,

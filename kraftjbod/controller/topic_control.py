@@ -16,6 +16,7 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.controller.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.target_directories import why_takes_none
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
@@ -165,7 +166,10 @@ class TopicControlManager:
                 replication_factor=replication_factor,
             )
         except OperatingError as e:
-            raise _error(e.code, f"Unable to replicate the partition {count} time(s): {e}") from e
+            told = f"Unable to replicate the partition {count} time(s): {e}"
+            if replication_factor > 0:
+                told += f" {self._cluster.brokers_by_use()}"
+            raise _error(e.code, told) from e
 
     def _partition_records(
         self, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
@@ -200,11 +204,10 @@ class TopicControlManager:
         if malformed is not None:
             return malformed
         for broker_id in replicas:
-            if broker_id not in self._state.brokers:
-                return (
-                    f"The manual partition assignment includes broker {broker_id}, "
-                    "but no such broker is registered."
-                )
+            broker = self._state.brokers.get(broker_id)
+            why = "no such broker is registered" if broker is None else why_takes_none(broker)
+            if why is not None:
+                return f"The manual partition assignment includes broker {broker_id}, but {why}."
         if len(replicas) != replication_factor:
             return (
                 f"The manual partition assignment includes a partition with {len(replicas)} "

@@ -111,8 +111,8 @@ class RegisterBrokerRecord:
     )
     """Directories that failed since this incarnation registered them, sorted.
 
-    Never filled by a registration, only by a snapshot, so that a repeated report of a failed
-    directory is still known after the log before the snapshot is gone.
+    Empty in a new incarnation. Filled where the same one registers again, and by a snapshot, so
+    that a repeated report of a failed directory is still known after the log before it is gone.
     """
     log_dir_paths: tuple[str, ...] = field(
         default=(), metadata=_since(3, MetadataVersion.IV_3_7_IV2)
@@ -133,7 +133,7 @@ class RegisterBrokerRecord:
     )
     """Those of ``log_dirs`` that are saturated or stalled (KIP-928), sorted.
 
-    Never filled by a registration, only by a snapshot, as ``offline_log_dirs``.
+    Filled as ``offline_log_dirs``: a new incarnation says it by its first heartbeat.
     """
 
 

@@ -113,9 +113,15 @@ class BrokerRegistration:
             cordoned_log_dirs=self.cordoned_log_dirs
             if change.cordoned_log_dirs is None
             else tuple(sorted(change.cordoned_log_dirs)),
-            impaired_log_dirs=self.impaired_log_dirs
-            if change.impaired_log_dirs is None
-            else _sorted(change.impaired_log_dirs),
+            impaired_log_dirs=_sorted(
+                one
+                for one in (
+                    self.impaired_log_dirs
+                    if change.impaired_log_dirs is None
+                    else change.impaired_log_dirs
+                )
+                if one.directory_id in log_dirs
+            ),
         )
 
     def at_level(self, level: MetadataVersion) -> BrokerRegistration:
@@ -145,10 +151,37 @@ class BrokerRegistration:
 
     @property
     def takes_new_replicas(self) -> bool:
-        """Whether a directory is left that is online and not cordoned (KIP-1066)."""
-        if not self.known_log_dirs:
-            return True
-        return not set(self.cordoned_log_dirs).issuperset(self.log_dirs)
+        """Whether a directory is left that is online and takes new replicas.
+
+        Cordoned ones do not (KIP-1066), nor do impaired ones (KIP-928).
+        """
+        return not self.known_log_dirs or bool(self.dirs_for_new_replicas)
+
+    @property
+    def dirs_for_new_replicas(self) -> tuple[DirectoryId, ...]:
+        """Directories that are online, not cordoned and not impaired, sorted."""
+        closed = {*self.cordoned_log_dirs, *self.dirs_closed_by_impairment}
+        return tuple(directory_id for directory_id in self.log_dirs if directory_id not in closed)
+
+    @property
+    def dirs_closed_by_impairment(self) -> tuple[DirectoryId, ...]:
+        """Directories that would take new replicas if they were not impaired, sorted."""
+        cordoned = self.cordoned_log_dirs
+        return tuple(
+            d.directory_id for d in self.impaired_log_dirs if d.directory_id not in cordoned
+        )
+
+    def is_impaired(self, directory_id: DirectoryId) -> bool:
+        """Whether a replica in ``directory_id`` is in a saturated or stalled directory.
+
+        One whose directory is not known yet is, as soon as every online directory is.
+        """
+        if not self.impaired_log_dirs:
+            return False
+        impaired = {one.directory_id for one in self.impaired_log_dirs}
+        if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
+            return impaired.issuperset(self.log_dirs)
+        return directory_id in impaired
 
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` of this broker counts as online.

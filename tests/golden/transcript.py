@@ -28,13 +28,16 @@ from kraftjbod.core.ids import (
     TopicIdPartition,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 
 CLUSTER_ID = "golden"
+SATURATED = LogDirState.SATURATED
 _RESERVED = {"-": UNASSIGNED_DIR, "lost": LOST_DIR, "migrating": MIGRATING_DIR}
 
 
@@ -53,8 +56,22 @@ def _ids(text: str) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(int(part)) for part in text.split(",") if part)
 
 
+def _one_id(text: str) -> BrokerId | None:
+    return BrokerId(int(text)) if text else None
+
+
 def _dirs(text: str) -> tuple[DirectoryId, ...]:
     return tuple(directory(name) for name in text.split(",") if name)
+
+
+def _impaired(text: str) -> tuple[m.ImpairedLogDir, ...]:
+    """``a`` is saturated, ``b:stalled`` is what it says."""
+    return tuple(
+        m.ImpairedLogDir(
+            directory_id=directory(name), state=LogDirState(state) if state else SATURATED
+        )
+        for name, _, state in (word.partition(":") for word in text.split(",") if word)
+    )
 
 
 def _names(directories: Iterable[DirectoryId]) -> str:
@@ -65,11 +82,16 @@ def _cordons(directories: tuple[DirectoryId, ...]) -> str:
     return f" cordoned {_names(directories)}" if directories else ""
 
 
+def _impairments(impaired: Iterable[r.ImpairedLogDir]) -> str:
+    """``a:saturated,b:stalled``."""
+    return ",".join(f"{directory_name(d)}:{state.value}" for d, state in impaired) or "none"
+
+
 def _list(ids: Iterable[BrokerId]) -> str:
     return ",".join(map(str, ids)) or "none"
 
 
-def _outcome(item: m.ReassignmentOutcome | m.ResourceOutcome) -> str:
+def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome) -> str:
     """The code, and the message with directories by their short names."""
     told = item.error_code.name
     if item.error_message:
@@ -89,6 +111,8 @@ def _tell_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
         parts.append(f"online {_names(record.log_dirs)}")
     if record.cordoned_log_dirs is not None:
         parts.append(f"cordoned {_names(record.cordoned_log_dirs)}")
+    if record.impaired_log_dirs is not None:
+        parts.append(f"impaired {_impairments(record.impaired_log_dirs)}")
     return " ".join(parts)
 
 
@@ -163,6 +187,8 @@ class World:
             lost = f" offline {_names(broker.offline_log_dirs)}" if broker.offline_log_dirs else ""
             online = _names(broker.log_dirs)
             lost += _cordons(broker.cordoned_log_dirs)
+            if broker.impaired_log_dirs:
+                lost += f" impaired {_impairments(broker.impaired_log_dirs)}"
             yield f"broker {broker_id} epoch {broker.epoch} {standing} online {online}{lost}"
         for key, p in self.state.partitions():
             leader = "none" if p.leader == NO_LEADER else p.leader
@@ -190,6 +216,7 @@ class World:
                 features={"metadata.version": (1, int(options.get("metadata_version", "30")))},
                 log_dirs=_dirs(options.get("dirs", "")),
                 cordoned_log_dirs=_dirs(options.get("cordoned", "")),
+                forgotten_log_dirs=_dirs(options.get("forgotten", "")),
                 log_dir_paths=tuple(f"/{name}" for name in options.get("dirs", "").split(",")),
             )
         )
@@ -207,6 +234,7 @@ class World:
                 want_shut_down="want_shut_down" in options,
                 offline_log_dirs=_dirs(options.get("offline", "")),
                 cordoned_log_dirs=_dirs(options["cordoned"]) if "cordoned" in options else None,
+                impaired_log_dirs=_impaired(options["impaired"]) if "impaired" in options else None,
             )
         )
 
@@ -345,7 +373,10 @@ class World:
         return self._decide(m.ListPartitionReassignmentsRequest(partitions=wanted))
 
     def _do_configure(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``configure topic:t set:key=value delete:key``; ``topic`` or ``broker``."""
+        """``configure topic:t set:key=value delete:key``; ``topic`` or ``broker``.
+
+        ``checked_by=1`` says that broker 1 checked it.
+        """
         kind, _, name = words[0].partition(":")
         changes = []
         for word in words[1:]:
@@ -353,20 +384,27 @@ class World:
             key, has_value, value = rest.partition("=")
             if colon:
                 changes.append(
-                    m.ConfigChange(
+                    c.ConfigChange(
                         name=key,
                         operation=("set", "delete", "append", "subtract").index(operation),
                         value=value if has_value else None,
+                        base=options.get("base"),
                     )
                 )
-        resource = m.AlteredResource(
+        resource = c.AlteredResource(
             resource_type={"topic": 2, "broker": 4}.get(kind, 8), name=name, changes=tuple(changes)
         )
         return self._decide(
-            m.IncrementalAlterConfigsRequest(
-                resources=(resource,), validate_only="validate_only" in options
+            c.IncrementalAlterConfigsRequest(
+                resources=(resource,),
+                validate_only="validate_only" in options,
+                validated_by=_one_id(options.get("checked_by", "")),
             )
         )
+
+    def _do_configured(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        names = tuple(words) if words else None
+        return self._decide(c.DescribeDynamicConfigsRequest(resource_type=4, names=names))
 
     def _do_producer_ids(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
         broker_id = BrokerId(int(words[0]))
@@ -513,7 +551,12 @@ class World:
                         f"removing {_list(ongoing.removing_replicas)}"
                     )
                 yield f"reply: {len(response.partitions)} under way"
-            case m.IncrementalAlterConfigsResponse():
+            case c.DescribeDynamicConfigsResponse():
+                for described in response.resources:
+                    told = " ".join(f"{key}={value}" for key, value in described.values.items())
+                    yield f"configured {described.name or 'all'}: {told}"
+                yield f"reply: {len(response.resources)} configured"
+            case c.IncrementalAlterConfigsResponse():
                 for resource in response.resources:
                     yield f"reply {resource.name}: {_outcome(resource)}"
             case _:

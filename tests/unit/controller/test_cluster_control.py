@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kraftjbod.controller.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, DirectoryId
@@ -58,5 +59,5 @@ def test_who_is_active(world: World) -> None:
     assert list(cluster.unfenced_brokers()) == [1, 2, 4]
     assert not cluster.is_active(BrokerId(3))
     assert not cluster.is_active(BrokerId(9))
-    assert cluster.is_acceptable(BrokerId(2), directory("b"))
-    assert not cluster.is_acceptable(BrokerId(2), directory("x"))
+    assert cluster.acceptance(BrokerId(2), directory("b")) is Acceptance.ACCEPTABLE
+    assert cluster.acceptance(BrokerId(2), directory("x")) is Acceptance.REFUSED

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import pytest
 
+from kraftjbod.controller.acceptance import Acceptance
 from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.core.ids import (
@@ -45,18 +47,27 @@ def _partition(
     )
 
 
+def _acceptance(
+    broker: BrokerId, directory: DirectoryId, active: set[int], impaired: Collection[int]
+) -> Acceptance:
+    if broker not in active or directory != GOOD:
+        return Acceptance.REFUSED
+    return Acceptance.LAST_RESORT if broker in impaired else Acceptance.ACCEPTABLE
+
+
 def _change(
     before: PartitionRegistration,
     election: Election,
     active: set[int],
     isr: tuple[int, ...] | None = None,
     assignment: Assignment | None = None,
+    impaired: Collection[int] = (),
 ) -> PartitionChangeRecord | None:
     return change_partition(
         KEY,
         before,
         election=election,
-        is_acceptable=lambda broker, directory: broker in active and directory == GOOD,
+        acceptance=lambda broker, directory: _acceptance(broker, directory, active, impaired),
         isr=None if isr is None else _ids(*isr),
         assignment=assignment,
     )
@@ -67,8 +78,8 @@ def _change(
     [
         pytest.param(2, (1, 2), ONLINE, {1, 2}, None, None, id="the leader stays"),
         pytest.param(2, (1, 2), PREFERRED, {1, 2}, None, (1, None), id="the first takes over"),
-        pytest.param(2, (2, 3), PREFERRED, {1, 2}, None, None, id="the first is not in sync"),
-        pytest.param(2, (1, 2), PREFERRED, {2}, None, None, id="the first is not active"),
+        pytest.param(2, (2, 3), PREFERRED, {1, 2, 3}, None, None, id="the first is not in sync"),
+        pytest.param(2, (1, 2), PREFERRED, {2}, None, (None, (2,)), id="the first is not active"),
         pytest.param(1, (1, 2), ONLINE, {2}, (2,), (2, (2,)), id="the next in order"),
         pytest.param(1, (1, 3), ONLINE, {2, 3}, (3,), (3, (3,)), id="only from the in-sync set"),
         pytest.param(1, (1,), ONLINE, {2, 3}, (), (-1, None), id="the last member stays"),
@@ -89,6 +100,41 @@ def test_elections(
 ) -> None:
     record = _change(_partition(leader, isr), election, active, wanted)
     assert (record and (record.leader, record.isr)) == expected
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "election", "active", "impaired", "expected"),
+    [
+        pytest.param(1, (1, 2), ONLINE, {1, 2}, {1}, (2, (2,)), id="an impaired leader gives way"),
+        pytest.param(2, (1, 2), ONLINE, {1, 2}, {1}, (None, (2,)), id="an impaired member leaves"),
+        pytest.param(1, (1,), ONLINE, {1, 2}, {1}, None, id="the last in sync leads on"),
+        pytest.param(2, (1, 2), ONLINE, {1, 2}, {1, 2}, (None, (2,)), id="of many it stays"),
+        pytest.param(3, (1, 2), ONLINE, {1, 2}, {1, 2}, (1, (1,)), id="else the first in order"),
+        pytest.param(-1, (2,), ONLINE, {1, 2}, {2}, (2, None), id="it takes over what has none"),
+        pytest.param(2, (1, 2), PREFERRED, {1, 2}, {1}, (None, (2,)), id="not the preferred"),
+        pytest.param(2, (2,), PREFERRED, {1, 2}, {1, 2}, None, id="nor in place of another"),
+        pytest.param(1, (1,), UNCLEAN, {1, 2}, {1}, None, id="clean before unclean"),
+        pytest.param(1, (1,), UNCLEAN, {2, 3}, {2}, (3, (3,)), id="unclean: the healthy first"),
+        pytest.param(1, (1,), UNCLEAN, {2}, {2}, (2, (2,)), id="unclean: else any"),
+    ],
+)
+def test_last_resort(
+    leader: int,
+    isr: tuple[int, ...],
+    election: Election,
+    active: set[int],
+    impaired: set[int],
+    expected: tuple[int | None, tuple[int, ...] | None] | None,
+) -> None:
+    record = _change(_partition(leader, isr), election, active, impaired=impaired)
+    assert (record and (record.leader, record.isr)) == expected
+
+
+def test_a_reassignment_does_not_end_on_an_impaired_replica() -> None:
+    before = _partition(1, (1,), adding=(2, 3), removing=(1,))
+    record = _change(before, ONLINE, {1, 2, 3}, (1, 2, 3), impaired={3})
+    assert record is not None
+    assert (record.isr, record.replicas) == ((1, 2), None)
 
 
 def test_only_an_unclean_leader_recovers() -> None:
@@ -119,7 +165,7 @@ def test_nothing_new_is_no_record() -> None:
         pytest.param(1, (1, 2, 3), {1, 2, 3}, (2, (2, 3), (2, 3)), id="all that were added"),
         pytest.param(3, (1, 2, 3), {1, 2, 3}, (3, (2, 3), (2, 3)), id="same leader, new epoch"),
         pytest.param(1, (1, 2), {1, 2, 3}, (None, (1, 2), None), id="one is missing"),
-        pytest.param(1, (1, 2, 3), {1}, (None, None, None), id="nobody else could lead"),
+        pytest.param(1, (1, 2, 3), {1}, (None, (1,), None), id="nobody else could lead"),
     ],
 )
 def test_a_reassignment_ends_when_the_added_are_in_sync(
@@ -154,7 +200,11 @@ def test_replicas_without_known_directories_stay_without() -> None:
     before = dataclasses.replace(_partition(1, (1, 2, 3)), directories=(MIGRATING_DIR,) * 3)
     other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: MIGRATING_DIR)
     record = change_partition(
-        KEY, before, election=ONLINE, is_acceptable=lambda *_: True, assignment=other_order
+        KEY,
+        before,
+        election=ONLINE,
+        acceptance=lambda *_: Acceptance.ACCEPTABLE,
+        assignment=other_order,
     )
     assert record is not None
     assert (record.replicas, record.directories) == ((3, 2, 1), None)
