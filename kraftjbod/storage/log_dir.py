@@ -265,6 +265,27 @@ class LogDir:
             source._guests.discard(done)
             self._guests.discard(done)
 
+    async def run_beside(
+        self, lane: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
+    ) -> T:
+        """Carry out ``op``, which only reads files of this dir, in a ``lane`` of the caller's.
+
+        What it raises is judged as any read's. How long it takes is not watched: a disk that
+        does not answer shows that in the dir's own thread. Once the dir is offline, this fails.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        :raises LogDirImpairedError: it takes no reads now.
+        """
+        self.require_allowed(OpKind.READ)
+        done: asyncio.Future[T] = lane.submit_op(
+            op, translate=lambda error: self._judge(OpKind.READ, error, replica)
+        )
+        self._guests.add(done)
+        try:
+            return await asyncio.shield(done)
+        finally:
+            self._guests.discard(done)
+
     def beat(self) -> None:
         """A long operation is making progress; called in the dir's thread."""
         self._lane.beat()
