@@ -2,7 +2,9 @@
 
 Values are the ones in force; a synonym is another place that could set the same thing, with the
 value it has there, the winning one first. No value of this version is a secret.
-Changes are forwarded to the controller; nothing is decided here.
+Changes are forwarded to the controller. What only a broker can know, it checks here and says so:
+its own values, and those of all brokers. Another broker's are refused while that one is there to
+be asked; once it is not, the controller takes what does no harm unchecked.
 """
 
 from __future__ import annotations
@@ -12,22 +14,24 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.cordon_checks import checked_cordons
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.topic_config import ThrottledReplicas
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import Message, message
-from kraftjbod.protocol.rpc_messages import (
-    MAX_PARTITIONS_PER_REQUEST,
+from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
     IncrementalAlterConfigsRequest,
     ResourceOutcome,
 )
+from kraftjbod.protocol.rpc_messages import MAX_PARTITIONS_PER_REQUEST
 
 DescribeConfigsResponse = message("DescribeConfigsResponse")
 IncrementalAlterConfigsResponse = message("IncrementalAlterConfigsResponse")
@@ -70,6 +74,11 @@ _BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "message.timestamp.type": ("log.message.timestamp.type",),
 }
 _OPERATIONS: Final = range(4)
+#: What each key of a broker is where nothing sets it; None where it has to be set.
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    str(field.alias): None if field.is_required() else field.default
+    for field in BrokerConfig.model_fields.values()
+}
 _MAX_INT: Final = 2**31 - 1
 
 _Synonym = tuple[str, str, ConfigSource]
@@ -94,6 +103,7 @@ class ConfigApis:
         channel: ControllerChannel,
     ) -> None:
         self._broker_id = config.node_id
+        self._config = config
         self._cache = cache
         self._topic_configs = topic_configs
         self._dynamic_configs = dynamic_configs
@@ -120,12 +130,7 @@ class ConfigApis:
             outcomes = await self._alter(request)
         except OperatingError as e:
             outcomes = tuple(
-                ResourceOutcome(
-                    resource_type=resource.resource_type,
-                    name=resource.resource_name,
-                    error_code=e.code,
-                    error_message=e.message,
-                )
+                _refused(resource.resource_type, resource.resource_name, e)
                 for resource in request.resources
             )
         response: Message = IncrementalAlterConfigsResponse(
@@ -148,11 +153,63 @@ class ConfigApis:
                 f"{MAX_PARTITIONS_PER_REQUEST} at a time",
                 code=ErrorCode.INVALID_REQUEST,
             )
+        resources: list[AlteredResource] = []
+        refused: list[ResourceOutcome] = []
+        for resource in map(_altered, request.resources):
+            try:
+                resources.append(self._checked(resource))
+            except OperatingError as e:
+                refused.append(_refused(resource.resource_type, resource.name, e))
+        if not resources:
+            return tuple(refused)
         forwarded = IncrementalAlterConfigsRequest(
-            resources=tuple(map(_altered, request.resources)), validate_only=request.validate_only
+            resources=tuple(resources),
+            validate_only=request.validate_only,
+            validated_by=self._broker_id,
         )
         answer = await self._channel.call(forwarded, timeout_ms=self._forward_timeout_ms)
-        return answer.resources
+        return (*answer.resources, *refused)
+
+    def _checked(self, resource: AlteredResource) -> AlteredResource:
+        """:raises OperatingError: INVALID_REQUEST, if another broker has to be asked, or a
+        directory cannot be cordoned."""
+        if resource.resource_type != ResourceType.BROKER:
+            return resource
+        is_own = resource.name == str(self._broker_id)
+        if resource.name and not is_own:
+            self._require_gone(resource.name)
+            return resource
+        known = self._config.data_dirs if is_own else self._all_dirs()
+        return resource.model_copy(
+            update={
+                "changes": tuple(
+                    checked_cordons(change, self._config, known, is_own=is_own)
+                    if change.name == CORDONED_LOG_DIRS
+                    else change
+                    for change in resource.changes
+                )
+            }
+        )
+
+    def _require_gone(self, name: str) -> None:
+        if not name.isdecimal():
+            return
+        other = self._cache.state.brokers.get(BrokerId(int(name)))
+        if other is not None and other.is_active:
+            raise OperatingError(
+                f"Unexpected broker id, expected {self._broker_id} or an empty name, but received "
+                f"{name}; ask broker {name} itself",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+
+    def _all_dirs(self) -> Collection[str]:
+        """Every directory that some broker registered, and this broker's own."""
+        registered = (
+            path
+            for broker in self._cache.state.brokers.values()
+            for path in broker.log_dir_paths.values()
+        )
+        return {*self._config.data_dirs, *registered}
 
     def _describe(self, resource: Message, *, with_synonyms: bool) -> Message:
         described: Message = DescribeConfigsResponse.DescribeConfigsResult(
@@ -226,14 +283,21 @@ class ConfigApis:
             yield key, value.text, source
 
     def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
-        """What the broker's keys say: those set in its file first, then those with a default."""
-        present = [key for key in keys if self._broker_values[key] is not None]
-        in_file = [key for key in present if key in self._set_by_file]
-        by_default = [key for key in present if key not in self._set_by_file]
+        """What the broker's file says of these keys, then what they say by default."""
+        in_file = [
+            key for key in keys if key in self._set_by_file and self._broker_values[key] is not None
+        ]
+        by_default = [(key, default) for key in keys if (default := _DEFAULTS[key]) is not None]
         return [
             *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
-            *((k, _text(self._broker_values[k]), ConfigSource.DEFAULT) for k in by_default),
+            *((k, _text(default), ConfigSource.DEFAULT) for k, default in by_default),
         ]
+
+
+def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOutcome:
+    return ResourceOutcome(
+        resource_type=resource_type, name=name, error_code=error.code, error_message=error.message
+    )
 
 
 def _altered(resource: Message) -> AlteredResource:

@@ -30,7 +30,7 @@ class DynamicValue(NamedTuple):
 class DynamicConfigs:
     def __init__(self, *, config: BrokerConfig, cache: MetadataCache) -> None:
         values = config.by_key()
-        self._static: Mapping[str, str] = {key: str(values[key]) for key in DYNAMIC_BROKER_KEYS}
+        self._static: Mapping[str, str] = {key: _text(values[key]) for key in DYNAMIC_BROKER_KEYS}
         self._own_name = str(config.node_id)
         self._cache = cache
         self._subscribers: list[Callable[[DynamicBrokerConfig], None]] = []
@@ -69,3 +69,7 @@ class DynamicConfigs:
                 self._log.warning("dynamic_config_unusable", key=key, reason=str(e))
             else:
                 yield value
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

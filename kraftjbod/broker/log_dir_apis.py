@@ -113,8 +113,8 @@ class LogDirApis:
     def _move(self, topic_partition: TopicPartition, where: str) -> None:
         """Begin or end a move.
 
-        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
-            INVALID_REPLICA_ASSIGNMENT or REPLICA_NOT_AVAILABLE.
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
+            REPLICA_NOT_AVAILABLE.
         """
         future_dir_name(topic_partition, _SOME_ID)
         target = None if where == ANY_DIRECTORY else self._online_dir(where)
@@ -122,7 +122,7 @@ class LogDirApis:
         if target is not None and target.is_cordoned and not _is_in(replica, target):
             raise OperatingError(
                 f"{target.path} is cordoned and takes no new replicas (KIP-1066)",
-                code=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                code=ErrorCode.KAFKA_STORAGE_ERROR,
             )
         if replica is not None and replica.is_offline:
             raise KafkaStorageError(f"the log directory of {topic_partition} is offline")

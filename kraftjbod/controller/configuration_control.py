@@ -4,25 +4,45 @@
 * Topics take every topic-level key; brokers only what they can take over while they run, and the
   empty broker name stands for all of them.
 * Each resource of a request succeeds or fails by itself; named twice, it fails both times.
+* Which directories ``cordoned.log.dirs`` may name is checked by the broker that has them. What
+  comes here unchecked, for a broker that is dead, may only lift cordons (KIP-1066).
+* A change of that key changes the brokers' registrations in the same entry.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import assert_never
+from typing import Final, assert_never
 
+from kraftjbod.controller.dynamic_cordons import cordoned_ids, dynamic_cordons, dynamic_value
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.config import DynamicBrokerConfig
+from kraftjbod.core.config import (
+    ALL_LOG_DIRS,
+    CORDONED_LOG_DIRS,
+    DYNAMIC_LIST_KEYS,
+    DynamicBrokerConfig,
+)
+from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.topic_config import TOPIC_LIST_KEYS, TopicConfig
-from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    Record,
+    ResourceType,
+)
+from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataState
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
+    DescribedResource,
+    DescribeDynamicConfigsRequest,
+    DescribeDynamicConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ResourceOutcome,
@@ -79,7 +99,7 @@ class ConfigurationControlManager:
                         ErrorCode.INVALID_REQUEST,
                         f"{_name(resource)} is named twice; put all its changes together.",
                     )
-                records += self._alter_one(resource)
+                records += self._alter_one(resource, request.validated_by)
             except OperatingError as e:
                 code, message = e.code, e.message
             outcomes.append(
@@ -90,12 +110,16 @@ class ConfigurationControlManager:
                     error_message=message,
                 )
             )
+        made: tuple[Record, ...] = ()
+        if not request.validate_only:
+            made = (*records, *self._changed_cordons(records))
         return ControllerResult(
-            records=() if request.validate_only else tuple(records),
-            response=IncrementalAlterConfigsResponse(resources=tuple(outcomes)),
+            records=made, response=IncrementalAlterConfigsResponse(resources=tuple(outcomes))
         )
 
-    def _alter_one(self, resource: AlteredResource) -> tuple[ConfigRecord, ...]:
+    def _alter_one(
+        self, resource: AlteredResource, validated_by: BrokerId | None
+    ) -> tuple[ConfigRecord, ...]:
         resource_type = self._find(resource)
         present = self._state.configs.get((resource_type, resource.name), {})
         wanted = dict(present)
@@ -107,6 +131,11 @@ class ConfigurationControlManager:
         for change in resource.changes:
             self._apply(change, resource_type, wanted)
         self._require_valid(resource_type, resource.name, wanted)
+        if resource_type is ResourceType.BROKER:
+            is_checked = validated_by is not None and resource.name in ("", str(validated_by))
+            before, after = present.get(CORDONED_LOG_DIRS), wanted.get(CORDONED_LOG_DIRS)
+            if after is not None and before != after:
+                self._require_may_cordon(resource.name, after, is_checked=is_checked)
         return _difference(resource_type, resource.name, present, wanted)
 
     def _find(self, resource: AlteredResource) -> ResourceType:
@@ -151,16 +180,38 @@ class ConfigurationControlManager:
             raise _error(
                 ErrorCode.INVALID_REQUEST, f"{operation.name} of {change.name} lacks a value."
             )
+        value = change.value
+        if change.name == CORDONED_LOG_DIRS:
+            value = ",".join(map(_canonical, list_items(value)))
         if operation is ConfigOperation.SET:
-            values[change.name] = change.value
+            values[change.name] = value
             return
-        if resource_type is not ResourceType.TOPIC or change.name not in TOPIC_LIST_KEYS:
+        is_list = change.name in _LIST_KEYS[resource_type]
+        if not is_list:
             raise _error(
                 ErrorCode.INVALID_CONFIG,
                 f"{change.name} is no list, so {operation.name} does not apply to it; use SET.",
             )
-        present = _items(values.get(change.name, str(self._defaults.by_key()[change.name])))
-        values[change.name] = ",".join(_changed(present, operation, _items(change.value)))
+        present = list_items(self._list_value(change, resource_type, values))
+        items = list_items(value)
+        if operation is ConfigOperation.SUBTRACT and ALL_LOG_DIRS in present and present != items:
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"{change.name} is {ALL_LOG_DIRS}, from which nothing can be subtracted; set the "
+                "directories that shall stay.",
+            )
+        values[change.name] = ",".join(_changed(present, operation, items))
+
+    def _list_value(
+        self, change: ConfigChange, resource_type: ResourceType, values: Mapping[str, str]
+    ) -> str:
+        """The list that a change adds to or takes from: the one in force."""
+        if change.name in values:
+            return values[change.name]
+        if resource_type is ResourceType.TOPIC:
+            return str(self._defaults.by_key()[change.name])
+        of_all = self._state.configs.get((ResourceType.BROKER, ""), {})
+        return of_all.get(change.name, change.base or "")
 
     def _require_valid(
         self, resource_type: ResourceType, name: str, values: Mapping[str, str]
@@ -178,6 +229,96 @@ class ConfigurationControlManager:
         except ConfigError as e:
             raise _error(ErrorCode.INVALID_CONFIG, str(e)) from e
 
+    # --- cordons (KIP-1066) ----------------------------------------------------------------------
+
+    def _require_may_cordon(self, name: str, wanted: str, *, is_checked: bool) -> None:
+        """:raises OperatingError: INVALID_CONFIG, in Kafka's words."""
+        if not self._state.metadata_version.has_cordoning:
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"The {CORDONED_LOG_DIRS} configuration value cannot be set because it requires "
+                "metadata.version >= 4.3-IV0",
+            )
+        if not is_checked and not self._present_cordons(name).issuperset(list_items(wanted)):
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"When updating {CORDONED_LOG_DIRS} via controllers, the new value must be a "
+                "subset of the current configuration value.",
+            )
+
+    def _present_cordons(self, name: str) -> frozenset[str]:
+        """What the key says now, ``*`` spelt out too; of a file, what its broker registered."""
+        if not name:
+            of_all = self._state.configs.get((ResourceType.BROKER, ""), {})
+            return frozenset(list_items(of_all.get(CORDONED_LOG_DIRS, "")))
+        broker = self._state.brokers[BrokerId(int(name))]
+        text = dynamic_value(self._state.configs, broker.broker_id)
+        said = list_items(text) if text is not None else []
+        ids = broker.cordoned_log_dirs if text is None else cordoned_ids(broker, said)
+        return frozenset((*said, *(broker.log_dir_paths.get(d, "") for d in ids)))
+
+    def _changed_cordons(
+        self, records: Iterable[ConfigRecord]
+    ) -> Iterator[BrokerRegistrationChangeRecord]:
+        """What ``records`` make of the brokers' registrations."""
+        changed = [record for record in records if record.name == CORDONED_LOG_DIRS]
+        if not changed or not self._state.metadata_version.has_cordoning:
+            return
+        after: dict[tuple[ResourceType, str], Mapping[str, str]] = dict(self._state.configs)
+        for record in changed:
+            key = (record.resource_type, record.resource_name)
+            after[key] = {} if record.value is None else {CORDONED_LOG_DIRS: record.value}
+        for _, broker in sorted(self._state.brokers.items()):
+            cordoned = self._cordons_after(broker, after)
+            if cordoned is not None and cordoned != broker.cordoned_log_dirs:
+                yield BrokerRegistrationChangeRecord(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.epoch,
+                    cordoned_log_dirs=cordoned,
+                )
+
+    def _cordons_after(
+        self,
+        broker: BrokerRegistration,
+        after: Mapping[tuple[ResourceType, str], Mapping[str, str]],
+    ) -> tuple[DirectoryId, ...] | None:
+        """None leaves it to the broker, whose file counts again: its next heartbeat says it."""
+        cordoned = dynamic_cordons(after, broker)
+        was_set = dynamic_value(self._state.configs, broker.broker_id) is not None
+        if cordoned is None and was_set and broker.fenced:
+            # Nobody is there to say it before the broker registers anew.
+            return ()
+        return cordoned
+
+    # --- DescribeDynamicConfigs ------------------------------------------------------------------
+
+    def describe(
+        self, request: DescribeDynamicConfigsRequest
+    ) -> ControllerResult[DescribeDynamicConfigsResponse]:
+        """What is committed, by resource; nothing is said of those without values."""
+        return ControllerResult(
+            response=DescribeDynamicConfigsResponse(
+                resources=tuple(
+                    DescribedResource(name=name, values=dict(values))
+                    for (kind, name), values in sorted(self._state.configs.items())
+                    if kind == request.resource_type
+                    and values
+                    and (request.names is None or name in request.names)
+                )
+            )
+        )
+
+
+_LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
+    ResourceType.TOPIC: frozenset(TOPIC_LIST_KEYS),
+    ResourceType.BROKER: DYNAMIC_LIST_KEYS,
+}
+
+
+def _canonical(path: str) -> str:
+    """As brokers register it; only a broker can say what a relative path means."""
+    return posixpath.normpath(path) if path.startswith("/") else path
+
 
 def _difference(
     resource_type: ResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
@@ -190,10 +331,6 @@ def _difference(
         for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
     )
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _changed(present: list[str], operation: ConfigOperation, items: list[str]) -> list[str]:

@@ -30,6 +30,10 @@ from kraftjbod.metadata.records import (
     Record,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_config_messages import (
+    DescribeDynamicConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AlterPartitionReassignmentsRequest,
@@ -42,7 +46,6 @@ from kraftjbod.protocol.rpc_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
     RpcRequest,
     RpcResponse,
@@ -136,6 +139,8 @@ class ControlManagers:
                 return self._reassignments.list_ongoing(request)
             case IncrementalAlterConfigsRequest():
                 return self._configuration.incremental_alter(request)
+            case DescribeDynamicConfigsRequest():
+                return self._configuration.describe(request)
             case UpdateFeaturesRequest():
                 return self._features.update(request)
             case _:

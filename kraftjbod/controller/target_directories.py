@@ -1,4 +1,5 @@
-"""Which directory of a broker a text names: ``any``, a path, or ``dirid:`` and an id.
+"""Which directory of a broker a text names (``any``, a path, or ``dirid:`` and an id), and why none
+of them may take a new replica.
 
 Paths only mean something on one broker; the controller knows them from the registrations and
 reads them here and nowhere else.
@@ -44,6 +45,23 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
         f"Broker {broker.broker_id} has no log directory {text}; {_told(broker)}.",
         code=ErrorCode.LOG_DIR_NOT_FOUND,
     )
+
+
+def why_takes_none(broker: BrokerRegistration) -> str | None:
+    """Why no directory of ``broker`` takes new replicas; None if one does (KIP-1066)."""
+    if broker.takes_new_replicas:
+        return None
+    known, online = broker.known_log_dirs, set(broker.log_dirs)
+    cordoned = online & set(broker.cordoned_log_dirs)
+    if cordoned == known:
+        return "all its log directories are cordoned"
+    reasons = {
+        "cordoned": len(cordoned),
+        "impaired": len(online - cordoned),
+        "offline": len(known - online),
+    }
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
+    return f"none of its log directories takes new replicas ({told})"
 
 
 def _parse_id(text: str) -> DirectoryId:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from kraftjbod.core.config_model import (
     HOUR_MS,
@@ -34,6 +34,8 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
 ALL_LOG_DIRS: Final = "*"
+CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
+STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
 _ANY_HOST = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 
 
@@ -79,6 +81,8 @@ class StorageSettings(KeyedModel):
     metadata_log_dir: str | None = None
     controller_quorum_voters: tuple[Voter, ...] = ()
 
+    _base_dir: str = PrivateAttr(default="/")
+
     @field_validator("process_roles", "log_dirs", "log_dir", mode="before")
     @classmethod
     def _lists(cls, value: object) -> object:
@@ -109,14 +113,17 @@ class StorageSettings(KeyedModel):
         given: dict[str, Any] = dict(values)
         for key in ("log.dirs", "log.dir", "cordoned.log.dirs"):
             if key in given:
-                given[key] = tuple(
-                    path if path == ALL_LOG_DIRS else _absolute(path, base_dir)
-                    for path in list_items(given[key])
-                )
+                given[key] = _absolute_dirs(given[key], base_dir)
         for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
             if given.get(key):
                 given[key] = _absolute(given[key], base_dir)
-        return parse_model(cls, given, source)
+        settings = parse_model(cls, given, source)
+        settings._base_dir = base_dir
+        return settings
+
+    def absolute_dirs(self, text: str) -> tuple[str, ...]:
+        """A list of directories as ``log.dirs`` would have them; ``*`` stays what it is."""
+        return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
@@ -130,7 +137,15 @@ class StorageSettings(KeyedModel):
 
 
 def _absolute(path: str, base_dir: str) -> str:
-    return posixpath.normpath(posixpath.join(base_dir, path))
+    normal = posixpath.normpath(posixpath.join(base_dir, path))
+    # POSIX lets two leading slashes mean something of their own; no file system here does.
+    return normal[1:] if normal.startswith("//") else normal
+
+
+def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
+    return tuple(
+        path if path == ALL_LOG_DIRS else _absolute(path, base_dir) for path in list_items(text)
+    )
 
 
 class _NodeConfig(StorageSettings):
@@ -267,6 +282,19 @@ class DynamicBrokerConfig(KeyedModel):
     """Bytes per second that throttled replicas on other brokers may fetch from here."""
     follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
     """Bytes per second that throttled replicas here may fetch."""
+    cordoned_log_dirs: tuple[str, ...] = ()
+    """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
+
+    @field_validator("cordoned_log_dirs", mode="before")
+    @classmethod
+    def _cordons(cls, value: object) -> object:
+        return split_list(value)
+
+    @model_validator(mode="after")
+    def _all_or_some(self) -> Self:
+        if ALL_LOG_DIRS in self.cordoned_log_dirs and len(self.cordoned_log_dirs) > 1:
+            raise ValueError(STAR_STANDS_ALONE)
+        return self
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
@@ -281,14 +309,14 @@ class DynamicBrokerConfig(KeyedModel):
 
 
 DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
+#: Of those, the ones that hold lists.
+DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
 class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
-    cordoned_log_dirs: tuple[str, ...] = ()
-    """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
     cluster_id: str | None = None
     """Only for checking; the id that counts is the one in ``meta.properties``."""
 
@@ -386,10 +414,6 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
 
     def _require_own_cordons(self) -> None:
         if ALL_LOG_DIRS in self.cordoned_log_dirs:
-            if len(self.cordoned_log_dirs) > 1:
-                raise ValueError(
-                    "When cordoned.log.dirs is set to *, it must not contain other values"
-                )
             return
         missing = [path for path in self.cordoned_log_dirs if path not in self.data_dirs]
         if missing:

@@ -29,6 +29,7 @@ from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.log_dir_apis import LogDirApis
+from kraftjbod.broker.log_dir_cordons import LogDirCordons
 from kraftjbod.broker.log_dir_failure_handler import LogDirFailureHandler
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.metadata_cache import MetadataCache
@@ -149,6 +150,10 @@ class BrokerParts:
             lambda dynamic: self.quotas.set_rates(dynamic, around.clock.now_ms())
         )
         self._join_the_cluster(advertised)
+        self.cordons = LogDirCordons(
+            logs=disks.logs, lifecycle=self.lifecycle, metrics=around.metrics
+        )
+        self.dynamic_configs.subscribe(self.cordons.take)
         self._host_replicas()
         self._follow_leaders_and_metadata(tasks)
         self.apis = self._build_apis()

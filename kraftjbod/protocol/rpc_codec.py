@@ -17,13 +17,55 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgpack
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
-from kraftjbod.protocol.rpc_messages import REQUESTS, RpcBody, RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_config_messages import (
+    DescribeDynamicConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FetchMetadataRequest,
+    ListPartitionReassignmentsRequest,
+    RpcBody,
+    RpcRequest,
+    RpcResponse,
+    UpdateFeaturesRequest,
+)
+
+#: Every request by its ``api``.
+REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
+    request.api: request
+    for request in (
+        BrokerRegistrationRequest,
+        BrokerHeartbeatRequest,
+        AssignReplicasToDirsRequest,
+        AlterPartitionRequest,
+        AllocateProducerIdsRequest,
+        FetchMetadataRequest,
+        CreateTopicsRequest,
+        DeleteTopicsRequest,
+        CreatePartitionsRequest,
+        AlterPartitionReassignmentsRequest,
+        ListPartitionReassignmentsRequest,
+        IncrementalAlterConfigsRequest,
+        DescribeDynamicConfigsRequest,
+        UpdateFeaturesRequest,
+    )
+}
 
 _LENGTH: Final = struct.Struct(">I")
 _REQUEST: Final = 0

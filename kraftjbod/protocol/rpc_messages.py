@@ -520,41 +520,6 @@ class ListPartitionReassignmentsRequest(RpcRequest):
     partitions: dict[str, tuple[int, ...]] | None = None
 
 
-class ConfigChange(RpcBody):
-    """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339)."""
-
-    name: str
-    operation: int = Field(ge=0, le=3)
-    value: str | None = None
-
-
-class AlteredResource(RpcBody):
-    """One topic or broker to be configured; ``name`` is empty for all brokers."""
-
-    resource_type: int
-    name: str
-    changes: tuple[ConfigChange, ...]
-
-
-class ResourceOutcome(RpcBody):
-    resource_type: int
-    name: str
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
-
-
-class IncrementalAlterConfigsResponse(RpcResponse):
-    resources: tuple[ResourceOutcome, ...]
-
-
-class IncrementalAlterConfigsRequest(RpcRequest):
-    api = "IncrementalAlterConfigs"
-    Response = IncrementalAlterConfigsResponse
-
-    resources: tuple[AlteredResource, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
-    validate_only: bool = False
-
-
 class FeatureUpdate(RpcBody):
     """``upgrade_type`` is Kafka's: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade (KIP-584)."""
 
@@ -581,24 +546,3 @@ class UpdateFeaturesRequest(RpcRequest):
 
     updates: tuple[FeatureUpdate, ...] = Field(max_length=100)
     validate_only: bool = False
-
-
-#: Every request by its ``api``, for the door that decodes them.
-REQUESTS: dict[str, type[RpcRequest]] = {
-    request.api: request
-    for request in (
-        BrokerRegistrationRequest,
-        BrokerHeartbeatRequest,
-        AssignReplicasToDirsRequest,
-        AlterPartitionRequest,
-        AllocateProducerIdsRequest,
-        FetchMetadataRequest,
-        CreateTopicsRequest,
-        DeleteTopicsRequest,
-        CreatePartitionsRequest,
-        AlterPartitionReassignmentsRequest,
-        ListPartitionReassignmentsRequest,
-        IncrementalAlterConfigsRequest,
-        UpdateFeaturesRequest,
-    )
-}

@@ -551,13 +551,19 @@ class World:
                         f"removing {_list(ongoing.removing_replicas)}"
                     )
                 yield f"reply: {len(response.partitions)} under way"
+            case _:
+                yield from World._tell_config_reply(response)
+
+    @staticmethod
+    def _tell_config_reply(response: m.RpcResponse) -> Iterator[str]:
+        match response:
+            case c.IncrementalAlterConfigsResponse():
+                for resource in response.resources:
+                    yield f"reply {resource.name}: {_outcome(resource)}"
             case c.DescribeDynamicConfigsResponse():
                 for described in response.resources:
                     told = " ".join(f"{key}={value}" for key, value in described.values.items())
                     yield f"configured {described.name or 'all'}: {told}"
                 yield f"reply: {len(response.resources)} configured"
-            case c.IncrementalAlterConfigsResponse():
-                for resource in response.resources:
-                    yield f"reply {resource.name}: {_outcome(resource)}"
             case _:
                 yield f"reply: {response}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -13,20 +14,20 @@ from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId
-from kraftjbod.metadata.records import ResourceType
+from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.kafka_codec import message
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ResourceOutcome,
-    RpcRequest,
-    RpcResponse,
 )
-from tests.unit.broker.broker_rig import accept, brokers
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from tests.unit.broker.broker_rig import accept, brokers, dir_of
 from tests.unit.broker.scripted_controller import RealClock
 
 ALTER = message("IncrementalAlterConfigsRequest")
@@ -103,7 +104,10 @@ async def test_a_value_of_the_brokers_file_is_in_force_for_its_topics(apis: Conf
     _, entries = await described(apis, TOPIC, "t")
     entry = entries["retention.ms"]
     assert (entry.value, entry.config_source) == (str(2 * 3_600_000), STATIC)
-    assert synonyms_of(entry) == [("log.retention.hours", "2", STATIC)]
+    assert synonyms_of(entry) == [
+        ("log.retention.hours", "2", STATIC),
+        ("log.retention.hours", "168", DEFAULT),
+    ]
 
 
 async def test_what_nobody_set_is_a_default(apis: ConfigApis) -> None:
@@ -153,6 +157,7 @@ async def test_a_brokers_own_dynamic_value_wins_and_names_all_others(apis: Confi
         (RATE, "6", DYNAMIC_BROKER),
         (RATE, "5", DYNAMIC_DEFAULT_BROKER),
         (RATE, "7", STATIC),
+        (RATE, str(MAX_LONG), DEFAULT),
     ]
 
 
@@ -232,6 +237,7 @@ async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> Non
                     ),
                 ),
                 validate_only=True,
+                validated_by=1,
             )
         ]
         told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
@@ -255,3 +261,96 @@ async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
         response = await rig.ask(ALTER(resources=resources))
         told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
         assert told == [("a", 44, "ask later"), ("b", 44, "ask later")]
+
+
+# --- what only a broker can check ----------------------------------------------------------------
+
+CORDONS = "cordoned.log.dirs"
+
+
+def cordon(name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name=name, name=CORDONS, value=value
+    )
+
+
+async def test_cordons_are_described_with_every_place_that_sets_them() -> None:
+    async with brokers(cordoned_log_dirs="/d1") as (rig,):
+        await rig.follow(cordon("", "*"), cordon("1", ""))
+        resource = REQUEST.DescribeConfigsResource(
+            resource_type=BROKER, resource_name="1", configuration_keys=[CORDONS]
+        )
+        answer = await rig.ask(REQUEST(resources=[resource], include_synonyms=True))
+        (entry,) = answer.results[0].configs
+        assert (entry.value, entry.config_source) == ("", DYNAMIC_BROKER)
+        assert (entry.config_type, entry.read_only) == (7, False)
+        assert synonyms_of(entry) == [
+            (CORDONS, "", DYNAMIC_BROKER),
+            (CORDONS, "*", DYNAMIC_DEFAULT_BROKER),
+            (CORDONS, "/d1", STATIC),
+            (CORDONS, "", DEFAULT),
+        ]
+
+
+def agree(request: RpcRequest) -> RpcResponse:
+    if not isinstance(request, IncrementalAlterConfigsRequest):
+        return accept(request)
+    return IncrementalAlterConfigsResponse(
+        resources=tuple(
+            ResourceOutcome(resource_type=r.resource_type, name=r.name) for r in request.resources
+        )
+    )
+
+
+async def test_a_broker_checks_its_own_cordons_and_those_of_all() -> None:
+    async with brokers(2, answer=agree, cordoned_log_dirs="/d2") as (rig, _):
+        resources = [
+            altered(BROKER, "1", change(CORDONS, "d1/", operation=2)),
+            altered(BROKER, "", change(CORDONS, "/elsewhere")),
+            altered(TOPIC, "t", change("retention.ms", "5")),
+        ]
+        response = await rig.ask(ALTER(resources=resources))
+        (forwarded,) = rig.controller.seen
+        assert forwarded.validated_by == 1
+        assert [
+            (r.name, [(c.value, c.operation, c.base) for c in r.changes])
+            for r in forwarded.resources
+        ] == [("1", [("/d1", 2, "/d2")]), ("t", [("5", 0, None)])]
+        told = {r.resource_name: (r.error_code, r.error_message) for r in response.responses}
+        assert told == {
+            "1": (0, None),
+            "t": (0, None),
+            "": (
+                42,
+                "Invalid entry in cordoned.log.dirs: /elsewhere. "
+                "All cordoned log dirs must be entries of log.dirs or log.dir.",
+            ),
+        }
+
+
+async def test_a_directory_of_any_broker_may_be_cordoned_for_all() -> None:
+    async with brokers(answer=agree) as (rig,):
+        other = dataclasses.replace(
+            rig.registration(),
+            broker_id=BrokerId(2),
+            log_dirs=(dir_of(2, 1),),
+            log_dir_paths=("/elsewhere",),
+        )
+        await rig.follow(other)
+        response = await rig.ask(
+            ALTER(resources=[altered(BROKER, "", change(CORDONS, "/elsewhere/,/d1"))])
+        )
+        assert [r.error_code for r in response.responses] == [0]
+
+
+async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
+    async with brokers(2, answer=agree) as (rig, other):
+        wish = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
+        (told,) = (await rig.ask(wish)).responses
+        assert told.error_code == ErrorCode.INVALID_REQUEST
+        assert "expected 1 or an empty name, but received 2" in told.error_message
+        assert rig.controller.seen == []
+        await rig.follow(other.registration(fenced=True))
+        (told,) = (await rig.ask(wish)).responses
+        assert told.error_code == ErrorCode.NONE
+        assert [r.validated_by for r in rig.controller.seen] == [1]

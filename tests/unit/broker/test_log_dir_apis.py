@@ -175,7 +175,7 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[1].is_cordoned = True
-        assert await alter(rig, "/d2") == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
         rig.dirs[0].is_cordoned, rig.dirs[1].is_cordoned = True, False
         rig.controller.may_answer.clear()
         assert await alter(rig, "/d2") == 0

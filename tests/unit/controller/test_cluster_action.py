@@ -16,6 +16,7 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_codec import REQUESTS
 
 PRODUCER_IDS = m.AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(1))
 LIST = m.ListPartitionReassignmentsRequest()
@@ -45,7 +46,7 @@ def test_without_the_key_everybody_may() -> None:
 
 def test_which_requests_need_it() -> None:
     guarded = set()
-    for api, kind in m.REQUESTS.items():
+    for api, kind in REQUESTS.items():
         try:
             GUARD.admit(kind.model_construct(), "127.0.0.2")
         except OperatingError:

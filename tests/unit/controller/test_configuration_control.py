@@ -8,7 +8,7 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
-from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol import rpc_config_messages as m
 
 UNCLEAN = "unclean.leader.election.enable"
 

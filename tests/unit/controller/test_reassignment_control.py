@@ -82,13 +82,13 @@ def test_only_added_replicas_are_checked_for_cordons(cordoned: World) -> None:
 @pytest.mark.parametrize(
     ("wish", "why"),
     [
-        ("replicas=4,2", "broker 4, but all its log directories are cordoned or offline"),
+        ("replicas=4,2", "broker 4, but all its log directories are cordoned"),
         ("replicas=3,2 dirs=/c,any", "The log directory /c of broker 3 is cordoned"),
     ],
 )
 def test_a_cordoned_directory_takes_no_new_replica(cordoned: World, wish: str, why: str) -> None:
     (told,) = cordoned.run(f"reassign t-0 {wish}")
-    assert told.startswith("reply t-0: INVALID_REPLICA_ASSIGNMENT")
+    assert told.startswith("reply t-0: INELIGIBLE_REPLICA")
     assert why in told
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from kraftjbod.controller.target_directories import resolve_directory
+from kraftjbod.controller.target_directories import resolve_directory, why_takes_none
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.metadata.records import ImpairedLogDir
 from kraftjbod.metadata.registrations import BrokerRegistration
 
 ONLINE, OFFLINE, OTHER = (DirectoryId(bytes(15) + name) for name in (b"a", b"b", b"x"))
@@ -51,3 +55,37 @@ def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(OperatingError) as refused:
         resolve_directory(text, BROKER)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("broker", "why"),
+    [
+        pytest.param(BROKER, None, id="one is left"),
+        pytest.param(dataclasses.replace(BROKER, log_dirs=(), offline_log_dirs=()), None, id="old"),
+        pytest.param(
+            dataclasses.replace(BROKER, cordoned_log_dirs=(ONLINE,), offline_log_dirs=()),
+            "all its log directories are cordoned",
+            id="all cordoned",
+        ),
+        pytest.param(
+            dataclasses.replace(BROKER, cordoned_log_dirs=(ONLINE, OFFLINE)),
+            "none of its log directories takes new replicas (1 cordoned, 1 offline)",
+            id="cordoned or offline",
+        ),
+        pytest.param(
+            dataclasses.replace(
+                BROKER,
+                log_dirs=(ONLINE, OTHER),
+                offline_log_dirs=(),
+                cordoned_log_dirs=(ONLINE,),
+                impaired_log_dirs=(
+                    ImpairedLogDir(directory_id=OTHER, state=LogDirState.SATURATED),
+                ),
+            ),
+            "none of its log directories takes new replicas (1 cordoned, 1 impaired)",
+            id="cordoned or impaired",
+        ),
+    ],
+)
+def test_why_a_broker_takes_no_new_replicas(broker: BrokerRegistration, why: str | None) -> None:
+    assert why_takes_none(broker) == why

@@ -13,6 +13,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.protocol.rpc_codec import (
+    REQUESTS,
     decode_request,
     decode_response,
     encode_error,
@@ -20,7 +21,6 @@ from kraftjbod.protocol.rpc_codec import (
     encode_response,
 )
 from kraftjbod.protocol.rpc_messages import (
-    REQUESTS,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,

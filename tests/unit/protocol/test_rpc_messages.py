@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
-from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol import rpc_config_messages, rpc_messages
+from kraftjbod.protocol.rpc_codec import REQUESTS
 from kraftjbod.protocol.rpc_messages import (
     MAX_DIRECTORIES,
-    REQUESTS,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -57,10 +57,10 @@ POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
 
 
 def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
-    """The classes of the module under ``base``, ``base`` itself left out."""
+    """The classes of both modules under ``base``, ``base`` itself left out."""
     return [
         kind
-        for kind in vars(rpc_messages).values()
+        for kind in {**vars(rpc_messages), **vars(rpc_config_messages)}.values()
         if isinstance(kind, type) and issubclass(kind, base) and kind not in (base, RpcBody)
     ]
 

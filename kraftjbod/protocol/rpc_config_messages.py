@@ -1,0 +1,91 @@
+"""Bodies of the RPC about configurations; brokers forward them, tools may send them.
+
+The rules are those of rpc_messages.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.protocol.rpc_messages import (
+    MAX_PARTITIONS_PER_REQUEST,
+    RpcBody,
+    RpcRequest,
+    RpcResponse,
+    Since,
+    WireBrokerId,
+)
+
+
+class ConfigChange(RpcBody):
+    """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339).
+
+    ``base`` is what a list is appended to or subtracted from while nothing is committed for it.
+    """
+
+    name: str
+    operation: int = Field(ge=0, le=3)
+    value: str | None = None
+    base: str | None = None
+
+
+class AlteredResource(RpcBody):
+    """One topic or broker to be configured; ``name`` is empty for all brokers."""
+
+    resource_type: int
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class ResourceOutcome(RpcBody):
+    resource_type: int
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class IncrementalAlterConfigsResponse(RpcResponse):
+    resources: tuple[ResourceOutcome, ...]
+
+
+class IncrementalAlterConfigsRequest(RpcRequest):
+    """``validated_by`` is the broker that checked its own resource, or that of all brokers."""
+
+    api = "IncrementalAlterConfigs"
+    version = 1
+    first_levels: ClassVar[Mapping[int, MetadataVersion]] = {
+        0: MetadataVersion.IV_3_6_IV2,
+        1: MetadataVersion.IV_4_3_IV0,
+    }
+    Response = IncrementalAlterConfigsResponse
+
+    resources: tuple[AlteredResource, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    validate_only: bool = False
+    validated_by: Annotated[WireBrokerId | None, Since(1)] = None
+
+
+class DescribedResource(RpcBody):
+    """What was set for one topic or broker while it ran; ``name`` is empty for all brokers."""
+
+    name: str
+    values: dict[str, str]
+
+
+class DescribeDynamicConfigsResponse(RpcResponse):
+    resources: tuple[DescribedResource, ...]
+
+
+class DescribeDynamicConfigsRequest(RpcRequest):
+    """What is committed for every topic (type 2) or broker (type 4) that has values of its own."""
+
+    api = "DescribeDynamicConfigs"
+    Response = DescribeDynamicConfigsResponse
+
+    resource_type: int
+    names: tuple[str, ...] | None = Field(default=None, max_length=MAX_PARTITIONS_PER_REQUEST)
+    """None asks for all."""

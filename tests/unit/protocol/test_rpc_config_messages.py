@@ -1,0 +1,31 @@
+"""What older clusters do not hear of a change of configurations."""
+
+from __future__ import annotations
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.protocol.rpc_codec import decode_request, encode_request
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+)
+
+CHANGE = ConfigChange(name="cordoned.log.dirs", operation=2, value="/a", base="/b")
+REQUEST = IncrementalAlterConfigsRequest(
+    resources=(AlteredResource(resource_type=4, name="1", changes=(CHANGE,)),),
+    validated_by=BrokerId(1),
+)
+
+
+def _through(version: int) -> IncrementalAlterConfigsRequest:
+    body = decode_request(encode_request(0, REQUEST, version)[4:]).body
+    assert isinstance(body, IncrementalAlterConfigsRequest)
+    return body
+
+
+def test_who_checked_a_change_travels_where_cordons_do() -> None:
+    assert _through(1) == REQUEST
+    assert _through(0).validated_by is None
+    assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_3_7_IV2) == 0
+    assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_4_3_IV0) == 1
