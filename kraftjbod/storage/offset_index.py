@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -65,6 +65,11 @@ class OffsetIndex:
         """Known beginnings of batches behind ``position``, rising."""
         _, positions = self._entries
         return positions[bisect_right(positions, position) :]
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Last offset and position of each known batch, rising."""
+        for offset, position in zip(*self._entries, strict=True):
+            yield self._base_offset + offset, position
 
     def cut(self, size_bytes: int) -> None:
         """Forget batches that begin at or behind ``size_bytes``."""
@@ -132,6 +137,11 @@ class TimeIndex:
         timestamps, offsets = self._entries
         at = bisect_left(timestamps, timestamp)
         return self._base_offset + (offsets[at - 1] if at > 0 else 0)
+
+    def entries(self) -> Iterator[TimeEntry]:
+        """Every one, rising."""
+        for timestamp, offset in zip(*self._entries, strict=True):
+            yield TimeEntry(timestamp, self._base_offset + offset)
 
     def cut(self, end_offset: int) -> None:
         """Forget entries for offsets from ``end_offset`` on."""
