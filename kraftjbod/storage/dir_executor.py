@@ -5,9 +5,12 @@
 * The loop is woken once per batch of completions, not once per operation.
 * It remembers when the running operation began, and can be abandoned: everything waiting fails
   at once, and whatever the thread says later is not heard.
+* An operation that *may be taken back* and has not begun can be failed at once; it never begins
+  then, so that nothing is written after its caller was told that nothing would be.
 
 It is a ``concurrent.futures.Executor`` so that aiofiles can use it.
-It does not judge errors: ``translate`` is asked for what the waiter shall see.
+It does not judge errors: ``on_error`` sees them first, in the thread, and ``translate`` is asked
+on the loop for what the waiter shall see.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.timing import Clock
+from kraftjbod.storage.io_statistics import IoGroup, IoStatistics
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,20 +35,25 @@ P = ParamSpec("P")
 _IDLE: Final = -1
 
 
-class _Job(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Job:
     """One operation on its way through the thread. ``future`` and ``settle`` are the loop's."""
 
     op: Callable[[], Any]
     settle: Callable[[Any], Any] | None
     translate: Callable[[BaseException], BaseException] | None
+    on_error: Callable[[BaseException], None] | None
     future: asyncio.Future[Any]
     size_bytes: int
+    group: IoGroup
+    may_be_taken_back: bool
 
 
 class _Done(NamedTuple):
     job: _Job
     result: Any
     error: BaseException | None
+    elapsed_ms: int
 
 
 class LogDirExecutor(Executor):
@@ -56,18 +66,29 @@ class LogDirExecutor(Executor):
         clock: Clock,
         max_ops: int = 20_000,
         max_bytes: int = 256 * 1024 * 1024,
+        statistics: IoStatistics | None = None,
     ) -> None:
         self._name = name
         self._clock = clock
+        self._statistics = statistics
         self._max_ops = max_ops
         self._max_bytes = max_bytes
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[_Done] = deque()
         #: Futures of jobs that were taken in and not yet answered, oldest first. The loop's.
-        self._waiting: dict[asyncio.Future[Any], None] = {}
+        self._waiting: dict[asyncio.Future[Any], _Job] = {}
+        #: Jobs that may be taken back and have not begun. The thread takes a job out when it
+        #: begins it, the loop when it takes it back: whoever gets it may have it.
+        self._not_begun: dict[asyncio.Future[Any], _Job] = {}
+        #: What jobs that may be taken back fail with when their turn comes; set by the thread.
+        self._hold: Callable[[], BaseException] | None = None
+        #: Called after answers were given, if set.
+        self.on_answers: Callable[[], None] | None = None
         self._queued_bytes = 0
         #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
         self._running_since_ms = _IDLE
+        #: (since when, how many ms): time of the running op in which this process stood still.
+        self._excused = (_IDLE, 0)
         self._wakeup_sent = False
         self._wakeup_lock = threading.Lock()
         self._refusal: Callable[[], BaseException] | None = None
@@ -99,12 +120,16 @@ class LogDirExecutor(Executor):
         *,
         settle: Callable[[T], R] | None = None,
         translate: Callable[[BaseException], BaseException] | None = None,
+        on_error: Callable[[BaseException], None] | None = None,
         size_bytes: int = 0,
+        group: IoGroup = IoGroup.OTHER,
+        may_be_taken_back: bool = False,
     ) -> asyncio.Future[R]:
         """Run ``op`` in the thread, then ``settle`` on the loop; the future holds the latter's say.
 
         ``settle`` runs even if the future was cancelled meanwhile, because the effect of an
         operation belongs to the operation. So does ``translate`` for what the op raised.
+        ``on_error`` sees that before any other op runs; what it raises takes its place.
 
         :raises OverloadedError: if the queue is full.
         """
@@ -121,9 +146,12 @@ class LogDirExecutor(Executor):
             self._start()
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[future] = None
+        job = _Job(op, settle, translate, on_error, future, size_bytes, group, may_be_taken_back)
+        self._waiting[future] = job
+        if may_be_taken_back:
+            self._not_begun[future] = job
         self._queued_bytes += size_bytes
-        self._jobs.put(_Job(op, settle, translate, future, size_bytes))
+        self._jobs.put(job)
         return future
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -141,13 +169,48 @@ class LogDirExecutor(Executor):
     def running_for_ms(self) -> int:
         """How long the operation in the thread has been running; 0 if there is none."""
         since_ms = self._running_since_ms
-        return 0 if since_ms == _IDLE else max(0, self._clock.now_ms() - since_ms)
+        if since_ms == _IDLE:
+            return 0
+        excused_since_ms, excused_ms = self._excused
+        if excused_since_ms != since_ms:
+            excused_ms = 0
+        return max(0, self._clock.now_ms() - since_ms - excused_ms)
+
+    def excuse(self, stood_still_ms: int) -> None:
+        """The whole process stood still: the running operation is not to blame for that time."""
+        since_ms = self._running_since_ms
+        excused_since_ms, excused_ms = self._excused
+        so_far_ms = excused_ms if excused_since_ms == since_ms else 0
+        self._excused = (since_ms, so_far_ms + stood_still_ms)
+
+    def take_back(self, refusal: Callable[[], BaseException]) -> int:
+        """Fail whatever may be taken back and has not begun; how many that were."""
+        taken = 0
+        for future in list(self._not_begun):
+            job = self._not_begun.pop(future, None)
+            if job is None:
+                continue  # The thread has just begun it.
+            taken += 1
+            del self._waiting[future]
+            self._queued_bytes -= job.size_bytes
+            job.op = _nothing  # It waits for its turn still, but not with its bytes.
+            _fail(future, refusal())
+        return taken
+
+    def hold_back(self, refusal: Callable[[], BaseException]) -> None:
+        """Called in the thread: from now on, what may be taken back fails instead of beginning."""
+        self._hold = refusal
+
+    def let_go(self) -> None:
+        """Undo :meth:`hold_back`, on the loop."""
+        self._hold = None
 
     def abandon(self, refusal: Callable[[], BaseException]) -> None:
         """Fail everything that waits, and all that comes, with what ``refusal`` makes."""
         self._refusal = refusal
         self._jobs.put(None)
         waiting, self._waiting = self._waiting, {}
+        self._not_begun.clear()
         for future in waiting:
             _fail(future, refusal())
 
@@ -164,13 +227,14 @@ class LogDirExecutor(Executor):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None and self._refusal is None:
-            self._running_since_ms = self._clock.now_ms()
-            try:
-                done = _Done(job, job.op(), None)
-            except BaseException as e:
-                done = _Done(job, None, e)
+            if job.may_be_taken_back and self._not_begun.pop(job.future, None) is None:
+                continue
+            began_ms = self._running_since_ms = self._clock.now_ms()
+            hold = self._hold if job.may_be_taken_back else None
+            result, error = _carry_out(job.op, job.on_error) if hold is None else (None, hold())
+            elapsed_ms = self._clock.now_ms() - began_ms
             self._running_since_ms = _IDLE
-            self._hand_over(done)
+            self._hand_over(_Done(job, result, error, elapsed_ms))
 
     def _hand_over(self, done: _Done) -> None:
         with self._wakeup_lock:
@@ -192,9 +256,14 @@ class LogDirExecutor(Executor):
                 continue  # Abandoned: answered already.
             self._queued_bytes -= done.job.size_bytes
             self._answer(done)
+        if self.on_answers is not None:
+            self.on_answers()
 
     def _answer(self, done: _Done) -> None:
-        job, result, error = done
+        job, result, error, elapsed_ms = done
+        if self._statistics is not None:
+            is_error = isinstance(error, OSError)
+            self._statistics.record(job.group, elapsed_ms, job.size_bytes, is_error=is_error)
         if error is None:
             if job.settle is not None:
                 result = job.settle(result)
@@ -207,6 +276,31 @@ class LogDirExecutor(Executor):
 
 
 _ABSENT: Final = object()
+
+
+def _carry_out(
+    op: Callable[[], T], on_error: Callable[[BaseException], None] | None
+) -> tuple[T | None, BaseException | None]:
+    """Its result, or its error. What it raises remembers this frame, so no future may be in it."""
+    try:
+        return op(), None
+    except BaseException as e:
+        return None, _look_at(e, on_error)
+
+
+def _look_at(
+    error: BaseException, on_error: Callable[[BaseException], None] | None
+) -> BaseException:
+    if on_error is not None:
+        try:
+            on_error(error)
+        except BaseException as worse:
+            return worse
+    return error
+
+
+def _nothing() -> None:
+    """What a job does that was taken back."""
 
 
 def run_apart(name: str, op: Callable[[], None]) -> None:

@@ -19,13 +19,19 @@ from kraftjbod.core.ids import TopicPartition, Uuid
 META_PROPERTIES: Final = "meta.properties"
 LOCK_FILE: Final = ".lock"
 PROBE_FILE: Final = ".probe"
+RESERVE_FILE: Final = ".kraftjbod_reserve"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 FUTURE_CHECKPOINT: Final = "future-copy-checkpoint"
+#: An empty file in a replica's directory: offsets may be missing between its batches, because
+#: compaction took them away, here or on a leader. Without it what is missing is damage.
+GAPS_MARK: Final = "may-have-gaps"
+SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
@@ -35,8 +41,11 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
+#: What compaction is writing, and what it has written and is putting in place.
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
 #: Left over by an operation that a crash cut short; removed when a replica is loaded.
-LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")
+LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 #: Plain files that belong to a log dir itself.
 OWN_FILES: Final = frozenset(
@@ -44,10 +53,13 @@ OWN_FILES: Final = frozenset(
         META_PROPERTIES,
         LOCK_FILE,
         PROBE_FILE,
+        RESERVE_FILE,
         CLEAN_SHUTDOWN_FILE,
         RECOVERY_POINT_CHECKPOINT,
         LOG_START_CHECKPOINT,
         HIGH_WATERMARK_CHECKPOINT,
+        CLEANER_CHECKPOINT,
+        SCRUB_FILE,
         KNOWN_LOG_DIRS,
         BOOTSTRAP_FILE,
     }

@@ -7,8 +7,11 @@
   the table in ``log_dir_policy.py`` says, with an error that is worth another try.
 * A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
   abandoned, and its open files are given up in yet another one: closing can hang as well.
-* Two watches run on the loop while the dir is online: for an operation that takes longer than
-  ``log.dir.io.timeout.ms``, and for the question whether this is still the same disk.
+* The first operation that finds no room gives the reserve away, in the dir's thread, and nothing
+  that was queued behind it takes that room for good. The check rebuilds it (``room_plan.py``).
+* An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
+  is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
+  the end. Which of two dirs a copy between them waits for is not clear; their own checks tell.
 * fsyncs of segments have a lane of their own, so that a slow one does not hold up appends.
 """
 
@@ -17,40 +20,50 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from errno import EDQUOT, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
-from typing import Any, Final, TypeVar, assert_never, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
 
 import aiofiles.threadpool
 
-from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OverloadedError
+from kraftjbod.core.errors import KafkaStorageError, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
-from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState, next_state
-from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
 from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dir_condition import DirCondition
 from kraftjbod.storage.dir_executor import LogDirExecutor, run_apart
-from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES, PROBE_FILE
+from kraftjbod.storage.dir_names import LOCK_FILE
+from kraftjbod.storage.dir_watch import DirWatch
+from kraftjbod.storage.disk_check import check_disk
+from kraftjbod.storage.io_statistics import GROUPS, IoStatistics
 from kraftjbod.storage.log_dir_policy import (
+    TAKES_ROOM,
     OpKind,
     Verdict,
     error_class,
-    is_allowed,
     judge,
     kind_of_failure,
 )
-from kraftjbod.storage.meta_properties import read_meta_properties
-from kraftjbod.storage.vfs import OpenMode, Space, Vfs, VfsFile
+from kraftjbod.storage.reserve_file import ReserveFile
+from kraftjbod.storage.room_plan import RoomPlan
+from kraftjbod.storage.vfs import Space, Vfs, VfsFile
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
-#: The stall watch looks this many times per ``io_timeout_ms``.
-_LOOKS_PER_TIMEOUT: Final = 20
 #: What tmpfs and old kernels say to RWF_NOWAIT.
 _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
 #: What file systems say that the kernel cannot copy between.
 _NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
 #: No read ever fails with these.
 _WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
+_FULL_STORY: Final = "full_story"
+
+
+class _FullStory(NamedTuple):
+    """What the thread saw when an operation found no room."""
+
+    space: Space
+    had_reserve: bool
 
 
 class LogDirFailureChannel:
@@ -75,7 +88,7 @@ class LogDirFailureChannel:
         return log_dir
 
 
-class LogDir:
+class LogDir(DirCondition):
     """One directory of ``log.dirs``. All methods are for the loop's thread but ``beat``."""
 
     def __init__(
@@ -88,63 +101,73 @@ class LogDir:
         directory_id: DirectoryId = LOST_DIR,
         is_cordoned: bool = False,
         io_timeout_ms: int = 30_000,
+        io_suspect_ms: int = 2000,
         check_interval_ms: int = 500,
         max_queued_ops: int = 20_000,
         max_queued_bytes: int = 256 * 1024 * 1024,
+        reserve: ReserveFile | None = None,
+        room_plan: RoomPlan | None = None,
     ) -> None:
-        self.path = path
+        super().__init__(path, directory_id)
         self.vfs = vfs
-        #: LOST_DIR until :meth:`identify`; stays so for a dir whose id nobody remembers.
-        self.directory_id = directory_id
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
-        self.state = LogDirState.ONLINE
-        #: Why the dir is OFFLINE; empty while it is not.
-        self.offline_reason = ""
-        #: Why the dir is impaired; empty while it is not.
-        self.impaired_reason = ""
-        #: As of the last check; zeros before the first.
-        self.space = _NO_SPACE_KNOWN
+        self.statistics = IoStatistics()
         self._failure_channel = failure_channel
         self._io_timeout_ms = io_timeout_ms
-        self._check_interval_ms = check_interval_ms
+        self._reserve = reserve or ReserveFile(
+            vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes
+        )
+        self._room_plan = room_plan or RoomPlan(reserve_bytes=self._reserve.size_bytes)
         self._lane = LogDirExecutor(
             name=f"log-dir:{path}",
             clock=clock,
             max_ops=max_queued_ops,
             max_bytes=max_queued_bytes,
+            statistics=self.statistics,
         )
         self._flush_lane = LogDirExecutor(
-            name=f"log-dir-flush:{path}", clock=clock, max_ops=max_queued_ops
+            name=f"log-dir-flush:{path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            statistics=self.statistics,
         )
-        self._log = get_logger(log_dir=path)
+        self._watch = DirWatch(
+            self,
+            (self._lane, self._flush_lane),
+            suspect_ms=min(io_suspect_ms, io_timeout_ms),
+            timeout_ms=io_timeout_ms,
+            check_interval_ms=check_interval_ms,
+        )
+        #: What sees an operation's error first, in the thread.
+        self._on_error = {kind: partial(self._look_for_full, kind) for kind in OpKind}
         #: ``st_dev`` when the dir was identified; another number means another disk.
         self._device: int | None = None
         #: Held from :meth:`try_lock` to :meth:`close`.
         self._lock_file: VfsFile | None = None
         self._cached_reads = True
         self._kernel_copies = True
-        #: Operations in movers' threads that touch this dir.
+        #: Operations in other threads that touch this dir.
         self._guests: set[asyncio.Future[Any]] = set()
-        self._check: asyncio.Future[Space] | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        #: The check or the rebuilding of the reserve that is under way.
+        self._check: asyncio.Future[Any] | None = None
+        #: Why it was found full, until there is room again; survives a stall.
+        self._full_reason = ""
+        #: Why others hold it for stalled, though its operations end.
+        self._demotion = ""
 
     def __repr__(self) -> str:
         return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
 
     @property
-    def is_online(self) -> bool:
-        """Not OFFLINE: an impaired dir is online, and refuses some operations."""
-        return self.state is not LogDirState.OFFLINE
-
-    @property
-    def is_impaired(self) -> bool:
-        return self.state.is_impaired
-
-    @property
     def is_busy(self) -> bool:
         """An operation is in one of its threads, abandoned or not."""
         return self._lane.is_running or self._flush_lane.is_running
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
+        return self._reserve.size_bytes if self._reserve.is_held else 0
 
     # -- the gate ---------------------------------------------------------------------------
 
@@ -173,7 +196,10 @@ class LogDir:
             op,
             settle=settle,
             translate=lambda error: self._judge(kind, error, replica),
+            on_error=self._on_error[kind],
             size_bytes=size_bytes,
+            group=GROUPS[kind],
+            may_be_taken_back=kind in TAKES_ROOM,
         )
 
     async def run(
@@ -304,22 +330,34 @@ class LogDir:
 
     def start_watches(self) -> None:
         """Watch for stalls and for a vanished disk from now until :meth:`close` or OFFLINE."""
-        self._watch_stall()
-        self._watch_identity()
+        self._watch.start()
+
+    async def secure_reserve(self) -> None:
+        """Have the reserve whole and on the disk (KIP-928: before anything is recovered).
+
+        :raises LogDirImpairedError: there is no room for it; the dir is SATURATED.
+        :raises KafkaStorageError: the dir goes offline.
+        """
+        await self.run(OpKind.START, lambda: self._reserve.build(self.beat))
+
+    def suspect(self, reason: str) -> None:
+        """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""
+        self._demotion = reason
+        self._stall(reason)
+
+    def absolve(self) -> None:
+        """Undo :meth:`suspect`."""
+        self._demotion = ""
+        self.on_answer()
 
     def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
         """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear.
 
         ``failed`` tells of the operation: its kind, and its replica if there is one.
         """
-        if not self.is_online:
+        if not self._step(LogDirEvent.FAILED, reason, **failed):
             return
-        self.state = next_state(self.state, LogDirEvent.FAILED)
-        self.offline_reason, self.impaired_reason = reason, ""
-        self._log.error(
-            "log_dir_offline", directory_id=str(self.directory_id), reason=reason, **failed
-        )
-        self._stop_watches()
+        self._watch.stop()
         self._lane.abandon(self.offline_error)
         self._flush_lane.abandon(self.offline_error)
         for guest in [guest for guest in self._guests if not guest.done()]:
@@ -329,33 +367,9 @@ class LogDir:
         if report:
             self._failure_channel.report(self)
 
-    def require_allowed(self, kind: OpKind) -> None:
-        """Pass if the dir takes operations of ``kind`` now.
-
-        :raises KafkaStorageError: it is offline.
-        :raises LogDirImpairedError: it is saturated or stalled.
-        """
-        if not is_allowed(self.state, kind):
-            raise self.impaired_error() if self.is_online else self.offline_error()
-
-    def impaired_error(self) -> LogDirImpairedError:
-        return LogDirImpairedError(
-            f"log dir {self.path} is {self.state.value}: {self.impaired_reason}",
-            directory_id=self.directory_id,
-            path=self.path,
-            state=self.state.value,
-        )
-
-    def offline_error(self) -> KafkaStorageError:
-        return KafkaStorageError(
-            f"log dir {self.path} is offline: {self.offline_reason}",
-            directory_id=self.directory_id,
-            path=self.path,
-        )
-
     def close(self) -> None:
         """Stop the watches and let the threads end after what they still have to do."""
-        self._stop_watches()
+        self._watch.stop()
         if self.is_online:
             if self._lock_file is not None:
                 self.submit(OpKind.START, self._lock_file.close)
@@ -383,11 +397,11 @@ class LogDir:
                 message = f"log dir {self.path} is offline: {said}"
                 return self._error(error_class(part), message, failed)
             case Verdict.FULL:
-                self._fill_up(said)
+                self._fill_up(said, error, is_attempt=kind is OpKind.PROBE)
                 return self.impaired_error()
             case Verdict.CALLER_BUG:
                 self._log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
-                self._start_check()
+                self.check_disk()
                 return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
             case Verdict.PROCESS_LIMIT:
                 self._log.warning("log_dir_operation_lacked_resources", reason=said)
@@ -395,84 +409,120 @@ class LogDir:
             case _:
                 assert_never(verdict)
 
-    def _fill_up(self, reason: str) -> None:
-        """There was no room for an operation."""
-        if self._enter(LogDirEvent.FILLED_UP, reason):
-            self._log.warning(
-                "log_dir_saturated", directory_id=str(self.directory_id), reason=reason
-            )
-
-    def _enter(self, event: LogDirEvent, reason: str) -> bool:
-        """Take the step that ``event`` leads to, if there is one, and tell the channel."""
-        after = next_state(self.state, event)
-        if after is self.state:
-            return False
-        self.state = after
-        self.impaired_reason = reason if after.is_impaired else ""
-        self._failure_channel.report(self)
-        return True
-
     def _error(
         self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]
     ) -> KafkaStorageError:
         return kind(message, directory_id=self.directory_id, path=self.path, **failed)
 
+    # -- room -------------------------------------------------------------------------------
+
+    def _look_for_full(self, kind: OpKind, error: BaseException) -> None:
+        """In the thread, as soon as an operation has failed: if there was no room, make some."""
+        if not isinstance(error, OSError):
+            return
+        if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
+            # What was queued while there seemed to be room shall not eat up the reserve.
+            self._lane.hold_back(lambda: self._impaired_error(LogDirState.SATURATED, f"{error}"))
+            vars(error)[_FULL_STORY] = self._give_reserve()
+
+    def _give_reserve(self) -> _FullStory:
+        """In the thread."""
+        space = self.vfs.space(self.path)
+        return _FullStory(space, self._reserve.release())
+
+    def _fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
+        """There was no room for an operation, be it only an attempt to find out."""
+        self._full_reason = reason
+        story: _FullStory | None = vars(error).get(_FULL_STORY)
+        if story is not None:
+            self._note_full(story)
+        elif not self._lane.is_full:
+            # It was in a thread that is not the dir's.
+            self._probe(self._give_reserve, self._note_full)
+        if self._step(LogDirEvent.FILLED_UP, reason) or is_attempt:
+            self._room_plan.filled_up(None if story is None else story.space)
+            self._failure_channel.report(self)
+
+    def _note_full(self, story: _FullStory) -> None:
+        self.space = story.space
+        if story.had_reserve:
+            self._log.warning("log_dir_reserve_released", **self._story(self._full_reason))
+
+    def _heal(self) -> None:
+        """Rebuild the reserve; with that there is room again."""
+        if self._lane.is_full:
+            return  # The next check sees to it.
+        was_held = self._reserve.is_held
+        self._check = self._probe(
+            lambda: self._reserve.build(self.beat), lambda _: self._end_full(was_held)
+        )
+
+    def _end_full(self, had_reserve: bool) -> None:
+        if not had_reserve and self._reserve.size_bytes:
+            self._log.info("log_dir_reserve_rebuilt", **self._story(self._full_reason))
+        self._full_reason = ""
+        self._lane.let_go()
+        if self._step(LogDirEvent.HAS_ROOM, f"{self.space.usable_bytes} bytes are free"):
+            self._failure_channel.report(self)
+
     # -- watches ----------------------------------------------------------------------------
 
-    def _watch_stall(self) -> None:
-        for lane in (self._lane, self._flush_lane):
-            if lane.running_for_ms() > self._io_timeout_ms:
-                self.go_offline(f"an operation has been running for {lane.running_for_ms()} ms")
-                return
-        self._arm("stall", self._io_timeout_ms // _LOOKS_PER_TIMEOUT, self._watch_stall)
+    def on_suspect(self, running_ms: int) -> None:
+        self._stall(f"an operation has been running for {running_ms} ms")
 
-    def _watch_identity(self) -> None:
-        self._start_check()
-        if self.is_online:
-            self._arm("identity", self._check_interval_ms, self._watch_identity)
+    def _stall(self, reason: str) -> None:
+        if self._step(LogDirEvent.SUSPECTED, reason):
+            self._lane.take_back(self.impaired_error)
+            self._failure_channel.report(self)
 
-    def _start_check(self) -> None:
+    def on_answer(self) -> None:
+        """Nothing runs for too long any more."""
+        if self._watch.is_suspicious or self._demotion:
+            return
+        event = LogDirEvent.ANSWERED_FULL if self._full_reason else LogDirEvent.ANSWERED
+        if self._step(event, self._full_reason or "operations end again"):
+            self._failure_channel.report(self)
+
+    def on_hung(self, running_ms: int) -> None:
+        self.go_offline(f"an operation has been running for {running_ms} ms")
+
+    def check_disk(self) -> None:
         """Queue one check unless the last is still queued; it judges itself."""
+        self.statistics.look(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):
             return
         if self._lane.is_full:
             return  # Busy is not broken; the stall watch looks after a queue that stands still.
-        # The watch waits for nothing: a verdict takes effect in _judge, a success in _note_space.
-        self._check = self._lane.submit_op(
-            self._check_disk,
-            settle=self._note_space,
-            translate=lambda error: self._judge(OpKind.PROBE, error),
+        device, has_room = self._device, not self._full_reason
+        self._check = self._probe(
+            lambda: check_disk(
+                self.vfs,
+                self.path,
+                directory_id=self.directory_id,
+                device=device,
+                has_room=has_room,
+            ),
+            self._note_space,
         )
-        self._check.add_done_callback(_note_seen)
 
-    def _check_disk(self) -> Space:
-        """In the dir's thread: is this still the disk that was identified, and writable?"""
-        found = read_meta_properties(self.vfs, f"{self.path}/{META_PROPERTIES}")
-        if found is None or found.directory_id != self.directory_id:
-            held = "none" if found is None else str(found.directory_id)
-            raise OSError(f"directory id is {held}, expected {self.directory_id}")
-        if (device := self.vfs.device(self.path)) != self._device:
-            raise OSError(f"now on device {device}, was on {self._device}: unmounted or replaced")
-        probe = f"{self.path}/{PROBE_FILE}"
-        self.vfs.open(probe, OpenMode.CREATE).close()
-        self.vfs.unlink_if_exists(probe)
-        return self.vfs.space(self.path)
+    def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
+        """Queue ``op``. Nobody waits: a verdict takes effect in _judge, a success in ``settle``."""
+        probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
+        probe.add_done_callback(_note_seen)
+        return probe
 
-    def _note_space(self, space: Space) -> Space:
+    def _note_space(self, space: Space) -> None:
         self.space = space
-        return space
-
-    def _arm(self, name: str, delay_ms: int, then: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(max(1, delay_ms) / 1000, then)
-
-    def _stop_watches(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        if self._full_reason:
+            if self._room_plan.may_heal(space, has_reserve=self._reserve.is_held):
+                self._heal()
+        elif self._room_plan.is_short(space):
+            self._full_reason = f"{space.usable_bytes} bytes are free, which is too few"
+            if self._step(LogDirEvent.FILLED_UP, self._full_reason):
+                self._failure_channel.report(self)
 
 
-def _note_seen(check: asyncio.Future[Space]) -> None:
-    """Mark a check's error as looked at; :meth:`LogDir._judge` acted on it."""
-    if not check.cancelled():
-        check.exception()
+def _note_seen(probe: asyncio.Future[Any]) -> None:
+    """Mark its error as looked at; :meth:`LogDir._judge` acted on it."""
+    if not probe.cancelled():
+        probe.exception()

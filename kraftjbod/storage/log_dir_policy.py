@@ -100,9 +100,9 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
 
 
 #: What a SATURATED dir refuses: all that takes room for good.
-_NEEDS_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
-#: What a STALLED dir takes: what ends its use, and what finds out whether it answers.
-_ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.PROBE})
+TAKES_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
+#: What a STALLED dir takes: what begins or ends its use, and finds out whether it answers.
+_ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE})
 
 
 def is_allowed(state: LogDirState, kind: OpKind) -> bool:
@@ -111,7 +111,7 @@ def is_allowed(state: LogDirState, kind: OpKind) -> bool:
         case LogDirState.ONLINE:
             return True
         case LogDirState.SATURATED:
-            return kind not in _NEEDS_ROOM
+            return kind not in TAKES_ROOM
         case LogDirState.STALLED:
             return kind in _ALWAYS
         case LogDirState.OFFLINE:

@@ -28,6 +28,8 @@ Buffer = bytes | bytearray | memoryview
 #: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
 _MAX_BUFFERS: Final = 1024
 _FILE_MODE: Final = 0o644
+#: What ``st_blocks`` counts, whatever the file system's own blocks are.
+_BLOCK_BYTES: Final = 512
 
 
 class OpenMode(Enum):
@@ -54,6 +56,16 @@ class Space:
     total_bytes: int
     usable_bytes: int
     free_inodes: int
+    counts_inodes: bool = True
+    """False where the file system makes inodes as it needs them (btrfs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How long a file is, and how much of the disk is behind it."""
+
+    size_bytes: int
+    allocated_bytes: int
 
 
 class VfsFile(Protocol):
@@ -115,6 +127,8 @@ class Vfs(Protocol):
         ...
 
     def exists(self, path: str) -> bool: ...
+
+    def extent_if_exists(self, path: str) -> Extent | None: ...
 
     def list_dir(self, path: str) -> list[DirEntry]:
         """Files and directories in ``path``, sorted by name."""
@@ -306,6 +320,13 @@ class RealVfs:
             return False
         return True
 
+    def extent_if_exists(self, path: str) -> Extent | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return Extent(size_bytes=found.st_size, allocated_bytes=found.st_blocks * _BLOCK_BYTES)
+
     def list_dir(self, path: str) -> list[DirEntry]:
         entries = []
         with os.scandir(path) as found:
@@ -348,6 +369,7 @@ class RealVfs:
             total_bytes=found.f_blocks * found.f_frsize,
             usable_bytes=found.f_bavail * found.f_frsize,
             free_inodes=found.f_favail,
+            counts_inodes=found.f_files > 0,
         )
 
     def try_lock(self, path: str) -> RealFile | None:

@@ -15,6 +15,8 @@ from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.storage.reserve_file import ReserveFile
+from kraftjbod.storage.room_plan import RoomPlan
 from kraftjbod.storage.vfs import Vfs
 
 CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
@@ -81,14 +83,32 @@ def open_dir(
     clock: ManualClock | None = None,
     channel: LogDirFailureChannel | None = None,
     io_timeout_ms: int = 30_000,
+    io_suspect_ms: int = 2000,
+    check_interval_ms: int = 500,
+    reserve_bytes: int = 0,
+    min_free_bytes: int = 0,
+    heal_free_bytes: int | None = None,
 ) -> LogDir:
-    """An identified log dir without watches; ``path`` is formatted if it is not."""
+    """An identified log dir without watches; it has its reserve once ``secure_reserve`` ran."""
     log_dir = LogDir(
         path=path,
         vfs=vfs,
         clock=clock or ManualClock(),
         failure_channel=channel or LogDirFailureChannel(max_dirs=8),
         io_timeout_ms=io_timeout_ms,
+        io_suspect_ms=io_suspect_ms,
+        check_interval_ms=check_interval_ms,
+        reserve=ReserveFile(
+            vfs=vfs,
+            directory=path,
+            size_bytes=reserve_bytes,
+            random_bytes=random_bytes_of(number),
+        ),
+        room_plan=RoomPlan(
+            reserve_bytes=reserve_bytes,
+            min_free_bytes=min_free_bytes,
+            heal_free_bytes=heal_free_bytes,
+        ),
     )
     log_dir.identify(directory_id(number), 1)
     return log_dir

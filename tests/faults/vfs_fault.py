@@ -19,7 +19,7 @@ from fnmatch import fnmatch
 from os import strerror
 from typing import TypeVar
 
-from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space, Vfs, VfsFile
+from kraftjbod.storage.vfs import Buffer, DirEntry, Extent, OpenMode, Space, Vfs, VfsFile
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ class Effect(Enum):
     DELAY = "delay"
     NEVER = "never"
     """The operation hangs until :meth:`FaultVfs.release`, then fails with the errno."""
+    HANG = "hang"
+    """The operation hangs until :meth:`FaultVfs.release`, then is done as if nothing was."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class FaultVfs:
     def inject(self, fault: Fault) -> Fault:
         with self._mutex:
             self.faults.append(fault)
+        if fault.effect in (Effect.NEVER, Effect.HANG):
+            self._released.clear()
         return fault
 
     def clear(self) -> None:
@@ -124,8 +128,10 @@ class FaultVfs:
         if fault.effect is Effect.DELAY:
             time.sleep(fault.delay_s)
             return
-        if fault.effect is Effect.NEVER:
+        if fault.effect in (Effect.NEVER, Effect.HANG):
             self._released.wait()
+        if fault.effect is Effect.HANG:
+            return
         raise OSError(fault.errno, strerror(fault.errno), path)
 
     # -- the Vfs ----------------------------------------------------------------------------
@@ -145,6 +151,9 @@ class FaultVfs:
 
     def exists(self, path: str) -> bool:
         return self.do("exists", path, lambda: self.inner.exists(path))
+
+    def extent_if_exists(self, path: str) -> Extent | None:
+        return self.do("extent_if_exists", path, lambda: self.inner.extent_if_exists(path))
 
     def list_dir(self, path: str) -> list[DirEntry]:
         return self.do("list_dir", path, lambda: self.inner.list_dir(path))

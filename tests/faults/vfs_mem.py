@@ -21,7 +21,7 @@ from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR
 from os import strerror
 from typing import Any
 
-from kraftjbod.storage.vfs import Buffer, DirEntry, OpenMode, Space, VfsFile
+from kraftjbod.storage.vfs import Buffer, DirEntry, Extent, OpenMode, Space, VfsFile
 
 
 class MemFile:
@@ -170,6 +170,13 @@ class MemVfs:
 
     def exists(self, path: str) -> bool:
         return path in self._tree
+
+    def extent_if_exists(self, path: str) -> Extent | None:
+        with self._mutex:
+            file = self._tree.get(path)
+            if file is None:
+                return None
+            return Extent(size_bytes=len(file.data), allocated_bytes=len(file.data))
 
     def list_dir(self, path: str) -> list[DirEntry]:
         with self._mutex:

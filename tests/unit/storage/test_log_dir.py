@@ -170,8 +170,7 @@ async def test_slow_operation_that_makes_progress_is_not_hung():
 
 @pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
 async def test_watch_finds_out_that_this_is_not_the_disk(how: str):
-    log_dir, channel, vfs = make()
-    log_dir._check_interval_ms = 5
+    log_dir, channel, vfs = make(check_interval_ms=5)
     log_dir.start_watches()
     await until(lambda: log_dir.space.usable_bytes > 0)
     match how:
