@@ -29,12 +29,11 @@ from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
 from kraftjbod.storage.bootstrap import write_bootstrap
 from kraftjbod.storage.dir_names import META_PROPERTIES
+from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
     MetaPropertiesEnsemble,
-    read_known_dirs,
     read_meta_properties,
-    write_known_dirs,
     write_meta_properties,
 )
 from kraftjbod.storage.vfs import OpenMode, RealVfs
@@ -175,15 +174,14 @@ class Formatter:
             "Bootstrap metadata: "
             + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items()))
         )
-        for path in ensemble.empty:
-            known[path] = self._format_dir(path)
+        known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
         if "controller" in self._settings.process_roles and metadata_dir in ensemble.empty:
             write_bootstrap(self._vfs, metadata_dir, self._features)
         self._remember(ensemble, known)
 
-    def _remember(self, ensemble: MetaPropertiesEnsemble, known: dict[str, DirectoryId]) -> None:
+    def _remember(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
         present = {p: m.directory_id for p, m in ensemble.loaded.items() if m.directory_id}
-        write_known_dirs(self._vfs, ensemble.metadata_dir, {**known, **present})
+        write_known_dirs(self._vfs, ensemble.metadata_dir, known.seen(present))
 
     def _load(self, paths: list[str]) -> MetaPropertiesEnsemble:
         loaded, empty, errors = {}, [], {}
@@ -202,19 +200,17 @@ class Formatter:
             metadata_dir=self._settings.metadata_dir, loaded=loaded, empty=empty, errors=errors
         )
 
-    def _known(self, ensemble: MetaPropertiesEnsemble) -> dict[str, DirectoryId]:
+    def _known(self, ensemble: MetaPropertiesEnsemble) -> KnownDirs:
         if ensemble.metadata_dir not in ensemble.loaded:
-            return {}
+            return KnownDirs()
         return read_known_dirs(self._vfs, ensemble.metadata_dir)
 
-    def _refuse_missing_disks(
-        self, ensemble: MetaPropertiesEnsemble, known: dict[str, DirectoryId]
-    ) -> None:
+    def _refuse_missing_disks(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
         present = {found.directory_id for found in ensemble.loaded.values()}
         for path in ensemble.empty:
-            if path in known and known[path] not in present:
+            if path in known.ids and known.ids[path] not in present:
                 raise StartupError(
-                    f"Log directory {path} held directory {known[path]} and is empty now: its "
+                    f"Log directory {path} held directory {known.ids[path]} and is empty now: its "
                     f"disk is not mounted or was wiped. Mount it; or, to give the path a new "
                     f"identity, remove it from known-log-dirs.json in {ensemble.metadata_dir}."
                 )

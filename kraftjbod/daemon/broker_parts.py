@@ -6,7 +6,7 @@ The order is that of the house: what stands above knows nothing of what stands b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +48,8 @@ from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replication_quotas import ReplicationQuotas
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import BrokerConfig, Endpoint
+from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
+from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
@@ -62,6 +63,8 @@ from kraftjbod.storage.mover_pool import MoverPool
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
 _CONTROLLER_BACKOFF_MAX_MS: Final = 500
+#: Directories over the life of the process, those that came back counted anew.
+MAX_LOG_DIRS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class BrokerDisks:
     failures: LogDirFailureChannel
     metadata_dir: LogDir
     logs: LogManager
+    make_log_dir: Callable[[str], LogDir]
+    """For directories that come while the broker runs."""
 
 
 async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
@@ -79,32 +84,36 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
 
     :raises StartupError: what the operator has to mend.
     """
-    paths = dict.fromkeys((*config.data_dirs, config.metadata_dir))
-    failures = LogDirFailureChannel(max_dirs=len(paths))
-    dirs = {
-        path: LogDir(
+    failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
+
+    def make_log_dir(path: str) -> LogDir:
+        return LogDir(
             path=path,
             vfs=around.make_vfs(),
             clock=around.clock,
             failure_channel=failures,
-            is_cordoned=path in config.cordoned_dirs,
+            is_cordoned=ALL_LOG_DIRS in config.cordoned_log_dirs or path in config.cordoned_dirs,
             io_timeout_ms=config.log_dir_io_timeout_ms,
             check_interval_ms=config.log_dir_check_interval_ms,
             max_queued_ops=config.log_dir_queue_max_ops,
             max_queued_bytes=config.log_dir_queue_max_bytes,
         )
-        for path in paths
-    }
+
+    paths = dict.fromkeys((*config.data_dirs, config.metadata_dir))
+    dirs = {path: make_log_dir(path) for path in paths}
     opener = DirOpener(
         log_dirs=list(dirs.values()),
         metadata_dir=config.metadata_dir,
         node_id=config.node_id,
         random_bytes=around.random_bytes,
         timeout_ms=config.log_dir_io_timeout_ms,
+        make_log_dir=make_log_dir,
     )
     cluster_id = await opener.open()
+    data_dirs = [*(dirs[path] for path in config.data_dirs), *opener.added]
+    _require_any(data_dirs)
     logs = LogManager(
-        dirs=[dirs[path] for path in config.data_dirs],
+        dirs=data_dirs,
         clock=around.clock,
         default_config=config.topic_defaults(),
         random_bytes=around.random_bytes,
@@ -118,7 +127,15 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
         failures=failures,
         metadata_dir=dirs[config.metadata_dir],
         logs=logs,
+        make_log_dir=make_log_dir,
     )
+
+
+def _require_any(dirs: Sequence[LogDir]) -> None:
+    """:raises StartupError: telling of each why it cannot be used."""
+    if not any(log_dir.is_online for log_dir in dirs):
+        reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
+        raise StartupError(f"none of the log directories can be used: {reasons}")
 
 
 class BrokerParts:
@@ -271,6 +288,7 @@ class BrokerParts:
             moves=self.moves,
             replicas=self.replicas,
             assignments=self.assignments,
+            publisher=self.publisher,
             logs=self._disks.logs,
             lifecycle=self.lifecycle,
             metadata_dir=config.metadata_dir,
@@ -319,6 +337,7 @@ class BrokerParts:
                 timeout_ms=config.replica_socket_timeout_ms,
             ),
             quota=self.quotas.follower,
+            damage_met=self.damaged.met,
         )
 
     def _build_apis(self) -> KafkaApis:
@@ -370,6 +389,8 @@ class BrokerParts:
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:
         config, around = self._config, self._around
         return ProduceFetchApis(
+            broker_id=config.node_id,
+            cache=self.cache,
             replicas=self.hosted,
             appends=ReplicaAppends(
                 replicas=self.hosted,
@@ -414,5 +435,5 @@ def _identity(
         rack=config.broker_rack,
         features=SUPPORTED_FEATURES,
         log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
-        has_several_dirs=len(config.data_dirs) > 1,
+        has_several_dirs=len(disks.logs.dirs()) > 1,
     )

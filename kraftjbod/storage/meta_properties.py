@@ -3,16 +3,14 @@
 * The file is Kafka's, version 1 (KIP-858, "Storage format command"); version 0 can be read.
 * :class:`MetaPropertiesEnsemble` holds what all dirs of a node say, and refuses contradictions
   with messages that name the paths.
-* The node remembers in its metadata dir which path had which id (``known-log-dirs.json``), so
-  that a disk that vanished is not taken for a new one. Ids travel with the disks: an id that is
-  found under another path is the same directory.
+* Ids travel with the disks: an id that is found under another path is the same directory. What
+  this node remembers of that is known_dirs.py's.
 
 Functions here read and write; nothing decides whether a dir is to be given up.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -20,7 +18,7 @@ from typing import Final
 from kraftjbod.core.errors import InvalidUuidText, StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.properties import format_properties, parse_properties
-from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, META_PROPERTIES
+from kraftjbod.storage.dir_names import META_PROPERTIES
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 _VERSION: Final = 1
@@ -143,33 +141,6 @@ def load_ensemble(vfs: Vfs, paths: Sequence[str], metadata_dir: str) -> MetaProp
         loaded={path: properties for path, properties in found.items() if properties},
         empty=[path for path, properties in found.items() if properties is None],
     )
-
-
-def format_known_dirs(known: Mapping[str, DirectoryId]) -> bytes:
-    """Text of ``known-log-dirs.json``."""
-    dirs = {path: str(directory_id) for path, directory_id in sorted(known.items())}
-    return (json.dumps({"version": 1, "directories": dirs}, indent=2) + "\n").encode()
-
-
-def parse_known_dirs(text: str, path: str) -> dict[str, DirectoryId]:
-    """:raises StartupError: if the file is damaged; without it no disk can be called new."""
-    try:
-        return {p: DirectoryId.parse(uid) for p, uid in json.loads(text)["directories"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
-        raise StartupError(
-            f"{path} is damaged ({e}). It tells which log dirs this node had. "
-            f"If all of them are mounted, remove it and start again."
-        ) from e
-
-
-def read_known_dirs(vfs: Vfs, metadata_dir: str) -> dict[str, DirectoryId]:
-    path = f"{metadata_dir}/{KNOWN_LOG_DIRS}"
-    data = vfs.read_if_exists(path)
-    return {} if data is None else parse_known_dirs(bytes(data).decode(), path)
-
-
-def write_known_dirs(vfs: Vfs, metadata_dir: str, known: Mapping[str, DirectoryId]) -> None:
-    write_atomically(vfs, f"{metadata_dir}/{KNOWN_LOG_DIRS}", format_known_dirs(known))
 
 
 def _verify_ids(

@@ -109,22 +109,27 @@ def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
     assert str(second) in said
 
 
-def test_a_disk_of_another_cluster_is_refused(stopped: Cluster) -> None:
-    meta = _dir(stopped, 2) / META
-    lines = meta.read_text().splitlines()
-    meta.write_text(
-        "\n".join(
-            "cluster.id=AAAAAAAAAAAAAAAAAAAAAQ" if line.startswith("cluster.id") else line
-            for line in lines
-        )
-    )
-    assert str(_dir(stopped, 2)) in _refuses(stopped)
-
-
-def test_a_disk_of_another_node_is_refused(stopped: Cluster) -> None:
-    meta = _dir(stopped, 2) / META
-    meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
-    assert str(_dir(stopped, 2)) in _refuses(stopped)
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ", "belongs to cluster AAAAAAAAAAAAAAAAAAAAAQ"),
+        ("node.id=7", "belongs to node 7, and this is node 1"),
+    ],
+)
+def test_a_foreign_disk_is_refused_and_not_the_broker(
+    stopped: Cluster, line: str, said: str
+) -> None:
+    """It is as good as missing; what it holds is not touched."""
+    bad, good = _dir(stopped, 1), _dir(stopped, 2)
+    key = line.partition("=")[0]
+    kept = [old for old in (bad / META).read_text().splitlines() if not old.startswith(key)]
+    (bad / META).write_text("\n".join([*kept, line]) + "\n")
+    stopped.start_daemon(stopped.brokers[BROKER])
+    assert _errors(stopped) == {str(bad): KAFKA_STORAGE_ERROR, str(good): 0}
+    told = stopped.brokers[BROKER].events("log_dir_offline")[-1]
+    assert said in told["reason"]
+    assert line in (bad / META).read_text()
+    assert list(bad.glob("kept-*"))
 
 
 def test_disks_that_changed_places_keep_their_replicas(stopped: Cluster) -> None:

@@ -54,6 +54,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.vfs import Vfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -113,8 +114,9 @@ class BrokerRig:
         self.controller = controller
         self.tasks = BackgroundTasks()
         self.around = Surroundings(random_bytes=random_bytes_of(broker_id))
-        self.failures = LogDirFailureChannel(max_dirs=len(vfss))
+        self.failures = LogDirFailureChannel(max_dirs=99)
         self.dirs: list[LogDir] = []
+        self.disks_at: dict[str, Vfs] = {f"/d{n}": vfs for n, vfs in enumerate(vfss, 1)}
         for n, vfs in enumerate(vfss, 1):
             number = 10 * broker_id + n
             if not vfs.exists(f"/d{n}/meta.properties"):
@@ -147,10 +149,20 @@ class BrokerRig:
             failures=self.failures,
             metadata_dir=self.dirs[0],
             logs=self.logs,
+            make_log_dir=self._make_log_dir,
         )
         self.parts = BrokerParts(self.config, self.around, self.disks, (), self.tasks)
         self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
+
+    def _make_log_dir(self, path: str) -> LogDir:
+        """As the broker makes one at run time; what its disk is stands in ``disks_at``."""
+        return LogDir(
+            path=path,
+            vfs=self.disks_at[path],
+            clock=RealClock(),
+            failure_channel=self.failures,
+        )
 
     async def _handle(
         self, header: RequestHeader, body: Message, _peer: ConnectionInfo

@@ -63,11 +63,28 @@ async def test_disks_that_were_never_formatted_are_a_failed_start(tmp_path: Path
         await open_disks(config, Surroundings())
 
 
-async def test_a_disk_of_another_cluster_is_a_failed_start(tmp_path: Path) -> None:
+async def test_a_disk_of_another_cluster_is_refused_by_itself(tmp_path: Path) -> None:
     ours = format_disk(tmp_path / "d1", 1)
     theirs = format_disk(tmp_path / "d2", 2, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
-    with pytest.raises(StartupError, match="cluster"):
-        await open_disks(broker_config(NO_CONTROLLER, ours, theirs), Surroundings())
+    disks = await open_disks(broker_config(NO_CONTROLLER, ours, theirs), Surroundings())
+    (refused,) = disks.logs.offline_dirs()
+    assert (refused.path, disks.cluster_id) == (theirs, CLUSTER_ID)
+    assert "belongs to cluster AAAAAAAAAAAAAAAAAAAAAA" in refused.offline_reason
+    await _close(disks)
+
+
+async def test_where_no_disk_can_be_used_the_start_fails_and_tells_of_each(tmp_path: Path) -> None:
+    metadata = format_disk(tmp_path / "meta", 1)
+    config = broker_config(
+        NO_CONTROLLER,
+        format_disk(tmp_path / "d1", 2, cluster_id="AAAAAAAAAAAAAAAAAAAAAA"),
+        str(tmp_path / "absent"),
+    )
+    config = config.model_copy(update={"metadata_log_dir": metadata})
+    with pytest.raises(StartupError, match="none of the log directories can be used") as caught:
+        await open_disks(config, Surroundings())
+    assert "belongs to cluster" in str(caught.value)
+    assert "absent does not exist" in str(caught.value)
 
 
 async def test_nothing_runs_when_the_parts_are_built(tmp_path: Path) -> None:

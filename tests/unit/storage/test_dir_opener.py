@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.storage.dir_opener import DirOpener
+from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.meta_properties import read_known_dirs, read_meta_properties
-from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.storage.meta_properties import read_meta_properties
+from kraftjbod.storage.vfs import OpenMode, Vfs, write_atomically
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,
@@ -26,30 +27,39 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 
+def log_dir(path: str, vfs: Vfs) -> LogDir:
+    return LogDir(
+        path=path,
+        vfs=vfs,
+        clock=ManualClock(),
+        failure_channel=LogDirFailureChannel(max_dirs=9),
+    )
+
+
 async def open_all(
-    vfss: Mapping[str, Vfs], *, close: bool = True, timeout_ms: int = 5000
+    vfss: Mapping[str, Vfs],
+    *,
+    close: bool = True,
+    timeout_ms: int = 5000,
+    added: Mapping[str, Vfs] | None = None,
 ) -> tuple[dict[str, LogDir], str]:
-    dirs = [
-        LogDir(
-            path=path,
-            vfs=vfs,
-            clock=ManualClock(),
-            failure_channel=LogDirFailureChannel(max_dirs=9),
-        )
-        for path, vfs in vfss.items()
-    ]
+    """``vfss`` are the dirs of the configuration; ``added`` holds the disks at other paths."""
+    dirs = [log_dir(path, vfs) for path, vfs in vfss.items()]
+    elsewhere = added or {}
     opener = DirOpener(
         log_dirs=dirs,
         metadata_dir=dirs[0].path,
         node_id=NODE_ID,
         random_bytes=random_bytes_of(),
         timeout_ms=timeout_ms,
+        make_log_dir=lambda path: log_dir(path, elsewhere[path]),
     )
     cluster_id = await opener.open()
+    dirs += opener.added
     if close:
-        for log_dir in dirs:
-            log_dir.close()
-    return {log_dir.path: log_dir for log_dir in dirs}, cluster_id
+        for opened in dirs:
+            opened.close()
+    return {opened.path: opened for opened in dirs}, cluster_id
 
 
 def disks(*formatted: int) -> dict[str, MemVfs]:
@@ -72,7 +82,8 @@ async def test_formatted_dirs_open_and_are_remembered():
     dirs, cluster_id = await open_all(vfss)
     assert cluster_id == CLUSTER_ID
     assert [d.directory_id for d in dirs.values()] == [directory_id(1), directory_id(2)]
-    assert read_known_dirs(vfss["/d1"], "/d1") == {"/d1": directory_id(1), "/d2": directory_id(2)}
+    known = read_known_dirs(vfss["/d1"], "/d1")
+    assert known.ids == {"/d1": directory_id(1), "/d2": directory_id(2)}
 
 
 async def test_new_disk_gets_an_id():
@@ -97,7 +108,8 @@ async def test_missing_disk_is_offline_under_its_own_id_and_nothing_is_written()
     assert "not mounted or was wiped" in dirs["/d2"].offline_reason
     assert dirs["/d2"].directory_id == directory_id(2)
     assert vfss["/d2"].list_dir("/d2") == []
-    assert read_known_dirs(vfss["/d1"], "/d1")["/d2"] == directory_id(2)
+    assert f"directory {directory_id(2)} is missing from /d2: " in dirs["/d2"].offline_reason
+    assert read_known_dirs(vfss["/d1"], "/d1").ids["/d2"] == directory_id(2)
 
 
 async def test_absent_directory_is_offline_with_no_name_known():
@@ -123,7 +135,8 @@ async def test_ids_travel_with_the_disks():
     format_dir(moved, "/new", 2)
     dirs, _ = await open_all({"/d1": vfss["/d1"], "/new": moved})
     assert dirs["/new"].directory_id == directory_id(2)
-    assert read_known_dirs(vfss["/d1"], "/d1") == {"/d1": directory_id(1), "/new": directory_id(2)}
+    known = read_known_dirs(vfss["/d1"], "/d1")
+    assert known.ids == {"/d1": directory_id(1), "/new": directory_id(2)}
 
 
 async def test_hung_disk_does_not_hang_the_start():
@@ -186,3 +199,108 @@ async def test_damaged_memory_of_dirs_is_refused():
     vfss["/d1"].open("/d1/known-log-dirs.json", OpenMode.READ_WRITE).truncate(3)
     with pytest.raises(StartupError, match=r"known-log-dirs\.json is damaged"):
         await open_all(vfss)
+
+
+def claim(vfs: MemVfs, path: str, text: str) -> None:
+    write_atomically(vfs, f"{path}/meta.properties", text.encode())
+
+
+OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            f"version=1\ncluster.id={OTHER_CLUSTER}\nnode.id={NODE_ID}\n",
+            f"belongs to cluster {OTHER_CLUSTER}, and this node to {CLUSTER_ID}",
+        ),
+        (
+            f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=7\n",
+            f"belongs to node 7, and this is node {NODE_ID}",
+        ),
+        ("version=1\nnode.id=1\n", "cluster.id was not found"),
+    ],
+)
+async def test_a_foreign_or_senseless_disk_is_refused_by_itself(text: str, said: str):
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    await wait_unlocked(vfss["/d1"])
+    vfss["/d2"] = MemVfs()
+    vfss["/d2"].make_dirs("/d2")
+    claim(vfss["/d2"], "/d2", text)
+    dirs, _ = await open_all(vfss)
+    assert dirs["/d1"].is_online
+    assert not dirs["/d2"].is_online
+    assert said in dirs["/d2"].offline_reason
+    assert dirs["/d2"].directory_id == directory_id(2)
+    assert vfss["/d2"].read_if_exists("/d2/meta.properties") == text.encode()
+
+
+async def test_a_metadata_dir_of_another_node_is_the_broker_s_end():
+    vfss = disks(1, 2)
+    claim(vfss["/d1"], "/d1", f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=7\n")
+    with pytest.raises(StartupError, match="Stored node id 7"):
+        await open_all(vfss)
+
+
+async def test_a_disk_that_took_another_s_place_is_refused_naming_both():
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    await wait_unlocked(vfss["/d1"])
+    vfss["/d2"] = MemVfs()
+    format_dir(vfss["/d2"], "/d2", 3)
+    dirs, _ = await open_all(vfss)
+    reason = dirs["/d2"].offline_reason
+    assert f"directory {directory_id(2)} is missing from /d2" in reason
+    assert f"the disk there is directory {directory_id(3)}" in reason
+    assert dirs["/d2"].directory_id == directory_id(2)
+    assert read_known_dirs(vfss["/d1"], "/d1").ids["/d2"] == directory_id(2)
+
+
+async def test_disks_that_changed_places_are_found_by_id():
+    vfss = {**disks(1, 2), "/d3": MemVfs()}
+    format_dir(vfss["/d3"], "/d3", 3)
+    await open_all(vfss)
+    for vfs in vfss.values():
+        await wait_unlocked(vfs)
+    second, third = MemVfs(), MemVfs()
+    format_dir(second, "/d2", 3)
+    format_dir(third, "/d3", 2)
+    dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": second, "/d3": third})
+    assert {path: d.directory_id for path, d in dirs.items() if d.is_online} == {
+        "/d1": directory_id(1),
+        "/d2": directory_id(3),
+        "/d3": directory_id(2),
+    }
+    known = read_known_dirs(vfss["/d1"], "/d1").ids
+    assert (known["/d2"], known["/d3"]) == (directory_id(3), directory_id(2))
+
+
+async def test_an_added_dir_is_opened_without_being_configured():
+    vfss = disks(1, 2)
+    new = MemVfs()
+    format_dir(new, "/new", 3)
+    known = KnownDirs(ids={"/d1": directory_id(1), "/d2": directory_id(2)})
+    write_known_dirs(vfss["/d1"], "/d1", known.took_in("/new", directory_id(3)))
+    with capture_logs() as logs:
+        dirs, _ = await open_all(vfss, added={"/new": new})
+    assert dirs["/new"].is_online
+    assert dirs["/new"].directory_id == directory_id(3)
+    (told,) = [entry for entry in logs if entry["event"] == "added_log_dir_not_configured"]
+    assert told["log_dir"] == "/new"
+    await wait_unlocked(vfss["/d1"])
+    await wait_unlocked(new)
+    # Once the file names it, nobody has to remember that it was added.
+    await open_all({**vfss, "/new": new})
+    assert read_known_dirs(vfss["/d1"], "/d1").added == frozenset()
+
+
+async def test_an_added_dir_whose_disk_is_gone_is_missed():
+    vfss = disks(1, 2)
+    known = KnownDirs(ids={"/d1": directory_id(1), "/d2": directory_id(2)})
+    write_known_dirs(vfss["/d1"], "/d1", known.took_in("/new", directory_id(3)))
+    dirs, _ = await open_all(vfss, added={"/new": MemVfs()})
+    assert not dirs["/new"].is_online
+    assert dirs["/new"].directory_id == directory_id(3)
+    assert read_known_dirs(vfss["/d1"], "/d1").added == {"/new"}

@@ -9,8 +9,6 @@ from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
     MetaPropertiesEnsemble,
-    format_known_dirs,
-    parse_known_dirs,
     parse_meta_properties,
     read_meta_properties,
     write_meta_properties,
@@ -91,11 +89,3 @@ def test_agreeing_dirs_pass():
     found = ensemble(a=properties(1), b=properties(2), c=properties(3, directory_id=None))
     found.verify(node_id=NODE_ID)
     assert found.cluster_id == CLUSTER_ID
-
-
-def test_known_dirs_come_back():
-    known = {"/a": directory_id(1), "/b": directory_id(2)}
-    assert parse_known_dirs(format_known_dirs(known).decode(), "p") == known
-    for damaged in ("", "{}", "[]", '{"directories": {"/a": "x"}}'):
-        with pytest.raises(StartupError, match="the/path"):
-            parse_known_dirs(damaged, "the/path")
