@@ -10,6 +10,8 @@ decided in replica_move_state.py.
   under a file. Only waiting is cut short.
 * A move that a stop of the broker interrupts stays on the disks and is resumed at the next start.
 * A move that makes no progress is told once, and again when it has moved and stalled once more.
+* A move into a directory that is full ends, and what it copied goes, for it takes room there; one
+  out of it goes on. A move from or to a stalled directory pauses until that answers again.
 """
 
 from __future__ import annotations
@@ -43,11 +45,13 @@ from kraftjbod.broker.replica_move_state import (
     SourceFailed,
     SwapFailed,
     TargetFailed,
+    TargetFilledUp,
     Unwanted,
 )
 from kraftjbod.broker.replica_removals import ReplicaRemovals
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import NO_LEADER, TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff, TokenBucket
 from kraftjbod.storage.dir_executor import LogDirExecutor
@@ -65,8 +69,9 @@ _STEP_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_STEP_BYTES: Final = 64 * 1024
 #: How long a move that has caught up waits before it looks for more.
 _IDLE_MS: Final = 10
-#: How long a move sleeps at most before it looks whether the rate has changed.
-_THROTTLE_SLICE_MS: Final = 200
+#: How long a move sleeps at most before it looks whether the rate has changed, or whether a
+#: stalled directory answers again.
+_SLICE_MS: Final = 200
 _WATCH_INTERVAL_MS: Final = 1_000
 
 
@@ -176,6 +181,15 @@ class ReplicaAlterLogDirsManager:
                 self._handle(move, SourceFailed())
             elif move.target is log_dir:
                 self._handle(move, TargetFailed())
+
+    def cancel_into(self, log_dir: LogDir) -> None:
+        """The directory is full: every move into it ends, and the room of its copy is given back.
+
+        One that is changing places at this moment ends too, unless that succeeds.
+        """
+        for move in list(self._moves.values()):
+            if move.target is log_dir:
+                self._handle(move, TargetFilledUp())
 
     def moves(self) -> list[MoveProgress]:
         """What is being moved, in the order in which it began."""
@@ -347,7 +361,11 @@ class ReplicaAlterLogDirsManager:
             handle = await self._whole(self._logs.promote_future(move.topic_partition, lane))
         except OperatingError as e:
             self._tell_failure(move, e)
-            return self._failure(move) or SwapFailed()
+            failure = self._failure(move)
+            if isinstance(failure, TargetFilledUp):
+                self._handle(move, failure)  # That is what the failed swap then comes to.
+                return SwapFailed()
+            return failure or SwapFailed()
         self._replica_manager.promoted(move.replica, handle)
         return Promoted()
 
@@ -402,7 +420,7 @@ class ReplicaAlterLogDirsManager:
         move.changed.set()
 
     def _ended(self, move: ReplicaMove, how: MoveEnd) -> None:
-        if how in (MoveEnd.SOURCE_FAILED, MoveEnd.TARGET_FAILED):
+        if how in (MoveEnd.SOURCE_FAILED, MoveEnd.TARGET_FAILED, MoveEnd.TARGET_FILLED_UP):
             self._failed.add(move.topic_partition)
             self._log.warning(
                 "replica_move_failed",
@@ -421,9 +439,11 @@ class ReplicaAlterLogDirsManager:
             move.task.cancel()
 
     def _failure(self, move: ReplicaMove) -> Event | None:
-        """Which of the two directories died; None if neither."""
+        """Which of the two directories died, or has no room for the copy; None if neither."""
         if not move.source.is_online:
             return SourceFailed()
+        if move.target.state is LogDirState.SATURATED:
+            return TargetFilledUp()
         return None if move.target.is_online else TargetFailed()
 
     async def _step_failed(self, move: ReplicaMove, error: OperatingError) -> None:
@@ -431,9 +451,15 @@ class ReplicaAlterLogDirsManager:
         if failure is not None:
             self._handle(move, failure)
             return
-        self._tell_failure(move, error)
+        if not isinstance(error, LogDirImpairedError):
+            self._tell_failure(move, error)
+        elif move.failures == 0:
+            self._log.info(
+                "replica_move_paused", partition=str(move.topic_partition), reason=str(error)
+            )
         move.failures += 1
         await move.pause(self._backoff.wait_ms(move.failures))
+        await self._while_stalled(move)
 
     def _tell_failure(self, move: ReplicaMove, error: OperatingError) -> None:
         self._log.warning(
@@ -459,7 +485,15 @@ class ReplicaAlterLogDirsManager:
     async def _throttle(self, move: ReplicaMove) -> None:
         """Until the bucket is even; another rate takes effect meanwhile."""
         while (wait_ms := self._bucket.wait_ms(self._clock.now_ms())) > 0:
-            await move.pause(min(wait_ms, _THROTTLE_SLICE_MS))
+            await move.pause(min(wait_ms, _SLICE_MS))
+
+    async def _while_stalled(self, move: ReplicaMove) -> None:
+        """Until both directories answer, or one of them died."""
+        while not move.state.is_over and LogDirState.STALLED in (
+            move.source.state,
+            move.target.state,
+        ):
+            await move.pause(_SLICE_MS)
 
     def _step_bytes(self) -> int:
         """So much that a low rate lets a step through every second or so."""

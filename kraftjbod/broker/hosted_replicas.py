@@ -18,6 +18,7 @@ from kraftjbod.broker.directory_reconcile import Action
 from kraftjbod.broker.fetch_sessions import FetchSession
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition
+from kraftjbod.broker.replica_states import EVENT_OF_DIR, ReplicaEvent, ReplicaState, next_state
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -42,12 +43,11 @@ class HostedReplica:
         "gate",
         "handle",
         "is_assigned_by_move",
-        "is_being_made",
         "is_new",
-        "is_offline",
         "key",
         "partition",
         "registration",
+        "state",
         "topic_id",
         "topic_partition",
         "unread_bytes",
@@ -71,10 +71,7 @@ class HostedReplica:
         self.is_new = is_new
         self.handle: LogHandle | None = None
         self.partition: Partition | None = None
-        #: Its directory is, or may be, among those that are offline.
-        self.is_offline = False
-        #: Its log is on the way.
-        self.is_being_made = False
+        self.state = ReplicaState.MAKING
         #: Why it has no log and gets none for now, as it was told last; None unless that is so.
         self.waits_because_of: Action | None = None
         #: A move has told the controller where the replica shall be, and will set that right.
@@ -87,8 +84,20 @@ class HostedReplica:
         self.watchers: dict[FetchSession, None] = {}
 
     def __repr__(self) -> str:
-        state = "offline" if self.is_offline else "open" if self.partition else "opening"
-        return f"<HostedReplica {self.topic_partition} {state} {self.partition!r}>"
+        return f"<HostedReplica {self.topic_partition} {self.state.value} {self.partition!r}>"
+
+    @property
+    def is_offline(self) -> bool:
+        """Its directory is, or may be, among those that are offline."""
+        return self.state is ReplicaState.OFFLINE
+
+    def note(self, event: ReplicaEvent) -> None:
+        self.state = next_state(self.state, event)
+
+    def note_dir_state(self) -> None:
+        """Its log is open: the replica is in the state of its directory."""
+        if self.handle is not None:
+            self.note(EVENT_OF_DIR[self.handle.log_dir.state])
 
     def require_open(self) -> tuple[Partition, LogHandle]:
         """Role and files.
@@ -98,8 +107,10 @@ class HostedReplica:
         """
         if self.partition is not None and self.handle is not None:
             return self.partition, self.handle
-        if self.is_offline:
+        if self.state is ReplicaState.OFFLINE:
             raise KafkaStorageError(f"the log directory of {self.topic_partition} is offline")
+        if self.state is ReplicaState.HELD_BACK:
+            raise KafkaStorageError(f"no log directory takes {self.topic_partition} for now")
         raise NotLeaderOrFollowerError(f"{self.topic_partition} is being created on this broker")
 
 
@@ -204,6 +215,10 @@ class HostedReplicas:
     def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
         """Nothing that waits for the replica can be served any more."""
         self.produces.fail(replica.topic_partition, code)
+        self.reading_changed(replica)
+
+    def reading_changed(self, replica: HostedReplica) -> None:
+        """Whoever waits to read the replica shall look at it anew."""
         self.consumer_fetches.wake(replica.topic_partition)
         for session in replica.watchers:
             session.changed(replica.key)

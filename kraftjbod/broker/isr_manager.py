@@ -20,6 +20,7 @@ from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import IsrChange, IsrVerdict, Partition
+from kraftjbod.broker.replica_states import ReplicaState
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition
 from kraftjbod.core.telemetry import Metrics, get_logger
@@ -84,7 +85,9 @@ class IsrManager:
                     self._look(replica, replica.partition, now_ms)
 
     def _look(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
-        lagging = partition.isr_shrink_candidates(now_ms)
+        # Whoever cannot read its own log must not blame those who wait for it.
+        is_stalled = replica.state is ReplicaState.STALLED
+        lagging = () if is_stalled else partition.isr_shrink_candidates(now_ms)
         if lagging:
             self._log.info(
                 "isr_members_lag", partition=str(replica.topic_partition), brokers=lagging

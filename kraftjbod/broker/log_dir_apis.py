@@ -4,6 +4,8 @@
   move itself is alter_log_dirs_manager.py's, and goes on long after the answer.
 * The directory where a replica is, or ``any``, ends its move, even if that is cordoned: so a
   directory that is being drained can be kept in use after all.
+* A directory that is saturated or stalled (KIP-928) takes no replicas: KAFKA_STORAGE_ERROR. It is
+  described as any other, without an error, and its state says the rest.
 * A replica that is not here yet is made where it was asked for, once it comes; the answer is
   REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
 * Sizes and offsets are the published figures of the logs; room is what the directory's own thread
@@ -124,6 +126,8 @@ class LogDirApis:
                 f"{target.path} is cordoned and takes no new replicas (KIP-1066)",
                 code=ErrorCode.KAFKA_STORAGE_ERROR,
             )
+        if target is not None and target.is_impaired and not _is_in(replica, target):
+            raise target.impaired_error()
         if replica is not None and replica.is_offline:
             raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         if replica is None or replica.handle is None:

@@ -98,6 +98,8 @@ _AWAIT_METADATA_CODES: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
+        # The change was made, and another broker leads by the same record.
+        ErrorCode.NEW_LEADER_ELECTED,
     }
 )
 
@@ -463,7 +465,8 @@ class Partition:
         """Whether that follower has caught up and may join the ISR.
 
         It must hold everything committed and everything from before this leader's epoch; its
-        broker must be active, the one that fetched, and have the replica's directory online.
+        broker must be active, the one that fetched, and have the replica's directory online and
+        not impaired (KIP-928).
         """
         if self.role is not Role.LEADER or broker_id in self.isr:
             return False
@@ -477,7 +480,8 @@ class Partition:
             return False
         if follower.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
             return False
-        return broker.has_online_dir(self.directories[self.replicas.index(broker_id)])
+        directory_id = self.directories[self.replicas.index(broker_id)]
+        return broker.has_online_dir(directory_id) and not broker.is_impaired(directory_id)
 
     def begin_isr_change(
         self, isr: Sequence[BrokerId], *, own_broker_epoch: BrokerEpoch

@@ -3,6 +3,7 @@
 * One partition's trouble is that partition's error; the rest of the request goes through.
 * A fetch waits until ``min_bytes`` are there, or its deadline; an error is told at once.
 * Followers fetch through follower_fetches.py.
+* Whoever asks the wrong broker is told the right one with the error (KIP-951).
 * Nothing is done per record, and records pass through as the buffers they came as.
 """
 
@@ -10,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from kraftjbod.broker.fetch_sessions import FetchFrom
 from kraftjbod.broker.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.leader_hints import LeaderHints
+from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
 from kraftjbod.broker.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
-from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -32,6 +35,9 @@ FetchableTopicResponse = FetchResponse.FetchableTopicResponse
 
 _PRODUCE_BY_ID_SINCE: Final = 13
 _FETCH_BY_ID_SINCE: Final = 13
+#: Since which version a response tells the current leader, and where that is (KIP-951).
+_PRODUCE_HINTS_SINCE: Final = (10, 10)
+_FETCH_HINTS_SINCE: Final = (12, 16)
 _REPLICA_STATE_SINCE: Final = 15
 _VALID_ACKS: Final = frozenset({-1, 0, 1})
 _MAX_WAIT_MS: Final = 600_000
@@ -54,6 +60,8 @@ class ProduceFetchApis:
     def __init__(
         self,
         *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
         replicas: HostedReplicas,
         appends: ReplicaAppends,
         reads: ReplicaReads,
@@ -63,6 +71,8 @@ class ProduceFetchApis:
         max_fetch_bytes: int,
         suspect_after_ms: int,
     ) -> None:
+        self._broker_id = broker_id
+        self._cache = cache
         self._replicas = replicas
         self._appends = appends
         self._reads = reads
@@ -95,7 +105,21 @@ class ProduceFetchApis:
                     refused.end(refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID))
                     pending.append(refused)
         outcomes = await self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
-        return None if acks == 0 else _produce_response(request, outcomes)
+        if acks == 0:
+            return None
+        hints = self._hints(ProduceResponse, context, _PRODUCE_HINTS_SINCE)
+        partitions = [one.topic_partition for one in pending]
+        return _produce_response(request, partitions, outcomes, hints)
+
+    def _hints(self, response: Any, context: RequestContext, since: tuple[int, int]) -> LeaderHints:
+        return LeaderHints(
+            response,
+            cache=self._cache,
+            broker_id=self._broker_id,
+            listener_name=context.listener_name,
+            has_leaders=context.api_version >= since[0],
+            has_endpoints=context.api_version >= since[1],
+        )
 
     def _name_of(self, topic: Message, is_by_id: bool) -> str | None:
         if not is_by_id:
@@ -120,7 +144,7 @@ class ProduceFetchApis:
         fetching = self._parse_fetch(request, version)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         await self._fill(fetching, request, max_bytes)
-        response = self._fetch_response(request, fetching)
+        response = self._fetch_response(request, fetching, context)
         return response
 
     def _parse_fetch(self, request: Message, version: int) -> list[_Fetching]:
@@ -204,20 +228,26 @@ class ProduceFetchApis:
             else:
                 read.cancel()
 
-    def _fetch_response(self, request: Message, fetching: Sequence[_Fetching]) -> Message:
+    def _fetch_response(
+        self, request: Message, fetching: Sequence[_Fetching], context: RequestContext
+    ) -> Message:
         found = iter(fetching)
+        hints = self._hints(FetchResponse, context, _FETCH_HINTS_SINCE)
         topics, sent_bytes = [], 0
         for topic in request.topics:
             parts = []
             for part in topic.partitions:
-                data = next(found).data or FetchedData()
-                parts.append(partition_data(part.partition, data))
+                one = next(found)
+                data = one.data or FetchedData()
+                described = partition_data(part.partition, data)
+                described.current_leader = hints.leader_of(one.wanted.topic_partition, data.code)
+                parts.append(described)
                 sent_bytes += len(data.records)
             topics.append(
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
             )
         self._metrics.count("BytesOutPerSec", sent_bytes)
-        response: Message = FetchResponse(responses=topics)
+        response: Message = FetchResponse(responses=topics, node_endpoints=hints.endpoints())
         return response
 
 
@@ -229,30 +259,39 @@ def _refuse_produce(request: Message) -> AppendOutcome | None:
     return None
 
 
-def _produce_response(request: Message, outcomes: Sequence[AppendOutcome]) -> Message:
-    ended = iter(outcomes)
+def _produce_response(
+    request: Message,
+    partitions: Sequence[TopicPartition],
+    outcomes: Sequence[AppendOutcome],
+    hints: LeaderHints,
+) -> Message:
+    ended = iter(zip(partitions, outcomes, strict=True))
     response: Message = ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    _partition_outcome(part.index, next(ended)) for part in topic.partition_data
+                    _partition_outcome(*next(ended), hints) for _ in topic.partition_data
                 ],
             )
             for topic in request.topic_data
         ]
     )
+    response.node_endpoints = hints.endpoints()
     return response
 
 
-def _partition_outcome(index: int, outcome: AppendOutcome) -> Message:
+def _partition_outcome(
+    topic_partition: TopicPartition, outcome: AppendOutcome, hints: LeaderHints
+) -> Message:
     response: Message = PartitionProduceResponse(
-        index=index,
+        index=topic_partition.partition,
         error_code=outcome.code,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,
         error_message=outcome.message,
+        current_leader=hints.leader_of(topic_partition, outcome.code),
     )
     return response

@@ -1,7 +1,9 @@
 """``ReplicaFetcherManager``: the fetch loops of this broker, one per (leader, log directory).
 
-Told by the metadata publisher what to follow, and by the failure handler what died.
+Told by the metadata publisher what to follow, and by the handler of the directories' states what
+died or came back.
 A loop without replicas ends.
+A replica in an impaired directory is not followed: it is told here again once that has recovered.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class ReplicaFetcherManager:
                 continue
             lane = _Lane(replica.partition.leader, replica.handle.log_dir.path)
             left |= self._leave_lane(replica.topic_partition)
+            if replica.handle.log_dir.is_impaired:
+                continue
             self._lane_of[replica.topic_partition] = lane
             by_lane[lane].append(replica)
         for lane, joining in by_lane.items():
@@ -62,7 +66,7 @@ class ReplicaFetcherManager:
         self._end_empty(left)
 
     def stop_in(self, log_dir: LogDir) -> None:
-        """The directory died: end every loop that writes there, without waiting for it."""
+        """The directory takes nothing: end every loop that writes there, without waiting for it."""
         for topic_partition, lane in list(self._lane_of.items()):
             if lane.log_dir_path == log_dir.path:
                 del self._lane_of[topic_partition]

@@ -5,6 +5,8 @@
 * Where a replica belongs is decided in directory_reconcile.py, what its role means in partition.py.
 * After every ``await`` the replica is looked up again: it may be gone, or its directory.
 * A dead directory takes its replicas offline at once, and everything that waits for them ends.
+  In an impaired one (KIP-928) they keep log and role, and what is written already goes on being
+  replicated; they follow nobody until it has recovered.
 * A replica that has no log and may not get one yet is looked at again whenever metadata says
   something new about it.
 
@@ -41,8 +43,9 @@ from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition, RoleChange
 from kraftjbod.broker.replica_changes import MoveToResume, ReplicaChanges
 from kraftjbod.broker.replica_removals import ReplicaRemovals
+from kraftjbod.broker.replica_states import ReplicaEvent, ReplicaState
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
     NO_LEADER,
@@ -163,7 +166,19 @@ class ReplicaManager:
                 high_watermark = replica.partition.high_watermark
                 replica.partition.set_min_insync_replicas(config.min_insync_replicas)
                 self._replicas.in_sync_set_changed(replica, high_watermark)
-            elif not replica.is_being_made:
+            elif replica.state is not ReplicaState.MAKING:
+                self._settle(replica, changes)
+        return changes
+
+    def look_again(self, *, offline_too: bool = False) -> ReplicaChanges:
+        """A directory takes new logs again: find those that waited for it one.
+
+        ``offline_too`` if a directory came back from OFFLINE, or is not waited for any more.
+        """
+        changes = ReplicaChanges()
+        for replica in self._replicas:
+            is_offline = replica.state is ReplicaState.OFFLINE
+            if replica.state is ReplicaState.HELD_BACK or (offline_too and is_offline):
                 self._settle(replica, changes)
         return changes
 
@@ -185,7 +200,7 @@ class ReplicaManager:
             replica.registration = registration
             if replica.partition is not None:
                 self._apply_role(replica, changes)
-            elif not replica.is_being_made:
+            elif replica.state is not ReplicaState.MAKING:
                 self._settle(replica, changes)
             if replica.handle is not None:
                 self._correct_assignment(replica, replica.handle)
@@ -216,7 +231,7 @@ class ReplicaManager:
                 case DropFuture():
                     changes.drop_future.append(topic_partition)
                 case Create() | CreateChosen() | AdoptFuture():
-                    replica.is_being_made = True
+                    replica.note(ReplicaEvent.WANTED)
                     changes.create.append(replica)
                 case Assign() | KeepAsIs() if handle is not None:
                     self._tell_if_elsewhere(replica, handle)
@@ -241,7 +256,7 @@ class ReplicaManager:
 
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
         """The replica is in a directory that is offline, or lost: make nothing in its place."""
-        replica.is_offline = True
+        replica.note(ReplicaEvent.LOST)
         if isinstance(action, Assign):
             self._assignments.assign(replica.key, action.directory_id)
         if replica.waits_because_of == action:
@@ -265,6 +280,7 @@ class ReplicaManager:
         self, replica: HostedReplica, code: ErrorCode, changes: ReplicaChanges
     ) -> None:
         self._replicas.remove(replica)
+        replica.note(ReplicaEvent.LEFT)
         self._replicas.end_waits(replica, code)
         changes.unfollow.append(replica.topic_partition)
         changes.left.append(replica.topic_partition)
@@ -283,7 +299,9 @@ class ReplicaManager:
         """Give a replica its log, and the role that metadata has for it."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
-        replica.is_offline, replica.waits_because_of = False, None
+        replica.waits_because_of = None
+        replica.note(ReplicaEvent.OPENED)
+        replica.note_dir_state()
         replica.partition = Partition(
             topic_partition=replica.topic_partition,
             topic_id=replica.topic_id,
@@ -373,6 +391,7 @@ class ReplicaManager:
             assert replica.partition is not None, replica
             handle.high_watermark = replica.partition.high_watermark
             replica.handle = handle
+            replica.note_dir_state()
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -380,7 +399,8 @@ class ReplicaManager:
         """Make the log of a new replica; what is to be followed then.
 
         Goes on trying, in another directory if the first one dies, until the replica has a log,
-        has to wait for a directory, or is not wanted any more.
+        has to wait for a directory, or is not wanted any more. One that no directory takes for now
+        is left to :meth:`look_again`.
         """
         changes, failures = ReplicaChanges(), 0
         topic_partition = replica.topic_partition
@@ -396,6 +416,10 @@ class ReplicaManager:
             self._making[topic_partition] = asyncio.Event()
             try:
                 await self._make(replica, action, changes)
+            except LogDirImpairedError as e:
+                if self._is_still_impaired(e.directory_id):
+                    self._hold_back(replica, e)
+                    break
             except OperatingError as e:
                 self._log.warning(
                     "replica_creation_failed", partition=str(topic_partition), reason=str(e)
@@ -405,8 +429,24 @@ class ReplicaManager:
             if replica.handle is None and self._replicas.is_current(replica):
                 failures += 1
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
-        replica.is_being_made = False
         return changes
+
+    def _is_still_impaired(self, directory_id: bytes | None) -> bool:
+        """Whether a new log has to wait for that directory, or for any at all if it is None."""
+        online = self._logs.online_dirs()
+        if directory_id is None:
+            return all(d.is_impaired for d in online)
+        return any(
+            log_dir.is_impaired and log_dir.directory_id == directory_id for log_dir in online
+        )
+
+    def _hold_back(self, replica: HostedReplica, error: LogDirImpairedError) -> None:
+        replica.note(ReplicaEvent.REFUSED)
+        self._log.warning(
+            "replica_awaits_impaired_dir",
+            partition=str(replica.topic_partition),
+            reason=str(error),
+        )
 
     async def _make(
         self,
@@ -455,19 +495,33 @@ class ReplicaManager:
 
     def mark_offline(self, log_dir: LogDir) -> list[HostedReplica]:
         """The directory died: its replicas end here, and everything that waits for them."""
-        lost = [
-            replica
-            for replica in self._replicas
-            if replica.handle is not None and replica.handle.log_dir is log_dir
-        ]
+        lost = self._replicas_in(log_dir)
         for replica in lost:
             self._lose(replica, log_dir)
         return lost
 
+    def note_dir_state(self, log_dir: LogDir) -> list[HostedReplica]:
+        """The directory is impaired, or is all right again: its replicas, and who reads them.
+
+        Produces that wait for replication go on waiting: their records are written.
+        """
+        replicas = self._replicas_in(log_dir)
+        for replica in replicas:
+            replica.note_dir_state()
+            self._replicas.reading_changed(replica)
+        return replicas
+
+    def _replicas_in(self, log_dir: LogDir) -> list[HostedReplica]:
+        return [
+            replica
+            for replica in self._replicas
+            if replica.handle is not None and replica.handle.log_dir is log_dir
+        ]
+
     def _lose(self, replica: HostedReplica, log_dir: LogDir) -> None:
         assert replica.partition is not None, replica
         replica.partition.mark_offline(log_dir.directory_id)
-        replica.is_offline = True
+        replica.note(ReplicaEvent.LOST)
         replica.handle = None
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 

@@ -10,7 +10,8 @@ The rules (KIP-113, as altered by KIP-858, "Intra-broker replica movement"):
 * the copies change places only after the controller has agreed, and after catching up again;
 * whatever ends a move early takes back what may have reached the controller, unless the replica
   itself leaves this broker: then there is nobody to assign;
-* a future copy is dropped only on purpose: never because a disk died;
+* a future copy is dropped only on purpose: never because a disk died, but when its disk is full,
+  for what it holds takes the room that the disk needs (KIP-928);
 * an answer that belongs to another move changes nothing.
 
 A move that is resumed after a restart begins in COPYING, or in ACCEPTED if metadata names the
@@ -47,6 +48,7 @@ class MoveEnd(Enum):
     """The replica is not hosted here any more."""
     SOURCE_FAILED = "source_failed"
     TARGET_FAILED = "target_failed"
+    TARGET_FILLED_UP = "target_filled_up"
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -94,6 +96,11 @@ class TargetFailed:
     """The directory of the future copy is offline."""
 
 
+@dataclass(frozen=True, slots=True)
+class TargetFilledUp:
+    """The directory of the future copy is saturated."""
+
+
 Event = (
     Copied
     | AssignmentAccepted
@@ -103,6 +110,7 @@ Event = (
     | Unwanted
     | SourceFailed
     | TargetFailed
+    | TargetFilledUp
 )
 
 # --- actions -------------------------------------------------------------------------------------
@@ -213,6 +221,8 @@ class ReplicaMoveState:
                 return self._end_by_failure(MoveEnd.SOURCE_FAILED)
             case TargetFailed():
                 return self._end_by_failure(MoveEnd.TARGET_FAILED)
+            case TargetFilledUp():
+                return self._stop(MoveEnd.TARGET_FILLED_UP)
             case _:
                 assert_never(event)
 
@@ -260,7 +270,7 @@ class ReplicaMoveState:
             if self._wanted_end is not MoveEnd.UNWANTED:
                 self._wanted_end = how
             return []
-        reverted = self._revert() if how is MoveEnd.CANCELLED else []
+        reverted = [] if how is MoveEnd.UNWANTED else self._revert()
         return [*reverted, DropFuture(), *self._end(how)]
 
     def _end_by_failure(self, how: MoveEnd) -> list[Action]:

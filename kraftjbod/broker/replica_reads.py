@@ -4,6 +4,8 @@
 * What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
   that asks again for what it was sent could not use it: that is read anew and checked.
 * Consumers see what is committed, followers see everything.
+* Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
+  there were nothing new, and followers an error, after which they ask less often.
 * A follower's fetch also says how far the follower is, which may commit records.
 """
 
@@ -18,6 +20,7 @@ from kraftjbod.broker.partition import Partition
 from kraftjbod.core.errors import (
     CorruptRecordError,
     ErrorCode,
+    LogDirImpairedError,
     OffsetOutOfRangeError,
     OperatingError,
 )
@@ -85,6 +88,8 @@ class ReplicaReads:
         """
         try:
             return self._read(wanted, min_one_batch, is_first_look)
+        except LogDirImpairedError as e:
+            return self._impaired(wanted, e)
         except OffsetOutOfRangeError as e:
             return self._with_range(wanted, e)
         except CorruptRecordError as e:
@@ -102,6 +107,8 @@ class ReplicaReads:
                 self._end_for(wanted, partition),
                 min_one_batch,
             )
+        except LogDirImpairedError as e:
+            return self._impaired(wanted, e)
         except OffsetOutOfRangeError as e:
             return self._with_range(wanted, e)
         except CorruptRecordError as e:
@@ -167,6 +174,19 @@ class ReplicaReads:
 
     def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
         return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
+
+    def _impaired(self, wanted: FetchFrom, error: LogDirImpairedError) -> FetchedData:
+        """The directory does not give its records out now; that ends by itself."""
+        replica = self._replicas.get(wanted.topic_partition)
+        if wanted.replica_id >= 0 or replica is None:
+            return FetchedData(error.code)
+        try:
+            partition, handle = replica.require_open()
+        except OperatingError as e:
+            return FetchedData(e.code)
+        return FetchedData(
+            high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
+        )
 
     def _damaged(self, wanted: FetchFrom, error: CorruptRecordError) -> FetchedData:
         self._meet_damage(wanted.topic_partition)

@@ -30,7 +30,7 @@ from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.log_dir_apis import LogDirApis
 from kraftjbod.broker.log_dir_cordons import LogDirCordons
-from kraftjbod.broker.log_dir_failure_handler import LogDirFailureHandler
+from kraftjbod.broker.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.metadata_loader import MetadataLoader
@@ -282,7 +282,7 @@ class BrokerParts:
             backoff=self._backoff(_CONTROLLER_BACKOFF_MAX_MS),
             max_bytes=config.metadata_max_fetch_bytes,
         )
-        self.failure_handler = LogDirFailureHandler(
+        self.state_handler = LogDirStateHandler(
             channel=self._disks.failures,
             fetchers=self.fetchers,
             moves=self.moves,

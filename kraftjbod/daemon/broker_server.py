@@ -78,7 +78,7 @@ class BrokerServer:
             self._config, self._around, self._disks, self._advertised(), self._tasks
         )
         parts.lifecycle.start()
-        self._tasks.start(parts.failure_handler.run(), "log_dir_failure_handler")
+        self._tasks.start(parts.state_handler.run(), "log_dir_state_handler")
         self._tasks.start(parts.loader.run(), "metadata_loader")
         await self._unless_lost(parts, self._come_up(parts, self._disks))
 
@@ -175,7 +175,7 @@ class BrokerServer:
 
     async def _unless_lost(self, parts: BrokerParts, work: Coroutine[Any, Any, Any]) -> None:
         """Do ``work``, or raise what ends this broker, whichever comes first."""
-        endings = [parts.lifecycle.wait_failed(), parts.failure_handler.lost()]
+        endings = [parts.lifecycle.wait_failed(), parts.state_handler.lost()]
         tasks = [asyncio.create_task(coroutine) for coroutine in (work, *endings)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

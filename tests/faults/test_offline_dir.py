@@ -85,7 +85,7 @@ async def test_high_watermarks_are_checkpointed_beside_an_offline_directory():
     async with brokers(1, sick, good) as (rig,):
         await two_replicas(rig)
         sick.inject(Fault(kinds=frozenset({"write_at"})))
-        rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
         for _ in range(2):
             # The first round finds out, the second is the one that has to pass it over.
             await rig.parts.replicas.checkpoint_high_watermarks()
@@ -101,7 +101,7 @@ async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only
     """KAFKA-6027: it is a storage error, not a bug that ends the request."""
     async with brokers() as (rig,):
         await two_replicas(rig)
-        rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
         rig.dirs[0].go_offline("test")
         await until(lambda: rig.logs.get(TP) is None)
         response = await rig.ask(fetch_both(), 12)
@@ -142,7 +142,7 @@ async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching():
             for i in (0, 1)
         ]
         for rig in rigs:
-            rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+            rig.tasks.start(rig.parts.state_handler.run(), "handler")
             await rig.follow(topic(), *in_both)
         sick.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
         await rigs[1].ask(produce(batch(), acks=1), 9)

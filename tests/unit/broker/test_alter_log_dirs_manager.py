@@ -305,7 +305,7 @@ async def test_a_topic_that_is_deleted_ends_its_moves():
 
 @contextlib.asynccontextmanager
 async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
-    task = rig.tasks.start(rig.parts.failure_handler.run(), "handler")
+    task = rig.tasks.start(rig.parts.state_handler.run(), "handler")
     yield
     task.cancel()
 

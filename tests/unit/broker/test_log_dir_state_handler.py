@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.broker.log_dir_failure_handler import LogDirFailureHandler
+from kraftjbod.broker.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError
 from kraftjbod.metadata.records import PartitionChangeRecord
 from tests.faults.rig import batch
@@ -25,13 +25,14 @@ from tests.unit.broker.broker_rig import (
 from tests.unit.broker.gates import until
 
 
-def handler_of(rig: BrokerRig, metadata_dir: str = "/meta") -> LogDirFailureHandler:
-    return LogDirFailureHandler(
+def handler_of(rig: BrokerRig, metadata_dir: str = "/meta") -> LogDirStateHandler:
+    return LogDirStateHandler(
         channel=rig.failures,
         fetchers=rig.parts.fetchers,
         moves=rig.parts.moves,
         assignments=rig.parts.assignments,
         replicas=rig.parts.replicas,
+        publisher=rig.parts.publisher,
         logs=rig.logs,
         lifecycle=rig.parts.lifecycle,
         metadata_dir=metadata_dir,
