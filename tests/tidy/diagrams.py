@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from kraftjbod.broker import replica_states
 from kraftjbod.core import log_dir_state
+from kraftjbod.storage import log_dir_policy
 from tests.tidy.house import PACKAGE
 
 PAGE: Final = PACKAGE / "STATES.md"
@@ -45,12 +47,25 @@ MACHINES: Final = (
         first=log_dir_state.LogDirState.ONLINE,
         transitions=log_dir_state.TRANSITIONS,
     ),
+    Machine(
+        title="A replica on a broker",
+        source="broker/replica_states.py",
+        intro="SATURATED and STALLED follow the directory under the replica (KIP-928). "
+        "Whether it leads or follows is another question.",
+        first=replica_states.ReplicaState.MAKING,
+        transitions=replica_states.TRANSITIONS,
+    ),
 )
+
+_ALLOWED_HEAD: Final = """## What a directory takes in which state
+
+Source: [storage/log_dir_policy.py](storage/log_dir_policy.py).
+"""
 
 
 def page() -> str:
     """The whole of STATES.md."""
-    return "\n".join([_HEAD, *map(_section, MACHINES)])
+    return "\n".join([_HEAD, *map(_section, MACHINES), _ALLOWED_HEAD, *_allowed(), ""])
 
 
 def _section(machine: Machine) -> str:
@@ -84,6 +99,16 @@ def _table(machine: Machine) -> Iterable[str]:
     for event in dict.fromkeys(event for _, event in machine.transitions):
         cells = (machine.transitions.get((state, event)) for state in states)
         yield f"| {event.value} | {' | '.join(_name(c) if c else '' for c in cells)} |"
+
+
+def _allowed() -> Iterable[str]:
+    """Operations down, states across."""
+    states = list(log_dir_state.LogDirState)
+    yield f"| | {' | '.join(map(_name, states))} |"
+    yield "|---" * (len(states) + 1) + "|"
+    for kind in log_dir_policy.OpKind:
+        cells = ("yes" if log_dir_policy.is_allowed(state, kind) else "" for state in states)
+        yield f"| {kind.value} | {' | '.join(cells)} |"
 
 
 def _name(state: Enum) -> str:
