@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, LogFlushError, LogIndexError
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.log_dir_policy import (
     DirCandidate,
     FailsAs,
@@ -14,6 +15,7 @@ from kraftjbod.storage.log_dir_policy import (
     Verdict,
     choose_dir,
     error_class,
+    is_allowed,
     judge,
     kind_of_failure,
 )
@@ -45,6 +47,23 @@ from tests.faults.rig import directory_id
 )
 def test_verdicts(number: int | None, kind: OpKind, verdict: Verdict):
     assert judge(number, kind) is verdict
+
+
+def allowed_in(state: LogDirState) -> set[OpKind]:
+    return {kind for kind in OpKind if is_allowed(state, kind)}
+
+
+def test_what_a_dir_takes_in_each_state():
+    everything = set(OpKind)
+    assert allowed_in(LogDirState.ONLINE) == everything
+    assert allowed_in(LogDirState.SATURATED) == everything - {OpKind.APPEND, OpKind.CREATE}
+    assert allowed_in(LogDirState.STALLED) == {
+        OpKind.START,
+        OpKind.LOAD,
+        OpKind.CLOSE,
+        OpKind.PROBE,
+    }
+    assert allowed_in(LogDirState.OFFLINE) == set()
 
 
 def candidate(
