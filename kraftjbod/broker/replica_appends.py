@@ -27,7 +27,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.record_batch import Buffer, validate
-from kraftjbod.storage.unified_log import AppendResult
+from kraftjbod.storage.log_values import AppendResult
 
 ACKS_ALL: Final = -1
 _NO_OFFSET: Final = -1

@@ -46,11 +46,12 @@ from kraftjbod.storage.future_copy import (
     plan_copy,
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_values import CarriedState, LogContent
 from kraftjbod.storage.log_view import Cut, LogView
 from kraftjbod.storage.producer_snapshots import write_snapshot
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.unified_log import CarriedState, LogContent, UnifiedLog
+from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode, Vfs, VfsFile, write_atomically
 
 #: So much is copied between two syncs while the copy is far behind,

@@ -22,8 +22,9 @@ from kraftjbod.storage.future_log import Copied, FutureLog
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_values import CarriedState
 from kraftjbod.storage.log_view import Cut, LogView, lower_cut
-from kraftjbod.storage.unified_log import CarriedState, UnifiedLog
+from kraftjbod.storage.unified_log import UnifiedLog
 
 T = TypeVar("T")
 

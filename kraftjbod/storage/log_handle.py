@@ -30,15 +30,15 @@ from kraftjbod.storage.batch_walk import ReadAt
 from kraftjbod.storage.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
-from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.unified_log import (
+from kraftjbod.storage.log_values import (
     AppendResult,
     CarriedState,
     FoundTimestamp,
-    UnifiedLog,
     carry_out,
 )
+from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
+from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import Buffer
 
 T = TypeVar("T")

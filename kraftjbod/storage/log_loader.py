@@ -44,11 +44,13 @@ from kraftjbod.storage.leader_epochs import (
     cut_epochs_before,
     cut_epochs_from,
 )
+from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_values import LogContent
 from kraftjbod.storage.producer_snapshots import drop_snapshots_outside, load_producers
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.unified_log import LogContent, UnifiedLog
-from kraftjbod.storage.vfs import Vfs, write_atomically
+from kraftjbod.storage.unified_log import UnifiedLog
+from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +97,17 @@ def create_log(
     start_offset: int = 0,
     producer_expiration_ms: int = 86_400_000,
 ) -> UnifiedLog:
-    """Make an empty replica in the log dir ``root``; it is certain once this returns."""
+    """Make an empty replica in the log dir ``root``; it is certain once this returns.
+
+    If it fails there is nothing, or what :func:`is_half_made` knows.
+    """
     directory = f"{root}/{topic_partition}"
     vfs.make_dirs(directory)
-    metadata = format_partition_metadata(topic_id)
-    write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
-    vfs.sync_dir(root)
-    content = _empty(vfs, directory, config, start_offset)
+    with Undoing(lambda: vfs.remove_tree(directory)):
+        metadata = format_partition_metadata(topic_id)
+        write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
+        vfs.sync_dir(root)
+        content = _empty(vfs, directory, config, start_offset)
     return UnifiedLog(
         vfs=vfs,
         directory=directory,
@@ -110,6 +116,15 @@ def create_log(
         config=config,
         content=content,
         producer_expiration_ms=producer_expiration_ms,
+    )
+
+
+def is_half_made(vfs: Vfs, directory: str) -> bool:
+    """Whether all that lies in ``directory`` is what a creation leaves that broke off."""
+    return all(
+        entry.name.removesuffix(".tmp") == PARTITION_METADATA
+        or (entry.name.endswith(LOG_SUFFIX) and entry.size_bytes == 0)
+        for entry in vfs.list_dir(directory)
     )
 
 
@@ -175,9 +190,7 @@ class LogLoader:
             end = self._recover(segments)
         start = max(self._log_start_offset, segments[0].base_offset)
         if end < start:
-            for segment in reversed(segments):
-                self._drop(segment)
-            return _empty(self._vfs, self._directory, self._config, start)
+            return self._start_over(segments, start)
         epochs = cut_epochs_before(cut_epochs_from(self._epochs, end), start)
         return LogContent(
             segments=segments,
@@ -262,7 +275,7 @@ class LogLoader:
                 break
         for unreachable in reversed(segments[at:]):
             self._cut_bytes += unreachable.size_bytes
-            self._drop(unreachable)
+            unreachable.remove()
         del segments[at:]
         return end
 
@@ -272,9 +285,16 @@ class LogLoader:
             raise CorruptRecordError(f"leader epoch {epoch} after {self._epochs[-1].epoch}")
         self._epochs = assign_epoch(self._epochs, epoch, header.base_offset)
 
-    def _drop(self, segment: LogSegment) -> None:
-        segment.retire()
-        segment.purge()
+    def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
+        """Nothing here is to be seen; in the oldest file's place, so that it needs no room."""
+        for segment in reversed(segments[1:]):
+            segment.remove()
+        segments[0].truncate(0)
+        fresh = segments[0].reborn(start)
+        fresh.cut_torn_tail()
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self._directory)
+        return _nothing(fresh)
 
 
 def _segment(
@@ -292,11 +312,15 @@ def _segment(
 def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
     segment = _segment(vfs, directory, config, start_offset, 0)
     segment.create()
+    return _nothing(segment)
+
+
+def _nothing(segment: LogSegment) -> LogContent:
     return LogContent(
         segments=[segment],
-        log_start_offset=start_offset,
-        log_end_offset=start_offset,
-        recovery_point=start_offset,
+        log_start_offset=segment.base_offset,
+        log_end_offset=segment.base_offset,
+        recovery_point=segment.base_offset,
         epochs=(),
         producers=ProducerState(),
     )

@@ -11,7 +11,7 @@ from typing import Final
 from kraftjbod.storage.dir_names import SNAPSHOT_SUFFIX, offset_file_name, parse_offset_file
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.storage.vfs import Vfs, write_atomically
 
 _SNAPSHOTS_KEPT: Final = 2
 
@@ -25,13 +25,11 @@ def snapshot_offsets(vfs: Vfs, directory: str) -> list[int]:
 def write_snapshot(
     vfs: Vfs, directory: str, state: ProducerState, offset: int, *, sync: bool
 ) -> None:
-    """Write ``state`` as of ``offset``, and forget all but the newest snapshots."""
-    file = vfs.open(_path(directory, offset), OpenMode.CREATE)
-    file.truncate(0)
-    file.write_at(0, [state.to_snapshot()])
-    if sync:
-        file.sync()
-    file.close()
+    """Write ``state`` as of ``offset``, and forget all but the newest snapshots.
+
+    If it fails, the older ones are still there.
+    """
+    write_atomically(vfs, _path(directory, offset), state.to_snapshot(), sync=sync)
     for old in snapshot_offsets(vfs, directory)[:-_SNAPSHOTS_KEPT]:
         vfs.unlink_if_exists(_path(directory, old))
 

@@ -33,9 +33,9 @@ from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle, LogHost
+from kraftjbod.storage.log_values import CarriedState
 from kraftjbod.storage.offset_checkpoints import DirOffsets, OffsetCheckpoints, each_online
 from kraftjbod.storage.replica_book import ReplicaBook
-from kraftjbod.storage.unified_log import CarriedState
 
 #: Steps that may be left when the gate is closed; more means that it is not closed.
 _LAST_STEPS: Final = 64

@@ -1,7 +1,10 @@
 """``LogSegment``: one ``.log`` file of whole batches, with its two indexes.
 
 * ``size_bytes`` counts what was written whole; bytes behind it, left by a write that failed,
-  are cut off before the next one.
+  are cut off at once, and at the latest before anything is written behind them or the segment is
+  sealed.
+* What fails for lack of room leaves a segment that goes on: see :meth:`retire` and
+  :meth:`truncate` for the order that this takes.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
   Index files are written when a segment is rolled or closed, and rebuilt where they don't fit.
 * Damage of the file does not shorten the segment: only recovery and truncation do that.
@@ -41,7 +44,14 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
-from kraftjbod.storage.vfs import Buffer, OpenMode, Vfs, VfsFile
+from kraftjbod.storage.vfs import (
+    Buffer,
+    OpenMode,
+    Undoing,
+    Vfs,
+    VfsFile,
+    write_atomically,
+)
 
 #: Looks at headers take this much at once; an index entry is seldom further away.
 _LOOK_BYTES: Final = 4096
@@ -120,10 +130,14 @@ class LogSegment:
     # -- writing ----------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the empty file; what lay under that name is gone."""
-        file = self._vfs.open(self.path, OpenMode.CREATE)
-        file.truncate(0)
-        self.file = file
+        """Make the empty file; what lay under that name is gone. If it fails there is none."""
+        with Undoing(self._uncreate):
+            self.file = self._vfs.open(self.path, OpenMode.CREATE)
+            self.file.truncate(0)
+
+    def _uncreate(self) -> None:
+        self.close()
+        self._vfs.unlink_if_exists(self.path)
 
     def append(
         self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], base_offset: int
@@ -131,14 +145,20 @@ class LogSegment:
         """Write ``buffers``, the batches of ``headers``, the first of them at ``base_offset``."""
         file = self.open()
         index = self.index()
-        if self._tail_is_torn:
-            file.truncate(self.size_bytes)
+        self.cut_torn_tail()
         self._tail_is_torn = True
-        file.write_at(self.size_bytes, buffers)
+        with Undoing(self.cut_torn_tail):
+            file.write_at(self.size_bytes, buffers)
         self._tail_is_torn = False
         for header in headers:
             self._note(index, header, base_offset)
             base_offset += header.last_offset_delta + 1
+
+    def cut_torn_tail(self) -> None:
+        """Cut off what a write that failed has left; nothing may ever stand behind that."""
+        if self._tail_is_torn:
+            self.open().truncate(self.size_bytes)
+            self._tail_is_torn = False
 
     def _note(self, index: OffsetIndex, header: BatchHeader, base_offset: int) -> None:
         """Count a batch that stands at the end, and index it if it is time for an entry."""
@@ -162,35 +182,67 @@ class LogSegment:
         return {INDEX_SUFFIX: index.to_bytes(), TIME_INDEX_SUFFIX: self._time_index.to_bytes()}
 
     def write_indexes(self) -> None:
-        """Bring the indexes to their files."""
+        """Bring the indexes to their files; each is the old one or the new one, never a part.
+
+        A part of a time index would look like a whole one that ends with an earlier time.
+        """
         for suffix, data in self.index_files().items():
             with FailsAs(OpKind.INDEX):
-                file = self._vfs.open(self._path(suffix), OpenMode.CREATE)
-                file.truncate(0)
-                file.write_at(0, [data])
-                file.close()
+                write_atomically(self._vfs, self._path(suffix), data, sync=False)
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file to ``size_bytes``, the beginning of a batch; certain once this returns.
 
         What was cut may not come back after a crash, behind or below what is appended next.
+        The index files go first: if that fails, or the cut does, the segment is what it was.
         """
         file = self.open()
-        file.truncate(size_bytes)
-        with FailsAs(OpKind.FLUSH):
-            file.sync()
-        self.size_bytes = size_bytes
-        self._tail_is_torn = False
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._vfs.unlink_if_exists(self._path(suffix))
+        file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+        self._tail_is_torn = False
         self.rebuild_index()
+        with FailsAs(OpKind.FLUSH):
+            file.sync()
 
     def retire(self) -> None:
-        """Take the names away; readers may finish, :meth:`purge` does the rest later."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        """Take the names away; readers may finish, :meth:`purge` does the rest later.
+
+        The log's own name goes last: until then the segment can be read, and this be repeated.
+        """
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
             if self._vfs.exists(path):
                 self._vfs.rename(path, path + DELETED_SUFFIX)
+
+    def reborn(self, base_offset: int) -> LogSegment:
+        """The same file as an empty segment at ``base_offset``; nothing is left of this one.
+
+        Needs no room. What the file holds still is a torn tail of the new segment; no batch of it
+        may look like one that can stand there, because a crash may come before it is cut.
+        """
+        file = self.open()
+        fresh = LogSegment(
+            vfs=self._vfs,
+            directory=self.directory,
+            base_offset=base_offset,
+            size_bytes=0,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        if fresh.path != self.path:
+            self._vfs.rename(self.path, fresh.path)
+        fresh._tail_is_torn = True
+        fresh.file, self.file = file, None
+        return fresh
+
+    def remove(self) -> None:
+        """Take files and space away at once; nobody knows of this segment. No name is made."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        self.close()
 
     def purge(self) -> None:
         """Give the space back. Nobody may read any more."""
@@ -228,7 +280,7 @@ class LogSegment:
         if data is not None:
             index = OffsetIndex.from_bytes(self.base_offset, data, segment_bytes=self.size_bytes)
         times = None if time_data is None else TimeIndex.from_bytes(self.base_offset, time_data)
-        if index is None or times is None or not self._fits(index):
+        if index is None or not times or not self._fits(index):
             self.rebuild_index()
             # One file without the other is what a stop between the two leaves behind.
             return data is None or time_data is None

@@ -7,6 +7,9 @@
   ``retired``: they are purged once no view shows them any more.
 * What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
   log itself is noted, shown in the view and never read again, until it is cut away.
+* An operation that fails for lack of room is done in part or not at all, and either way what is
+  held here is what the files say: the same operation may be asked for again, and so may any other.
+  An append is not done at all.
 * Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
   Leader epochs and producer state are brought to disk with it; the rest is found in the batches.
 
@@ -17,9 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
@@ -36,6 +38,14 @@ from kraftjbod.storage.leader_epochs import (
     epoch_at,
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_values import (
+    AppendResult,
+    CarriedState,
+    FlushPlan,
+    FoundTimestamp,
+    LogContent,
+    carry_out,
+)
 from kraftjbod.storage.log_view import Cut, LogView, lower_cut, read_view
 from kraftjbod.storage.producer_snapshots import (
     drop_snapshots_outside,
@@ -44,63 +54,13 @@ from kraftjbod.storage.producer_snapshots import (
 )
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.vfs import Buffer, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
 
 _LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")
 
 T = TypeVar("T")
-
-
-class AppendResult(NamedTuple):
-    """Where the records went; ``duplicate`` if they were there already."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool
-
-
-class FoundTimestamp(NamedTuple):
-    """What answers a question for a time."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-class FlushPlan(NamedTuple):
-    """What must be synced so that the recovery point may become ``end_offset``."""
-
-    files: tuple[VfsFile, ...]
-    directory: str
-    end_offset: int
-    #: How often the log had been truncated; a plan from before a truncation says nothing.
-    truncations: int
-
-
-class CarriedState(NamedTuple):
-    """What a copy of a log needs besides the bytes of its segments; all of it as of one moment."""
-
-    view: LogView
-    #: As in a ``.snapshot`` file for ``view.log_end_offset``.
-    producers: bytes
-    #: Of the active segment, by suffix.
-    index_files: dict[str, bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogContent:
-    """What loading found; the newest segment is the active one and there is at least one."""
-
-    segments: list[LogSegment]
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    epochs: EpochEntries
-    producers: ProducerState
 
 
 class UnifiedLog:
@@ -253,6 +213,10 @@ class UnifiedLog:
             self._open(self._segments[-1])
         if self._must_roll(headers, size_bytes, next_offset):
             self.roll(now_ms)
+        is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
+        if is_flush_due:
+            # While nothing is appended: it may find no room, which no append may do half-way.
+            self._write_epochs(epochs)
         self._segments[-1].append(buffers, headers, base_offset)
         self._size_bytes += size_bytes
         self._epochs = epochs
@@ -261,7 +225,7 @@ class UnifiedLog:
             if header.has_producer_id:
                 self._producers.record(header, base_offset)
             base_offset += header.last_offset_delta + 1
-        if self._end - self._recovery_point >= self.config.flush_messages:
+        if is_flush_due:
             self.flush()
 
     def _must_roll(self, headers: Sequence[BatchHeader], size_bytes: int, next_offset: int) -> bool:
@@ -277,7 +241,11 @@ class UnifiedLog:
         return first is not None and newest - first > self.config.segment_ms
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment at the log's end; the old one's indexes go to disk."""
+        """Begin a new segment at the log's end; the old one's indexes go to disk.
+
+        If that fails the old one is still the active one.
+        """
+        self._segments[-1].cut_torn_tail()
         self._segments[-1].write_indexes()
         self._producers.expire(now_ms - self._producer_expiration_ms)
         with FailsAs(OpKind.CHECKPOINT):
@@ -294,7 +262,7 @@ class UnifiedLog:
         """Files that hold what is not certain yet; leader epochs are written out now."""
         at = bisect_right(self._segments, self._recovery_point, key=lambda s: s.base_offset)
         files = tuple(segment.open() for segment in self._segments[max(0, at - 1) :])
-        self._write_epochs()
+        self._write_epochs(self._epochs)
         return FlushPlan(files, self.directory, self._end, self._truncations)
 
     def flushed(self, plan: FlushPlan) -> None:
@@ -308,12 +276,12 @@ class UnifiedLog:
         carry_out(self._vfs, plan)
         self.flushed(plan)
 
-    def _write_epochs(self) -> None:
-        if self._epochs_on_disk != self._epochs:
+    def _write_epochs(self, epochs: EpochEntries) -> None:
+        if self._epochs_on_disk != epochs:
             path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
             with FailsAs(OpKind.CHECKPOINT):
-                write_atomically(self._vfs, path, format_leader_epochs(self._epochs))
-            self._epochs_on_disk = self._epochs
+                write_atomically(self._vfs, path, format_leader_epochs(epochs))
+            self._epochs_on_disk = epochs
 
     # -- read -------------------------------------------------------------------------------
 
@@ -425,14 +393,18 @@ class UnifiedLog:
             return
         at = bisect_left(self._segments, offset, key=lambda s: s.base_offset) - 1
         active, (position, end) = self._segments[at], self._cut_point(at, offset)
-        # From the newest on: a crash in between leaves a shorter log, not one with a hole.
-        while self._segments[-1] is not active:
-            self._retire(-1)
-        if position < active.size_bytes:
-            self._size_bytes -= active.size_bytes - position
-            active.truncate(position)
-        self._cut_to(end, Cut(active.base_offset, active.size_bytes))
-        self._producers = load_producers(self._vfs, self.directory, self._segments, end)
+        # A snapshot from behind the cut must not outlive it, or it speaks of what is written next.
+        drop_snapshots_outside(self._vfs, self.directory, self._start, end)
+        with Undoing(self._reload_producers):
+            self._retire_behind(active)
+            if position < active.size_bytes:
+                cut_bytes = active.size_bytes - position
+                active.truncate(position)
+                self._size_bytes -= cut_bytes
+            self._forget_from(end, Cut(active.base_offset, active.size_bytes))
+        self._reload_producers()
+        self._sync_names()
+        self._write_epochs(self._epochs)
 
     def _cut_point(self, at: int, offset: int) -> tuple[int, int]:
         """Where a segment is to be cut so that nothing from ``offset`` on is left: file and log.
@@ -456,36 +428,93 @@ class UnifiedLog:
         return segment.size_bytes, offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Lose everything; the log is empty and goes on at ``offset``."""
-        while self._segments:
-            self._retire(-1)
-        fresh = self._new_segment(offset)
-        fresh.create()
-        self._segments.append(fresh)
-        self._start = offset
-        self._damages = ()
-        self._cut_to(offset, Cut(0, 0))
-        self._epochs = ()
-        self._write_epochs()
+        """Lose everything; the log is empty and goes on at ``offset``. Needs no room."""
+        drop_snapshots_outside(self._vfs, self.directory, offset, offset)
+        oldest = self._segments[0]
+        with Undoing(self._reload_producers):
+            self._retire_behind(oldest)
+            cut_bytes = oldest.size_bytes
+            # Before it gets its new name: under that it must not speak of other offsets.
+            oldest.truncate(0)
+            self._size_bytes -= cut_bytes
+            self._forget_from(oldest.base_offset, Cut(0, 0))
         self._producers = ProducerState()
+        self._go_on_in_place(offset)
+        self._end = self._start = offset
+        self._epochs = ()
+        self._write_epochs(self._epochs)
 
-    def _cut_to(self, end: int, cut: Cut) -> None:
+    def _retire_behind(self, last: LogSegment) -> None:
+        """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
+        while (newest := self._segments[-1]) is not last:
+            self._retire(-1)
+            self._forget_from(newest.base_offset, Cut(newest.base_offset, 0))
+
+    def _forget_from(self, end: int, cut: Cut) -> None:
+        """The files hold nothing from ``end`` on any more."""
         self._cut = lower_cut(self._cut, cut)
-        # Names that were taken away may not come back beside what is appended next.
-        self._vfs.sync_dir(self.directory)
         self._truncations += 1
         self._end = end
         self._start = min(self._start, end)
         self._damages = tuple(d for d in self._damages if d.offset < end)
         self._recovery_point = min(self._recovery_point, end)
         self._epochs = cut_epochs_from(self._epochs, end)
-        self._write_epochs()
-        drop_snapshots_outside(self._vfs, self.directory, self._start, end)
-        self._shown = tuple(self._segments)
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        """Apply retention to whole segments below ``high_watermark``; how many went."""
+    def _reload_producers(self) -> None:
+        self._producers = load_producers(self._vfs, self.directory, self._segments, self._end)
+
+    def _go_on_in_place(self, offset: int) -> None:
+        """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
+        (old,) = self._segments
+        self._size_bytes -= old.size_bytes
+        fresh = old.reborn(offset)
+        self._segments[0] = fresh
+        self._shown = (fresh,)
+        self._sync_names()
+        fresh.cut_torn_tail()
+
+    def _sync_names(self) -> None:
+        """Names that were taken away may not come back beside what is appended next."""
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self.directory)
+
+    def start_at(self, offset: int) -> None:
+        """Hide what is below ``offset`` (KIP-107); retention frees the room."""
+        assert offset <= self._end, (offset, self._end)
+        if offset > self._start:
+            self._begin_at(offset)
+
+    def _begin_at(self, offset: int) -> None:
+        self._start = offset
+        self._damages = tuple(d for d in self._damages if d.next_offset > offset)
+        self._epochs = cut_epochs_before(self._epochs, offset)
+        self._recovery_point = max(self._recovery_point, offset)
+
+    def delete_old_segments(
+        self, now_ms: int, high_watermark: int, *, in_place: bool = False
+    ) -> int:
+        """Apply retention to whole segments below ``high_watermark``; how many went.
+
+        If all are to go a new one is needed; ``in_place`` makes it of the last one, for where
+        there is no room.
+        """
         self._producers.expire(now_ms - self._producer_expiration_ms)
+        doomed = self._count_expendable(now_ms, high_watermark)
+        is_active_doomed = doomed == len(self._segments)
+        for _ in range(doomed - is_active_doomed):
+            self._retire_oldest()
+        if is_active_doomed and in_place:
+            self._go_on_in_place(self._end)
+            self._begin_at(self._end)
+        elif is_active_doomed:
+            self.roll(now_ms)
+            self._retire_oldest()
+        if doomed:
+            self._write_epochs(self._epochs)
+            drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
+        return doomed
+
+    def _count_expendable(self, now_ms: int, high_watermark: int) -> int:
         doomed, size_bytes = 0, self._size_bytes
         for i, segment in enumerate(self._segments):
             is_active = i == len(self._segments) - 1
@@ -496,18 +525,6 @@ class UnifiedLog:
                 break
             size_bytes -= segment.size_bytes
             doomed += 1
-        if doomed == len(self._segments):
-            self.roll(now_ms)
-        for _ in range(doomed):
-            self._retire(0)
-        if doomed:
-            self._start = max(self._start, self._segments[0].base_offset)
-            self._damages = tuple(d for d in self._damages if d.offset >= self._start)
-            self._epochs = cut_epochs_before(self._epochs, self._start)
-            self._recovery_point = max(self._recovery_point, self._start)
-            self._write_epochs()
-            drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
-            self._shown = tuple(self._segments)
         return doomed
 
     def _is_expendable(
@@ -522,11 +539,17 @@ class UnifiedLog:
         largest = segment.largest_timestamp()
         return largest is not None and now_ms - largest.timestamp > self.config.retention_ms
 
+    def _retire_oldest(self) -> None:
+        self._retire(0)
+        self._begin_at(max(self._start, self._segments[0].base_offset))
+
     def _retire(self, at: int) -> None:
-        segment = self._segments.pop(at)
-        self._size_bytes -= segment.size_bytes
+        segment = self._segments[at]
         segment.retire()
+        del self._segments[at]
+        self._size_bytes -= segment.size_bytes
         self._retired.append(segment)
+        self._shown = tuple(self._segments)
 
     # -- the whole directory ----------------------------------------------------------------
 
@@ -537,10 +560,12 @@ class UnifiedLog:
             self.directory = directory
             for segment in self._segments:
                 segment.directory = directory
-        self._vfs.sync_dir(directory.rpartition("/")[0])
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(directory.rpartition("/")[0])
 
     def close(self) -> None:
         """Everything certain and every file closed; loading needs to scan nothing then."""
+        self._segments[-1].cut_torn_tail()
         self.flush()
         self._segments[-1].write_indexes()
         if self._end > 0:
@@ -559,11 +584,3 @@ class UnifiedLog:
             size_bytes=0,
             index_interval_bytes=self.config.index_interval_bytes,
         )
-
-
-def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
-    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends."""
-    with FailsAs(OpKind.FLUSH):
-        for file in plan.files:
-            file.sync()
-        vfs.sync_dir(plan.directory)

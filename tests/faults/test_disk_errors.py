@@ -189,12 +189,12 @@ CASES = {
     "snapshot of producers": Case(
         act=roll,
         kinds="write_at",
-        path="*.snapshot",
+        path="*.snapshot.tmp",
         error=LogCheckpointError,
         operation="checkpoint",
     ),
     "index written": Case(
-        act=roll, kinds="write_at", path="*.index", error=LogIndexError, operation="index"
+        act=roll, kinds="write_at", path="*.index.tmp", error=LogIndexError, operation="index"
     ),
     "index read": Case(
         act=read_after_reload,
