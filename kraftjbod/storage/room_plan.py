@@ -16,8 +16,8 @@ CHECKS_TO_HEAL: Final = 2
 LONGEST_WAIT_CHECKS: Final = 64
 #: With fewer free inodes nothing can be made, whatever room there is.
 LEAST_FREE_INODES: Final = 16
-#: What must be free where there is neither a reserve nor a margin: else a full disk would heal.
-_LEAST_ROOM_BYTES: Final = 1024 * 1024
+#: The smallest margin. With none, a full disk that gave its reserve away would have room for it.
+LEAST_MARGIN_BYTES: Final = 1024 * 1024
 
 
 class Room(Protocol):
@@ -34,7 +34,7 @@ class Room(Protocol):
 
 
 class RoomPlan:
-    """Of one log dir. ``heal_free_bytes`` None: as many as the reserve has."""
+    """Of one log dir. ``heal_free_bytes`` None: as many as the reserve has, and 1 MiB at least."""
 
     def __init__(
         self, *, reserve_bytes: int = 0, min_free_bytes: int = 0, heal_free_bytes: int | None = None
@@ -42,7 +42,7 @@ class RoomPlan:
         self._reserve_bytes = reserve_bytes
         self._min_free_bytes = min_free_bytes
         margin = reserve_bytes if heal_free_bytes is None else heal_free_bytes
-        self._margin_bytes = margin if reserve_bytes else max(margin, _LEAST_ROOM_BYTES)
+        self._margin_bytes = max(margin, LEAST_MARGIN_BYTES)
         self._good_checks = 0
         self._contradictions = 0
         self._wait_checks = 0

@@ -10,6 +10,7 @@ import pytest
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.storage.dir_executor import LogDirExecutor
+from kraftjbod.storage.io_statistics import IoGroup, IoStatistics
 from tests.faults.rig import ManualClock
 
 
@@ -99,4 +100,130 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     del waiting
     gc.collect()
     assert len(told) == complaints
+    executor.shutdown()
+
+
+async def test_what_was_taken_back_never_begins():
+    executor, hold, ran = make(), threading.Event(), []
+    running = executor.submit_op(hold.wait, may_be_taken_back=True)
+    while executor._not_begun:
+        await asyncio.sleep(0.001)
+    doomed = [
+        executor.submit_op(lambda: ran.append("doomed"), size_bytes=100, may_be_taken_back=True)
+        for _ in range(3)
+    ]
+    kept = executor.submit_op(lambda: ran.append("kept"))
+    assert executor.take_back(lambda: KafkaStorageError("elsewhere")) == 3
+    for future in doomed:
+        with pytest.raises(KafkaStorageError, match="elsewhere"):
+            await future
+    assert not running.done(), "what has begun goes on"
+    assert executor._queued_bytes == 0
+    hold.set()
+    assert await running
+    await kept
+    assert ran == ["kept"]
+    assert executor.take_back(lambda: KafkaStorageError("elsewhere")) == 0
+    await executor.submit_op(lambda: ran.append("later"), may_be_taken_back=True)
+    assert ran == ["kept", "later"]
+    executor.shutdown()
+
+
+async def test_who_takes_back_and_who_begins_agree_on_every_operation():
+    """Whatever the moment: it ran and its waiter heard so, or it never ran."""
+    executor, ran = make(), []
+    futures = {
+        i: executor.submit_op(lambda i=i: ran.append(i), may_be_taken_back=True)
+        for i in range(5000)
+    }
+    taken = 0
+    while not all(future.done() for future in futures.values()):
+        await asyncio.sleep(0)
+        if len(ran) > 1000:
+            taken += executor.take_back(lambda: KafkaStorageError("elsewhere"))
+    executor.shutdown()
+    heard = [i for i, future in futures.items() if future.exception() is None]
+    assert ran == heard
+    assert taken == len(futures) - len(ran)
+    assert executor._queued_bytes == 0
+
+
+async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go():
+    executor, ran = make(), []
+
+    def fill_up() -> None:
+        executor.hold_back(lambda: KafkaStorageError("full"))
+        ran.append("fill")
+
+    executor.submit_op(fill_up)
+    refused = executor.submit_op(lambda: ran.append("write"), may_be_taken_back=True)
+    await executor.submit_op(lambda: ran.append("read"))
+    with pytest.raises(KafkaStorageError, match="full"):
+        await refused
+    executor.let_go()
+    await executor.submit_op(lambda: ran.append("write again"), may_be_taken_back=True)
+    assert ran == ["fill", "read", "write again"]
+    executor.shutdown()
+
+
+async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
+    executor, seen = make(), []
+
+    def fail() -> None:
+        raise OSError(5, "told to")
+
+    failed = executor.submit_op(fail, on_error=lambda e: seen.append((e.errno, "seen")))
+    await executor.submit_op(lambda: seen.append("next"))
+    assert seen == [(5, "seen"), "next"]
+    with pytest.raises(OSError, match="told to"):
+        await failed
+
+    def worse(_error: BaseException) -> None:
+        raise OSError(28, "worse")
+
+    with pytest.raises(OSError, match="worse"):
+        await executor.submit_op(fail, on_error=worse)
+    executor.shutdown()
+
+
+async def test_operations_are_counted_with_what_they_took():
+    clock, statistics = ManualClock(), IoStatistics()
+    executor = LogDirExecutor(name="x", clock=clock, statistics=statistics)
+
+    def slow() -> None:
+        clock.ms += 40
+
+    def fail() -> None:
+        raise OSError(5, "told to")
+
+    await executor.submit_op(slow, size_bytes=7, group=IoGroup.WRITE)
+    with pytest.raises(OSError, match="told to"):
+        await executor.submit_op(fail, group=IoGroup.READ)
+    written, read = statistics.of(IoGroup.WRITE), statistics.of(IoGroup.READ)
+    assert (written.operations, written.total_ms, written.size_bytes) == (1, 40, 7)
+    assert (read.operations, read.errors) == (1, 1)
+    executor.shutdown()
+
+
+async def test_time_in_which_the_process_stood_still_is_excused_once():
+    clock = ManualClock()
+    executor, hold = LogDirExecutor(name="x", clock=clock), threading.Event()
+    running = executor.submit_op(hold.wait)
+    while not executor.is_running:
+        await asyncio.sleep(0.001)
+    clock.ms += 500
+    executor.excuse(300)
+    executor.excuse(100)
+    assert executor.running_for_ms() == 100
+    hold.set()
+    await running
+    hold.clear()
+    clock.ms += 1
+    again = executor.submit_op(hold.wait)
+    while not executor.is_running:
+        await asyncio.sleep(0.001)
+    clock.ms += 500
+    assert executor.running_for_ms() == 500
+    hold.set()
+    await again
     executor.shutdown()

@@ -28,12 +28,13 @@ def test_short_of_room_is_less_than_the_minimum():
 @pytest.mark.parametrize(
     ("reserve", "minimum", "heal", "has_reserve", "needed"),
     [
-        (40, 0, None, False, 80),
-        (40, 0, None, True, 40),
-        (40, 100, None, False, 180),
-        (40, 100, 7, False, 147),
-        (40, 100, 7, True, 107),
-        (40, 0, 0, False, 40),
+        (40 * MIB, 0, None, False, 80 * MIB),
+        (40 * MIB, 0, None, True, 40 * MIB),
+        (40 * MIB, 100, None, False, 80 * MIB + 100),
+        (40 * MIB, 100, 7 * MIB, False, 47 * MIB + 100),
+        (40 * MIB, 100, 7 * MIB, True, 7 * MIB + 100),
+        # Else the reserve that was given away would be room enough for itself.
+        (40 * MIB, 0, 0, False, 41 * MIB),
         (0, 0, None, True, MIB),
         (0, 0, 3 * MIB, True, 3 * MIB),
         (0, 5, 0, True, MIB + 5),
@@ -48,7 +49,7 @@ def test_what_must_be_free_to_heal(
 
 
 def test_inodes_count_where_they_are_counted():
-    plan = RoomPlan(reserve_bytes=1)
+    plan = RoomPlan()
     few = LEAST_FREE_INODES - 1
     assert not plan.is_enough(space(MIB, few), has_reserve=True)
     assert plan.is_enough(space(MIB, few + 1), has_reserve=True)
@@ -56,7 +57,7 @@ def test_inodes_count_where_they_are_counted():
 
 
 def heals(plan: RoomPlan, *frees: int) -> list[bool]:
-    return [plan.may_heal(space(free), has_reserve=False) for free in frees]
+    return [plan.may_heal(space(MIB + free), has_reserve=False) for free in frees]
 
 
 def test_two_good_checks_in_a_row():
@@ -74,7 +75,7 @@ def test_filling_up_begins_the_count_again():
 def test_a_file_system_that_contradicts_itself_is_asked_ever_more_rarely():
     plan, waits = RoomPlan(reserve_bytes=10, heal_free_bytes=0), []
     for _ in range(9):
-        plan.filled_up(space(10))
+        plan.filled_up(space(MIB + 10))
         checks = 0
         while not heals(plan, 10)[0]:
             checks += 1

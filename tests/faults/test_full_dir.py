@@ -1,0 +1,325 @@
+"""A log dir whose disk has no room: SATURATED, its reserve, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from errno import EDQUOT, EIO, ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OperatingError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dir_names import RESERVE_FILE
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import ManualClock, format_dir, open_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+MIB = 1024 * 1024
+RESERVE = 2 * MIB
+RESERVE_PATH = f"/d1/{RESERVE_FILE}"
+
+
+class Disk:
+    """A dir with a reserve on a disk whose size is set from here."""
+
+    def __init__(self, *, min_free_bytes: int = 0, heal_free_bytes: int | None = 0) -> None:
+        self.mem = MemVfs()
+        format_dir(self.mem, "/d1", 1)
+        self.vfs = FaultVfs(self.mem)
+        self.clock = ManualClock()
+        self.channel = LogDirFailureChannel(max_dirs=1)
+        self.log_dir = open_dir(
+            self.vfs,
+            clock=self.clock,
+            channel=self.channel,
+            check_interval_ms=2,
+            reserve_bytes=RESERVE,
+            min_free_bytes=min_free_bytes,
+            heal_free_bytes=heal_free_bytes,
+        )
+        self._written = 0
+
+    def fill(self, *, but_for: int = 0) -> None:
+        """Leave so many free bytes."""
+        self.mem.capacity_bytes = self.mem.used_bytes() + but_for
+
+    def grow(self, size_bytes: int = 16 * MIB) -> None:
+        assert self.mem.capacity_bytes is not None
+        self.mem.capacity_bytes += size_bytes
+
+    async def write(self, size_bytes: int, kind: OpKind = OpKind.APPEND) -> None:
+        self._written += 1
+        path = f"/d1/file-{self._written}"
+
+        def op() -> None:
+            self.vfs.open(path, OpenMode.CREATE).write_at(0, [bytes(size_bytes)])
+
+        await self.log_dir.run(kind, op)
+
+    async def saturate(self) -> None:
+        self.fill()
+        with pytest.raises(LogDirImpairedError):
+            await self.write(1)
+        assert await self.channel.take() is self.log_dir
+        assert self.log_dir.state is LogDirState.SATURATED
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+async def checks(disk: Disk, count: int) -> None:
+    """Let ``count`` checks of the disk go by."""
+    seen = 0
+
+    def count_one(kind: str, path: str) -> None:
+        nonlocal seen
+        seen += kind == "device"
+
+    disk.vfs.on_operation = count_one
+    await until(lambda: seen > count)
+    disk.vfs.on_operation = None
+
+
+async def test_the_first_that_finds_no_room_gives_the_reserve_away():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    assert disk.log_dir.reserve_bytes == RESERVE
+    with capture_logs() as told:
+        await disk.saturate()
+    assert not disk.mem.exists(RESERVE_PATH)
+    assert disk.log_dir.reserve_bytes == 0
+    assert [line["event"] for line in told] == ["log_dir_reserve_released", "log_dir_saturated"]
+    for line in told:
+        assert (line["free_bytes"], line["free_inodes"]) == (0, 1000)
+        assert "No space left" in line["reason"]
+        assert line["log_dir"] == "/d1"
+    await disk.write(RESERVE - MIB, OpKind.CHECKPOINT)
+    with pytest.raises(LogDirImpairedError):
+        await disk.write(2 * MIB, OpKind.CHECKPOINT)
+    assert disk.log_dir.state is LogDirState.SATURATED
+
+
+async def test_what_was_queued_behind_does_not_eat_up_the_reserve():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    disk.fill()
+    hold, ran = threading.Event(), []
+    disk.log_dir.submit(OpKind.READ, hold.wait)
+    first = asyncio.ensure_future(disk.write(1))
+    await asyncio.sleep(0)
+    behind = [
+        disk.log_dir.submit(kind, lambda kind=kind: ran.append(kind))
+        for kind in (OpKind.APPEND, OpKind.CREATE, OpKind.RETENTION)
+    ]
+    hold.set()
+    for refused in (first, *behind[:2]):
+        with pytest.raises(LogDirImpairedError) as caught:
+            await refused
+        assert caught.value.state == "saturated"
+    await behind[2]
+    assert ran == [OpKind.RETENTION]
+
+
+async def test_it_heals_when_the_reserve_is_whole_again():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    await disk.saturate()
+    disk.log_dir.start_watches()
+    await checks(disk, 5)
+    assert disk.log_dir.state is LogDirState.SATURATED
+    with capture_logs() as told:
+        disk.grow()
+        assert await disk.channel.take() is disk.log_dir
+    assert [line["event"] for line in told] == ["log_dir_reserve_rebuilt", "log_dir_has_room_again"]
+    assert disk.log_dir.state is LogDirState.ONLINE
+    assert disk.log_dir.reserve_bytes == RESERVE
+    await disk.write(1)
+    await checks(disk, 3)
+    assert disk.log_dir.state is LogDirState.ONLINE
+
+
+@pytest.mark.parametrize("missing", [1, RESERVE, RESERVE + MIB])
+async def test_too_little_room_does_not_heal(missing: int):
+    disk = Disk(heal_free_bytes=MIB)
+    await disk.log_dir.secure_reserve()
+    await disk.saturate()
+    disk.mem.capacity_bytes = disk.mem.used_bytes() + RESERVE + MIB - missing
+    disk.log_dir.start_watches()
+    await checks(disk, 10)
+    assert disk.log_dir.state is LogDirState.SATURATED
+    assert not disk.mem.exists(RESERVE_PATH)
+    disk.grow(missing)
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.ONLINE
+
+
+async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve():
+    disk = Disk(min_free_bytes=MIB, heal_free_bytes=MIB)
+    await disk.log_dir.secure_reserve()
+    disk.log_dir.start_watches()
+    await checks(disk, 3)
+    assert disk.log_dir.state is LogDirState.ONLINE
+    disk.fill(but_for=MIB - 1)
+    with capture_logs() as told:
+        await disk.channel.take()
+    assert [line["event"] for line in told] == ["log_dir_saturated"]
+    assert disk.log_dir.reserve_bytes == RESERVE
+    with pytest.raises(LogDirImpairedError, match="1048575 bytes are free"):
+        await disk.write(1)
+    disk.grow(MIB)
+    await checks(disk, 5)
+    assert disk.log_dir.state is LogDirState.SATURATED
+    disk.grow(1)
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.ONLINE
+
+
+async def test_no_inode_left_is_full_too():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    disk.log_dir.start_watches()
+    disk.mem.capacity_inodes = 0
+    await disk.channel.take()
+    assert (disk.log_dir.state, disk.log_dir.space.free_inodes) == (LogDirState.SATURATED, 0)
+    await checks(disk, 5)
+    assert disk.log_dir.state is LogDirState.SATURATED
+    disk.mem.capacity_inodes = 100
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.ONLINE
+
+
+async def test_a_quota_counts_though_the_disk_has_room():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    quota = disk.vfs.inject(Fault(errno=EDQUOT, kinds=frozenset({"write_at"})))
+    with pytest.raises(LogDirImpairedError):
+        await disk.write(1)
+    await disk.channel.take()
+    disk.log_dir.start_watches()
+    await until(lambda: quota.hits > 3)
+    assert disk.log_dir.state is LogDirState.SATURATED
+    assert not disk.mem.exists(RESERVE_PATH)
+    await disk.channel.take()
+    disk.vfs.clear()
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.ONLINE
+
+
+async def test_a_full_disk_is_watched_as_any_other():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    await disk.saturate()
+    disk.log_dir.start_watches()
+    await checks(disk, 3)
+    disk.mem.device_number = 2
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.OFFLINE
+
+
+async def test_a_probe_that_finds_no_room_is_no_broken_disk():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    disk.vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"open"}), path="*.probe"))
+    disk.log_dir.start_watches()
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.SATURATED
+
+
+async def test_an_io_error_while_saturated_is_the_end():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    await disk.saturate()
+    disk.vfs.inject(Fault(errno=EIO))
+    with pytest.raises(KafkaStorageError):
+        await disk.write(1, OpKind.CHECKPOINT)
+    assert disk.log_dir.state is LogDirState.OFFLINE
+
+
+async def test_full_while_stalled_is_full_afterwards():
+    disk = Disk()
+    await disk.log_dir.secure_reserve()
+    disk.fill()
+    hang = disk.vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"write_at"})))
+    waiting = asyncio.ensure_future(disk.write(1))
+    await until(lambda: hang.hits)
+    disk.log_dir.start_watches()
+    disk.clock.ms += 2001
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.STALLED
+    with capture_logs() as told:
+        disk.vfs.clear()
+        with pytest.raises(LogDirImpairedError):
+            await waiting
+        await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.SATURATED
+    (answered,) = [line for line in told if line["event"] == "log_dir_answers_again"]
+    assert answered["state"] == "saturated"
+
+
+async def story(disk: Disk) -> None:
+    """A life with a reserve: made, given away, rebuilt, found whole."""
+    log_dir: LogDir = disk.log_dir
+    await log_dir.secure_reserve()
+    disk.fill()
+    with pytest.raises(OperatingError):
+        await disk.write(1)
+    disk.grow()
+    log_dir.start_watches()
+    await until(lambda: log_dir.state is not LogDirState.SATURATED)
+    await log_dir.secure_reserve()
+
+
+async def tell_with(fault: Fault) -> Disk:
+    disk = Disk()
+    disk.vfs.inject(fault)
+    try:
+        await asyncio.wait_for(story(disk), 20)
+    except OperatingError as e:
+        assert isinstance(e, LogDirImpairedError | KafkaStorageError)
+    disk.log_dir.close()
+    return disk
+
+
+KINDS = frozenset(
+    {
+        "open",
+        "write_at",
+        "sync",
+        "close",
+        "sync_dir",
+        "unlink_if_exists",
+        "extent_if_exists",
+        "space",
+    }
+)
+
+
+@pytest.mark.parametrize("errno", [EIO, ENOSPC])
+async def test_every_operation_on_the_reserve_fails_once(errno: int):
+    for n in range(1, 200):
+        fault = Fault(errno=errno, nth=n, kinds=KINDS, sticky=False)
+        disk = await tell_with(fault)
+        if fault.hits == 0:
+            assert n > 15
+            return
+        state = disk.log_dir.state
+        assert state is not LogDirState.STALLED
+        if errno == EIO:
+            assert state is LogDirState.OFFLINE, n
+        elif disk.log_dir.reserve_bytes == 0:
+            # Whoever has none has given it away for good, or is not what it says.
+            assert not disk.mem.exists(RESERVE_PATH), n
+            assert state is LogDirState.SATURATED, n
+        disk.vfs.clear()
+        again = Disk()
+        again.mem._tree.update(disk.mem.crash_clone(n)._tree)
+        await again.log_dir.secure_reserve()
+        assert again.log_dir.reserve_bytes == RESERVE
+    pytest.fail("the story never ended")
