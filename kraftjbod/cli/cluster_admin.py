@@ -136,6 +136,7 @@ class ConfigEntry:
     source: ConfigSource
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
+    is_sensitive: bool = False
 
 
 class ConfigOperation(IntEnum):
@@ -274,6 +275,7 @@ def _config_entry(entry: Any) -> ConfigEntry:
         value=entry.value,
         source=ConfigSource(entry.config_source),
         is_read_only=entry.read_only,
+        is_sensitive=entry.is_sensitive,
         synonyms=tuple(
             ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in entry.synonyms
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kraftjbod.cli.cluster_client import ClusterMetadata
 from kraftjbod.cli.reassignment_plan import (
@@ -20,6 +21,9 @@ from kraftjbod.cli.reassignment_plan import (
 from kraftjbod.cli.replica_admin import LogDirDescription, OngoingReassignment
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+
+_IMPAIRED: Final = frozenset(state.value for state in LogDirState if state.is_impaired)
 
 LogDirs = Mapping[int, Sequence[LogDirDescription]]
 """Every log directory of some brokers."""
@@ -195,10 +199,13 @@ def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) 
 
 
 def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
-    """Whether each wanted path is a live directory of its broker.
+    """Whether each wanted path is a live directory of its broker that takes new replicas.
+
+    Where a replica is already, it may be wanted whatever has become of the directory.
 
     :raises ReassignmentError: for the first that is not.
     """
+    located = locate(found)
     for replica, target in sorted(plan.log_dirs.items()):
         log_dirs = found[replica.broker_id]
         by_path = {log_dir.path: log_dir for log_dir in log_dirs}
@@ -211,6 +218,21 @@ def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
             raise ReassignmentError(
                 f"{replica}: log directory {target} of broker {replica.broker_id} is offline"
             )
+        why = why_closed(by_path[target])
+        if why is not None and located.get(replica, Located()).current_dir != target:
+            raise ReassignmentError(
+                f"{replica}: log directory {target} of broker {replica.broker_id} is {why} and"
+                " takes no new replicas"
+            )
+
+
+def why_closed(log_dir: LogDirDescription) -> str | None:
+    """Why a directory takes no new replicas, as an adjective; None if it does."""
+    if is_offline(log_dir):
+        return "offline"
+    if log_dir.is_cordoned:
+        return "cordoned"
+    return log_dir.state if log_dir.state in _IMPAIRED else None
 
 
 def _choice(log_dirs: Iterable[LogDirDescription]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kraftjbod.cli.cluster_client import ClusterMetadata, PartitionMetadata, TopicMetadata
-from kraftjbod.cli.reassignment_plan import ReassignmentPlan, Replica
+from kraftjbod.cli.reassignment_plan import ReassignmentError, ReassignmentPlan, Replica
 from kraftjbod.cli.reassignment_status import (
     Located,
     MoveState,
@@ -14,6 +16,8 @@ from kraftjbod.cli.reassignment_status import (
     move_states,
     ongoing_line,
     partition_states,
+    require_targets,
+    why_closed,
 )
 from kraftjbod.cli.replica_admin import LogDirDescription, OngoingReassignment, ReplicaSize
 from kraftjbod.core.errors import ErrorCode
@@ -159,3 +163,30 @@ def test_lines_of_the_list() -> None:
     assert ongoing_line(FOO_0, both) == "foo-0: replicas: 1,2,3. adding: 3. removing: 1."
     grown = OngoingReassignment(replicas=(1, 2), adding=(2,), removing=())
     assert ongoing_line(FOO_1, grown) == "foo-1: replicas: 1,2. adding: 2."
+
+
+@pytest.mark.parametrize(
+    ("is_cordoned", "state", "why"),
+    [
+        (True, "online", "cordoned"),
+        (False, "saturated", "saturated"),
+        (False, "stalled", "stalled"),
+    ],
+)
+def test_a_directory_that_takes_nothing_new_is_no_target_but_may_be_stayed_in(
+    is_cordoned: bool, state: str, why: str
+) -> None:
+    closed = dataclasses.replace(log_dir("/d2"), is_cordoned=is_cordoned, state=state)
+    plan = ReassignmentPlan(replicas={FOO_0: (1,)}, log_dirs={REPLICA: "/d2"})
+    with pytest.raises(ReassignmentError, match=f"/d2 of broker 1 is {why} and takes no new"):
+        require_targets(plan, {1: [log_dir("/d1", copy(10)), closed]})
+    assert why_closed(closed) == why
+    staying = dataclasses.replace(closed, replicas=(copy(10),))
+    require_targets(plan, {1: [log_dir("/d1"), staying]})
+
+
+def test_an_open_directory_is_a_target() -> None:
+    plan = ReassignmentPlan(replicas={FOO_0: (1,)}, log_dirs={REPLICA: "/d2"})
+    require_targets(plan, {1: [log_dir("/d1", copy(10)), log_dir("/d2")]})
+    assert why_closed(log_dir("/d2")) is None
+    assert why_closed(log_dir("/d2", error=ErrorCode.KAFKA_STORAGE_ERROR)) == "offline"

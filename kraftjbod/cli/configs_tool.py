@@ -1,0 +1,394 @@
+"""``kraftjbod-configs``: what topics and brokers are configured to, as Kafka's tool shows it.
+
+Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, also against a real
+Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: for a
+broker that is dead. They know what was set, and take back cordons, but cannot check new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    ResourceType,
+    describe_configs,
+    incremental_alter_configs,
+)
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import TOOL_TIMEOUT_MS, make_client, run
+from kraftjbod.cli.controller_client import ControllerClient
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    DescribeDynamicConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kraftjbod.protocol.rpc_config_messages import ConfigChange as RpcConfigChange
+
+_OUTSIDE_BRACKETS: Final = r"(?![^\[]*\])"
+_TYPES: Final[Mapping[str, ResourceType]] = {
+    "topics": ResourceType.TOPIC,
+    "brokers": ResourceType.BROKER,
+}
+_DYNAMIC_SOURCES: Final = frozenset(
+    {
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    }
+)
+
+Described = dict[str, list[ConfigEntry]]
+"""Entries by the name of their topic or broker."""
+
+
+class ConfigCommandError(KraftJbodError):
+    """The order makes no sense for what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What was asked for; ``name`` is None for all of a kind, and empty for brokers' defaults."""
+
+    kind: ResourceType
+    name: str | None
+    adds: Mapping[str, str]
+    deletes: Sequence[str]
+    shows_all: bool
+    as_json: bool
+
+    @property
+    def own_source(self) -> ConfigSource:
+        """Where a value comes from that was set for exactly this entity."""
+        if self.kind is ResourceType.TOPIC:
+            return ConfigSource.DYNAMIC_TOPIC_CONFIG
+        if self.name == "":
+            return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return ConfigSource.DYNAMIC_BROKER_CONFIG
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
+@click.option(
+    "--bootstrap-controller",
+    metavar="HOST:PORT,...",
+    help="Controllers to ask instead, for a broker that is dead.",
+)
+@click.option(
+    "--command-config",
+    type=click.Path(dir_okay=False),
+    help="Properties file with client settings (client.id, request.timeout.ms).",
+)
+@click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
+@click.option("--entity-name", metavar="NAME", help="Topic, or id of a broker.")
+@click.option("--entity-default", is_flag=True, help="What holds for all brokers.")
+@click.option("--describe", "action", flag_value="describe", help="Show configurations.")
+@click.option("--alter", "action", flag_value="alter", help="Change a configuration.")
+@click.option("--all", "shows_all", is_flag=True, help="Show static and default values too.")
+@click.option(
+    "--add-config",
+    metavar="K1=V1,K2=[V1,V2],...",
+    help="Values to set; a list goes in square brackets.",
+)
+@click.option("--delete-config", metavar="K1,K2,...", help="Keys to take back.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["kafka", "json"]),
+    default="kafka",
+    show_default=True,
+    help="As Kafka's tool prints it, or one JSON document.",
+)
+def main(
+    bootstrap_server: str | None,
+    bootstrap_controller: str | None,
+    command_config: str | None,
+    entity_type: str,
+    entity_name: str | None,
+    entity_default: bool,
+    action: str | None,
+    shows_all: bool,
+    add_config: str | None,
+    delete_config: str | None,
+    style: str,
+) -> None:
+    """Show and change the configuration of topics and brokers."""
+    if (bootstrap_server is None) == (bootstrap_controller is None):
+        raise click.UsageError(
+            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
+        )
+    if entity_name is not None and entity_default:
+        raise click.UsageError("--entity-name and --entity-default exclude each other")
+    order = Order(
+        kind=_TYPES[entity_type],
+        name="" if entity_default else entity_name,
+        adds=parse_added(add_config or ""),
+        deletes=_parts(delete_config or ""),
+        shows_all=shows_all,
+        as_json=style == "json",
+    )
+    _require_sense(action, order, is_controller=bootstrap_controller is not None)
+    failed = "Error while executing config command"
+    if bootstrap_controller is not None:
+        run(_at_controllers(bootstrap_controller, action == "alter", order), failed=failed)
+    else:
+        assert bootstrap_server is not None
+        run(_at_brokers(bootstrap_server, command_config, action == "alter", order), failed=failed)
+
+
+def parse_added(text: str) -> dict[str, str]:
+    """``a=1,b=[x,y]`` as a mapping; of a list the brackets go.
+
+    :raises click.BadParameter: for what is no pair.
+    """
+    pairs = {}
+    for part in re.split(f",{_OUTSIDE_BRACKETS}", text):
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(
+                'Invalid entity config: all configs to be added must be in the format "key=val".',
+                param_hint="--add-config",
+            )
+        pairs[key.strip()] = value.strip().removeprefix("[").removesuffix("]").strip()
+    return pairs
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _require_sense(action: str | None, order: Order, *, is_controller: bool) -> None:
+    is_topic = order.kind is ResourceType.TOPIC
+    if action is None:
+        raise click.UsageError("give exactly one of --describe, --alter")
+    if is_topic and order.name == "":
+        raise click.UsageError("topics have no --entity-default")
+    if not is_topic and order.name and not order.name.isdecimal():
+        raise click.UsageError(
+            f"The entity name for brokers must be a valid integer broker id, found: {order.name}"
+        )
+    if action == "alter":
+        if order.name is None:
+            raise click.UsageError("--alter needs --entity-name or --entity-default")
+        if not order.adds and not order.deletes:
+            raise click.UsageError("--alter needs --add-config or --delete-config")
+    elif order.adds or order.deletes:
+        raise click.UsageError("--add-config and --delete-config belong to --alter")
+    if is_controller and order.shows_all:
+        raise click.UsageError("controllers do not know static values; --all needs a broker")
+
+
+# --- at the brokers ------------------------------------------------------------------------------
+
+
+async def _at_brokers(
+    address: str, command_config: str | None, is_alter: bool, order: Order
+) -> None:
+    async with make_client(address, command_config) as client:
+        await client.retry(client.refresh_metadata)
+        if not is_alter:
+            await _describe(client, order)
+            return
+        assert order.name is not None
+        resource = ConfigResource(order.kind, order.name)
+        if order.deletes and _can_be_asked(client, order):
+            _require_present(order, (await _own_entries(client, order, [order.name]))[order.name])
+        changes = [
+            *(ConfigChange(key, None, ConfigOperation.DELETE) for key in order.deletes),
+            *(ConfigChange(key, value) for key, value in order.adds.items()),
+        ]
+        await client.retry(lambda: incremental_alter_configs(client, {resource: changes}))
+    _tell_altered(order)
+
+
+async def _describe(client: ClusterClient, order: Order) -> None:
+    is_topic = order.kind is ResourceType.TOPIC
+    existing = (
+        sorted(client.metadata.topics)
+        if is_topic
+        else [*map(str, sorted(client.metadata.brokers)), ""]
+    )
+    if order.name is not None and order.name not in existing:
+        kind = order.kind.name.lower()
+        if order.as_json:
+            click.echo(json.dumps({"version": 1, "entities": []}))
+        else:
+            click.echo(f"The {kind} '{order.name}' doesn't exist and doesn't have dynamic config.")
+        return
+    names = existing if order.name is None else [order.name]
+    _tell(order, await _own_entries(client, order, names))
+
+
+def _can_be_asked(client: ClusterClient, order: Order) -> bool:
+    """A dead broker cannot be; what is set for it, the controller knows alone."""
+    if order.kind is ResourceType.TOPIC or order.name == "":
+        return True
+    return int(order.name or 0) in client.metadata.brokers
+
+
+async def _own_entries(client: ClusterClient, order: Order, names: Sequence[str]) -> Described:
+    """The entries to be shown, by name; with ``--all``, whatever is in force."""
+    resources = [ConfigResource(order.kind, name) for name in names]
+    found = await client.retry(lambda: describe_configs(client, resources))
+    return {
+        resource.name: sorted(
+            (
+                entry
+                for entry in found[resource].values()
+                if order.shows_all or _is_own(entry, resource)
+            ),
+            key=lambda entry: entry.name,
+        )
+        for resource in resources
+    }
+
+
+def _is_own(entry: ConfigEntry, resource: ConfigResource) -> bool:
+    is_default = resource.type is ResourceType.BROKER and not resource.name
+    if is_default or entry.source is not ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG:
+        return entry.source in _DYNAMIC_SOURCES
+    return False
+
+
+def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
+    """:raises ConfigCommandError: naming the keys that are not set, as Kafka's tool does."""
+    present = {entry.name for entry in entries if entry.source is order.own_source}
+    absent = [key for key in order.deletes if key not in present]
+    if absent:
+        raise ConfigCommandError(f"Invalid config(s): {','.join(absent)}")
+
+
+# --- at the controllers --------------------------------------------------------------------------
+
+
+async def _at_controllers(addresses: str, is_alter: bool, order: Order) -> None:
+    async with ControllerClient(addresses, timeout_ms=TOOL_TIMEOUT_MS) as client:
+        names = None if order.name is None else (order.name,)
+        answer = await client.call(
+            DescribeDynamicConfigsRequest(resource_type=order.kind, names=names)
+        )
+        described = {
+            resource.name: [
+                _entry(key, value, order, resource.name)
+                for key, value in sorted(resource.values.items())
+            ]
+            for resource in answer.resources
+        }
+        if order.name is not None:
+            described.setdefault(order.name, [])
+        if not is_alter:
+            _tell(order, described)
+            return
+        assert order.name is not None
+        _require_present(order, described[order.name])
+        changes = [
+            *(RpcConfigChange(name=key, operation=ConfigOperation.DELETE) for key in order.deletes),
+            *(
+                RpcConfigChange(name=key, operation=ConfigOperation.SET, value=value)
+                for key, value in order.adds.items()
+            ),
+        ]
+        resource = AlteredResource(
+            resource_type=order.kind, name=order.name, changes=tuple(changes)
+        )
+        answer = await client.call(IncrementalAlterConfigsRequest(resources=(resource,)))
+        for outcome in answer.resources:
+            if outcome.error_code is not ErrorCode.NONE:
+                raise OperatingError(outcome.error_message or "", code=outcome.error_code)
+    _tell_altered(order)
+
+
+def _entry(key: str, value: str, order: Order, name: str) -> ConfigEntry:
+    source = order.own_source
+    if order.kind is ResourceType.BROKER and not name:
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return ConfigEntry(
+        name=key,
+        value=value,
+        source=source,
+        is_read_only=False,
+        synonyms=(ConfigSynonym(key, value, source),),
+    )
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+def _tell(order: Order, described: Described) -> None:
+    if order.as_json:
+        click.echo(json.dumps({"version": 1, "entities": _document(order, described)}))
+        return
+    kind = order.kind.name.lower()
+    for name, entries in described.items():
+        if order.kind is ResourceType.BROKER and not name:
+            click.echo("Default configs for brokers in the cluster are:")
+        else:
+            click.echo(f"{'All' if order.shows_all else 'Dynamic'} configs for {kind} {name} are:")
+        for entry in entries:
+            click.echo(entry_line(entry))
+
+
+def entry_line(entry: ConfigEntry) -> str:
+    """Kafka's line of one value."""
+    synonyms = ", ".join(
+        f"{synonym.source.name}:{synonym.name}={_shown(synonym.value)}"
+        for synonym in entry.synonyms
+    )
+    sensitive = str(entry.is_sensitive).lower()
+    return f"  {entry.name}={_shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _document(order: Order, described: Described) -> list[dict[str, object]]:
+    return [
+        {
+            "type": order.kind.name.lower(),
+            "name": name,
+            "configs": [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source.name,
+                    "sensitive": entry.is_sensitive,
+                    "readOnly": entry.is_read_only,
+                    "synonyms": [
+                        {"name": s.name, "value": s.value, "source": s.source.name}
+                        for s in entry.synonyms
+                    ],
+                }
+                for entry in entries
+            ],
+        }
+        for name, entries in described.items()
+    ]
+
+
+def _tell_altered(order: Order) -> None:
+    kind = order.kind.name.lower()
+    if order.as_json:
+        click.echo(json.dumps({"version": 1, "altered": {"type": kind, "name": order.name}}))
+    elif order.name:
+        click.echo(f"Completed updating config for {kind} {order.name}.")
+    else:
+        click.echo(f"Completed updating default config for {kind}s in the cluster.")
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-configs")

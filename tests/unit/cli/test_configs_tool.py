@@ -1,0 +1,240 @@
+"""kraftjbod-configs, against a broker behind the real door and a controller's door."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from kraftjbod.cli.cluster_admin import ConfigEntry, ConfigSource, ConfigSynonym
+from kraftjbod.cli.configs_tool import entry_line, main, parse_added
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    DescribedResource,
+    DescribeDynamicConfigsRequest,
+    DescribeDynamicConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ResourceOutcome,
+)
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from tests.unit.broker.scripted_controller import ScriptedController, serving
+from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
+
+CORDONS = "cordoned.log.dirs"
+OUR_BROKER = ("--entity-type", "brokers", "--entity-name", str(BROKER_ID))
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("", {}),
+        ("a=1", {"a": "1"}),
+        ("a=1, b = 2,", {"a": "1", "b": "2"}),
+        ("c=[/d1,/d2],a=x=y", {"c": "/d1,/d2", "a": "x=y"}),
+        ("c=[],a=", {"c": "", "a": ""}),
+        ("c=*", {"c": "*"}),
+    ],
+)
+def test_what_is_added(text: str, pairs: dict[str, str]) -> None:
+    assert parse_added(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=1,b", "c=[1,2],3"])
+def test_what_is_no_pair(text: str) -> None:
+    with pytest.raises(click.BadParameter, match='must be in the format "key=val"'):
+        parse_added(text)
+
+
+def test_a_line_is_kafkas() -> None:
+    entry = ConfigEntry(
+        name=CORDONS,
+        value="/d1",
+        source=ConfigSource.DYNAMIC_BROKER_CONFIG,
+        is_read_only=False,
+        synonyms=(
+            ConfigSynonym(CORDONS, "/d1", ConfigSource.DYNAMIC_BROKER_CONFIG),
+            ConfigSynonym(CORDONS, "", ConfigSource.DEFAULT_CONFIG),
+        ),
+    )
+    assert entry_line(entry) == (
+        "  cordoned.log.dirs=/d1 sensitive=false "
+        "synonyms={DYNAMIC_BROKER_CONFIG:cordoned.log.dirs=/d1, DEFAULT_CONFIG:cordoned.log.dirs=}"
+    )
+
+
+async def _tell(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
+    done = await invoke(main, "--bootstrap-server", broker.address, *words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_a_topic_is_configured_and_described_in_kafkas_words() -> None:
+    topic = ("--entity-type", "topics", "--entity-name", "t")
+    async with mini_broker() as broker:
+        broker.create("t", 1)
+        added = ("--add-config", "retention.ms=5,flush.ms=7")
+        assert await _tell(broker, "--alter", *topic, *added) == (
+            0,
+            "Completed updating config for topic t.\n",
+            "",
+        )
+        assert broker.topics["t"].configs == {"retention.ms": "5", "flush.ms": "7"}
+        code, out, _ = await _tell(broker, "--describe", *topic)
+        assert (code, out.splitlines()[0]) == (0, "Dynamic configs for topic t are:")
+        assert [line.split(" sensitive=false ")[0] for line in out.splitlines()[1:]] == [
+            "  flush.ms=7",
+            "  retention.ms=5",
+        ]
+        _, out, _ = await _tell(broker, "--describe", "--all", *topic)
+        assert out.startswith("All configs for topic t are:\n")
+        assert "\n  retention.bytes=-1 sensitive=false " in out
+        await _tell(broker, "--alter", *topic, "--delete-config", "retention.ms, flush.ms")
+        assert broker.topics["t"].configs == {}
+
+
+async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
+    async with mini_broker() as broker:
+        words = ("--alter", *OUR_BROKER, "--delete-config", "nope,retention.bytes")
+        code, _, err = await _tell(broker, *words)
+        assert code == 1
+        assert err == (
+            "Error while executing config command: Invalid config(s): nope,retention.bytes\n"
+        )
+
+
+async def test_lists_go_in_brackets() -> None:
+    async with mini_broker() as broker:
+        added = ("--add-config", f"{CORDONS}=[/d1,/d2]")
+        told = await _tell(broker, "--alter", *OUR_BROKER, *added)
+        assert told == (0, f"Completed updating config for broker {BROKER_ID}.\n", "")
+        assert broker.broker_configs == {CORDONS: "/d1,/d2"}
+
+
+async def test_all_brokers_at_once() -> None:
+    async with mini_broker() as broker:
+        default = ("--entity-type", "brokers", "--entity-default")
+        told = await _tell(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
+        assert told == (0, "Completed updating default config for brokers in the cluster.\n", "")
+        _, out, _ = await _tell(broker, "--describe", "--entity-type", "brokers")
+        assert [line for line in out.splitlines() if line.endswith(" are:")] == [
+            f"Dynamic configs for broker {BROKER_ID} are:",
+            "Default configs for brokers in the cluster are:",
+        ]
+
+
+async def test_what_does_not_exist_is_said_in_kafkas_words() -> None:
+    async with mini_broker() as broker:
+        words = ("--describe", "--entity-type", "brokers", "--entity-name", "9")
+        assert await _tell(broker, *words) == (
+            0,
+            "The broker '9' doesn't exist and doesn't have dynamic config.\n",
+            "",
+        )
+
+
+async def test_a_program_reads_json() -> None:
+    async with mini_broker() as broker:
+        broker.create("t", 1, **{"retention.ms": "5"})
+        words = ("--describe", "--entity-type", "topics", "--format", "json")
+        _, out, _ = await _tell(broker, *words)
+        ((entity,),) = (json.loads(out)["entities"],)
+        assert (entity["type"], entity["name"]) == ("topic", "t")
+        assert [(c["name"], c["value"], c["source"]) for c in entity["configs"]] == [
+            ("retention.ms", "5", "DYNAMIC_TOPIC_CONFIG")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "Exactly one of --bootstrap-server or --bootstrap-controller"),
+        (("--bootstrap-server", "h:1"), "exactly one of --describe, --alter"),
+        (("--bootstrap-server", "h:1", "--alter"), "--alter needs --entity-name"),
+        (("--bootstrap-server", "h:1", "--alter", "--entity-default"), "needs --add-config"),
+        (("--bootstrap-server", "h:1", "--describe", "--add-config", "a=1"), "belong to --alter"),
+        (("--bootstrap-server", "h:1", "--describe", "--entity-name", "x"), "valid integer"),
+        (("--bootstrap-controller", "h:1", "--describe", "--all"), "--all needs a broker"),
+    ],
+)
+async def test_what_makes_no_sense(words: tuple[str, ...], why: str) -> None:
+    done = await invoke(main, "--entity-type", "brokers", *words)
+    assert done.exit_code == 2
+    assert why in " ".join(done.stderr.split())
+
+
+# --- a dead broker -------------------------------------------------------------------------------
+
+
+class DeadBroker:
+    """What a controller says of broker 2, of which it alone can speak."""
+
+    def __init__(self) -> None:
+        self.values = {CORDONS: "/d1,/d2"}
+        self.refusal = ErrorCode.NONE
+        self.changes: list[ConfigChange] = []
+
+    def answer(self, request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DescribeDynamicConfigsRequest):
+            names = request.names or ("2",)
+            found = [DescribedResource(name=n, values=self.values) for n in names if n == "2"]
+            return DescribeDynamicConfigsResponse(resources=tuple(found))
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        assert request.validated_by is None
+        resource: AlteredResource
+        (resource,) = request.resources
+        self.changes += resource.changes
+        outcome = ResourceOutcome(
+            resource_type=4, name=resource.name, error_code=self.refusal, error_message="subset"
+        )
+        return IncrementalAlterConfigsResponse(resources=(outcome,))
+
+    async def tell(self, *words: str, name: str = "2") -> tuple[int, str, str]:
+        controller = ScriptedController(self.answer)
+        async with serving(controller):
+            # The first one is not there; the second one is active.
+            address = f"127.0.0.1:1,127.0.0.1:{controller.server.port}"
+            entity = ("--entity-type", "brokers", "--entity-name", name)
+            done = await invoke(main, "--bootstrap-controller", address, *entity, *words)
+            return done.exit_code, done.stdout, done.stderr
+
+
+async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
+    assert await DeadBroker().tell("--describe") == (
+        0,
+        "Dynamic configs for broker 2 are:\n"
+        "  cordoned.log.dirs=/d1,/d2 sensitive=false "
+        "synonyms={DYNAMIC_BROKER_CONFIG:cordoned.log.dirs=/d1,/d2}\n",
+        "",
+    )
+    assert (await DeadBroker().tell("--describe", name="3"))[1] == (
+        "Dynamic configs for broker 3 are:\n"
+    )
+
+
+async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
+    dead = DeadBroker()
+    done = "Completed updating config for broker 2.\n"
+    assert await dead.tell("--alter", "--add-config", f"{CORDONS}=[/d1]") == (0, done, "")
+    assert await dead.tell("--alter", "--delete-config", CORDONS) == (0, done, "")
+    assert dead.changes == [
+        ConfigChange(name=CORDONS, operation=0, value="/d1"),
+        ConfigChange(name=CORDONS, operation=1),
+    ]
+
+
+async def test_a_controllers_refusal_is_told() -> None:
+    dead = DeadBroker()
+    dead.refusal = ErrorCode.INVALID_CONFIG
+    code, out, err = await dead.tell("--alter", "--add-config", f"{CORDONS}=/d3")
+    assert (code, out, err) == (1, "", "Error while executing config command: subset\n")
+
+
+@pytest.mark.parametrize("addresses", ["", "nowhere", "h:x"])
+async def test_what_is_no_controller(addresses: str) -> None:
+    words = ("--describe", "--entity-type", "brokers")
+    done = await invoke(main, "--bootstrap-controller", addresses, *words)
+    assert done.exit_code == 1
+    assert "write HOST:PORT" in done.stderr
