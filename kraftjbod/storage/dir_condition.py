@@ -30,6 +30,8 @@ class DirCondition:
         self.offline_reason = ""
         #: Why the dir is impaired; empty while it is not.
         self.impaired_reason = ""
+        #: Whoever opens it at run time hears of what becomes of it, and nobody else yet.
+        self.is_on_trial = False
         #: As of the last check; zeros before the first.
         self.space = NO_SPACE_KNOWN
         self._log = get_logger(log_dir=path)
@@ -105,6 +107,8 @@ class DirCondition:
             case LogDirEvent.ANSWERED | LogDirEvent.ANSWERED_FULL:
                 state = self.state.value
                 self._log.info("log_dir_answers_again", **story, state=state)
+            case LogDirEvent.FAILED if self.is_on_trial:
+                self._log.info("log_dir_not_opened", **story)
             case LogDirEvent.FAILED:
                 self._log.error("log_dir_offline", **story)
             case LogDirEvent.REATTACHED:

@@ -113,7 +113,7 @@ class LogDir(DirCondition):
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
         self.statistics = IoStatistics()
-        self._failure_channel = failure_channel
+        self._failure_channel = self._news = failure_channel
         self._io_timeout_ms = io_timeout_ms
         self._reserve = reserve or ReserveFile(
             vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes
@@ -327,6 +327,18 @@ class LogDir(DirCondition):
         """In the dir's thread: hold the dir for this process; False if another one has it."""
         self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
         return self._lock_file is not None
+
+    def put_on_trial(self) -> None:
+        """Tell nobody of changes of state until :meth:`take_into_service`; before anything else."""
+        self.is_on_trial = True
+        self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
+
+    def take_into_service(self) -> None:
+        """Changes of state are news from now on, and so is the present one if it is not ONLINE."""
+        self.is_on_trial = False
+        self._failure_channel = self._news
+        if self.state is not LogDirState.ONLINE:
+            self._failure_channel.report(self)
 
     def start_watches(self) -> None:
         """Watch for stalls and for a vanished disk from now until :meth:`close` or OFFLINE."""

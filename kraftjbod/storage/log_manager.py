@@ -25,12 +25,16 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import (
     format_clean_shutdown,
 )
+from kraftjbod.storage.cleaner_offsets import CleanerOffsets
+from kraftjbod.storage.cleaning_pause import CleaningPauses
+from kraftjbod.storage.dir_arrivals import DirArrivals
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_loading import DirLoading, LoadedDir, LoadProgress
 from kraftjbod.storage.dir_names import (
@@ -39,6 +43,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.housekeeping import Housekeeping
+from kraftjbod.storage.log_cleaner import CleanerLimits, LogCleaner
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import DirCandidate, OpKind, choose_dir
 from kraftjbod.storage.log_handle import LogHandle
@@ -70,6 +75,7 @@ class LogManager:
         checkpoint_interval_ms: int = 60_000,
         flush_check_interval_ms: int = 1000,
         producer_expiration_ms: int = 86_400_000,
+        cleaner: CleanerLimits | None = None,
     ) -> None:
         self._producer_expiration_ms = producer_expiration_ms
         self._clock = clock
@@ -78,28 +84,39 @@ class LogManager:
             dirs=dirs, default_config=default_config, random_bytes=random_bytes
         )
         self._checkpoints = OffsetCheckpoints(self._book)
+        self._cleaner_offsets = CleanerOffsets(self._book)
+        self._cleaning_pauses = CleaningPauses(self._forbids_cleaning)
+        self.cleaner = LogCleaner(
+            limits=cleaner or CleanerLimits(),
+            clock=clock,
+            pauses=self._cleaning_pauses,
+            offsets=self._cleaner_offsets,
+            handles_in=self.handles_in,
+        )
         self._creating: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
         #: Where they are being made; they count there from the moment that it is decided.
         self._creating_in: dict[TopicPartition, LogDir] = {}
         #: A dir's thread must not be busy with new replicas only, while old ones are written to.
-        self._create_slots = {d: asyncio.Semaphore(_CREATES_AT_ONCE) for d in self._book.dirs}
+        self._create_slots: dict[LogDir, asyncio.Semaphore] = {}
         #: What each dir has promised its replicas; counted anew from time to time.
         self._candidates: dict[LogDir, DirCandidate] = {}
         self._candidates_until_ms = 0
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
-        self._housekeeping = {
-            log_dir: Housekeeping(
-                log_dir,
-                clock=clock,
-                handles=partial(self.handles_in, log_dir),
-                checkpoint=partial(self._checkpoint, log_dir),
-                retention_check_interval_ms=retention_check_interval_ms,
-                checkpoint_interval_ms=checkpoint_interval_ms,
-                flush_check_interval_ms=flush_check_interval_ms,
-            )
-            for log_dir in dirs
-        }
+        #: Of every dir that there ever was; one that went OFFLINE has nothing to do.
+        self._housekeeping: dict[LogDir, Housekeeping] = {}
+        #: The chores that run, while :meth:`run_background` does.
+        self._chores: dict[LogDir, asyncio.Task[None]] = {}
+        self._background: asyncio.TaskGroup | None = None
+        self._make_housekeeping = partial(
+            Housekeeping,
+            clock=clock,
+            retention_check_interval_ms=retention_check_interval_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            flush_check_interval_ms=flush_check_interval_ms,
+        )
+        for log_dir in dirs:
+            self._equip(log_dir)
         self._loading = DirLoading(
             book=self._book,
             host=self,
@@ -123,6 +140,49 @@ class LogManager:
             purge_later=self._purge_later,
             resolve=self.resolve,
         )
+        #: Dirs that come and go while this runs.
+        self.arrivals = DirArrivals(
+            book=self._book,
+            checkpoints=self._checkpoints,
+            loading=self._loading,
+            swap=self._swap,
+            recovery=self._recovery,
+            equip=self._equip,
+            begin=self._begin,
+            end=self._end,
+            move_aside=self._move_aside,
+        )
+
+    def _equip(self, log_dir: LogDir) -> None:
+        """What every dir has of its own, before anything of it is loaded."""
+        self._create_slots[log_dir] = asyncio.Semaphore(_CREATES_AT_ONCE)
+        self._housekeeping[log_dir] = self._make_housekeeping(
+            log_dir,
+            handles=partial(self.handles_in, log_dir),
+            checkpoint=partial(self._checkpoint, log_dir),
+            clean=partial(self.cleaner.run, log_dir),
+        )
+
+    def _begin(self, log_dir: LogDir) -> None:
+        """A dir came, loaded: it is one of ours like any other."""
+        self._loaded.add(log_dir)
+        self._candidates_until_ms = 0
+        if self._background is not None:
+            chores = self._housekeeping[log_dir].run()
+            self._chores[log_dir] = self._background.create_task(chores)
+
+    def _end(self, log_dir: LogDir) -> None:
+        """A dir is none of ours any more."""
+        self._loaded.discard(log_dir)
+        self._candidates_until_ms = 0
+        if (chores := self._chores.pop(log_dir, None)) is not None:
+            chores.cancel()
+
+    def is_creating(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self._creating
+
+    def is_creating_in(self, log_dir: LogDir) -> bool:
+        return log_dir in self._creating_in.values()
 
     # -- what there is ----------------------------------------------------------------------
 
@@ -219,7 +279,10 @@ class LogManager:
             replica lies in ``target``.
         :raises KafkaStorageError: ``target`` is offline or goes offline meanwhile.
         """
-        return await self._swap.create_future(topic_partition, target, move_id)
+        # From the moment that there is a future copy, it is what forbids compaction.
+        async with self._cleaning_pauses.paused(topic_partition, by="a move"):
+            await self._cleaner_offsets.forget(target, topic_partition)
+            return await self._swap.create_future(topic_partition, target, move_id)
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
         """The move is off: the copy goes. Nothing happens if there is none.
@@ -244,7 +307,10 @@ class LogManager:
         :raises OverloadedError: the replica was appended to, or a dir is too busy: try again.
         :raises KafkaStorageError: with the ``directory_id`` of the dir that went offline.
         """
-        return await self._swap.promote_future(topic_partition, lane)
+        handle = await self._swap.promote_future(topic_partition, lane)
+        # What is known of the replica goes with it; should that fail it is cleaned once more.
+        await each_online([self._cleaner_offsets.write(handle.log_dir)])
+        return handle
 
     async def adopt_future(self, topic_partition: TopicPartition) -> LogHandle:
         """KIP-113 §3: there is no current copy any more, so the future copy becomes the replica.
@@ -330,6 +396,7 @@ class LogManager:
 
         async with self._create_slots[log_dir]:
             await self._checkpoints.forget_earlier(log_dir, tp)
+            await self._cleaner_offsets.forget(log_dir, tp)
             handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.
@@ -399,10 +466,12 @@ class LogManager:
     async def _remove(self, topic_partition: TopicPartition, kind: ReplicaDirKind) -> None:
         handle = self._forget(topic_partition)
         try:
-            await self._move_aside(handle, kind)
+            async with self._cleaning_pauses.paused(topic_partition, by="a removal"):
+                await self._move_aside(handle, kind)
         except OverloadedError:
             self._book.handles[topic_partition] = handle
             raise
+        self._cleaner_offsets.drop(topic_partition)
 
     async def _move_aside(self, handle: LogHandle, kind: ReplicaDirKind) -> None:
         target = self._book.doomed_path(handle.log_dir, handle.topic_partition, kind)
@@ -463,6 +532,8 @@ class LogManager:
     async def lower_recovery_point(self, handle: LogHandle) -> None:
         if handle.checkpointed_recovery_point > handle.recovery_point:
             await self._checkpoint(handle.log_dir)
+        self.cleaner.truncated(handle.topic_partition)
+        await self._cleaner_offsets.lower(handle, handle.recovery_point)
 
     def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
         config = self._book.config_of("") if handle is None else handle.config
@@ -472,17 +543,32 @@ class LogManager:
     def _purge_now(self, log_dir: LogDir, path: str) -> None:
         self._housekeeping[log_dir].purge_replica(path, None, 0)
 
+    def _forbids_cleaning(self, topic_partition: TopicPartition) -> str | None:
+        """What can be seen, and needs nobody to say it."""
+        handle = self.get(topic_partition)
+        if handle is None:
+            return "there is no such replica here"
+        if handle.log_dir.state is not LogDirState.ONLINE:
+            return f"its log dir is {handle.log_dir.state.value}"
+        if topic_partition in self._book.futures:
+            return "it is being moved"
+        return None
+
     # -- background and stop ----------------------------------------------------------------
 
     async def run_background(self) -> None:
         """Retention, checkpoints, flushes and purges, until cancelled."""
-        async with asyncio.TaskGroup() as chores:
-            for housekeeping in self._housekeeping.values():
-                chores.create_task(housekeeping.run())
+        async with asyncio.TaskGroup() as self._background:
+            for log_dir in self.dirs():
+                chores = self._housekeeping[log_dir].run()
+                self._chores[log_dir] = self._background.create_task(chores)
+            # It goes on where all dirs are gone and another one may come.
+            await asyncio.Event().wait()
 
     async def close(self, broker_epoch: int) -> None:
         """Flush and close every log, and mark the dirs where all went well as clean."""
         await asyncio.gather(*(self._close_dir(d, broker_epoch) for d in self.online_dirs()))
+        self.cleaner.close()
         for log_dir in self.dirs():
             log_dir.close()
 

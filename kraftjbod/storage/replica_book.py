@@ -27,6 +27,7 @@ class ReplicaBook:
         default_config: TopicConfig,
         random_bytes: Callable[[int], bytes],
     ) -> None:
+        #: Another tuple whenever a dir comes or goes.
         self.dirs = tuple(dirs)
         self._default_config = default_config
         self._random_bytes = random_bytes
@@ -80,6 +81,20 @@ class ReplicaBook:
         return [*self.handles.values(), *aside]
 
     # -- dirs -------------------------------------------------------------------------------
+
+    def put_dir(self, log_dir: LogDir, replaces: LogDir | None = None) -> None:
+        """Have a dir that came, in the place of the one that it is the return of."""
+        if replaces is None:
+            self.dirs = (*self.dirs, log_dir)
+        else:
+            assert replaces in self.dirs, replaces
+            self.dirs = tuple(log_dir if d is replaces else d for d in self.dirs)
+
+    def remove_dir(self, log_dir: LogDir) -> None:
+        """It must hold nothing any more."""
+        assert not self.every_handle_in(log_dir), log_dir
+        assert not self.futures_in(log_dir), log_dir
+        self.dirs = tuple(d for d in self.dirs if d is not log_dir)
 
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self.dirs if log_dir.is_online]

@@ -52,7 +52,10 @@ class Orphan(NamedTuple):
 
 
 class SwapRecovery:
-    """Used once, after loading; what it leaves are the orphans. For the loop's thread."""
+    """Used after loading: once for all dirs at start, and for each that comes later.
+
+    What it leaves are the orphans. For the loop's thread.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class SwapRecovery:
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
         """Bring the book in order. Dirs that fail meanwhile are OFFLINE, and the rest goes on."""
-        self._offsets = {found.log_dir: found.offsets for found in loaded}
+        self._offsets |= {found.log_dir: found.offsets for found in loaded}
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])
         futures: defaultdict[TopicPartition, list[FutureReplica]] = defaultdict(list)
         for found in loaded:
@@ -82,6 +85,8 @@ class SwapRecovery:
                 futures[future.topic_partition].append(future)
             for broken in found.broken_futures:
                 await self._remove_broken(found.log_dir, broken)
+        for future in self._waiting_for(loaded):
+            futures[future.topic_partition].append(future)
         for tp, copies in futures.items():
             best = await self._best_of(copies)
             replaced = self._replaced_by(best, loaded)
@@ -91,6 +96,15 @@ class SwapRecovery:
         for found in loaded:
             for doomed in found.deleted:
                 await self._sort_out(found.log_dir, doomed)
+
+    def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
+        """Futures that were here before, and whose other copy has come only now."""
+        come = {handle.topic_partition for found in loaded for handle in found.handles}
+        return [
+            future
+            for tp, future in self._book.futures.items()
+            if tp in come or self._replaced_by(future, loaded) is not None
+        ]
 
     async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
         for tp, copies in list(self._book.held_aside.items()):
@@ -138,6 +152,7 @@ class SwapRecovery:
                 log_dir=copy.log_dir.path,
                 reason=f"the copy in {best.log_dir.path} is further",
             )
+            self._leave_out(copy)
             await self._remove(copy)
         return best
 
@@ -157,6 +172,7 @@ class SwapRecovery:
             self._log.warning(
                 "future_copy_of_no_use", partition=str(tp), log_dir=where, reason=reason
             )
+            self._leave_out(future)
             await self._remove(future)
             return
         try:
@@ -164,7 +180,13 @@ class SwapRecovery:
                 await future.resume(current.view)
         except KafkaStorageError:
             return  # Told by log_dir_offline; the copy is gone for this process.
-        self._book.futures[tp] = future
+        if self._book.futures.setdefault(tp, future) is not future:
+            # Somebody ordered another move meanwhile.
+            await self._remove(future)
+
+    def _leave_out(self, future: FutureReplica) -> None:
+        if self._book.futures.get(future.topic_partition) is future:
+            del self._book.futures[future.topic_partition]
 
     async def _remove(self, future: FutureReplica) -> None:
         try:
