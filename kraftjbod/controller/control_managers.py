@@ -21,7 +21,8 @@ from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.records import (
@@ -218,3 +219,23 @@ class ControlManagers:
         fenced = sum(broker.fenced for broker in brokers)
         leaving = sum(broker.in_controlled_shutdown and not broker.fenced for broker in brokers)
         return len(brokers) - fenced - leaving, fenced, leaving
+
+    def impaired_dir_count(self, state: LogDirState) -> int:
+        """How many directories of all brokers are saturated, or stalled."""
+        brokers = self.state.brokers.values()
+        return sum(one.state is state for broker in brokers for one in broker.impaired_log_dirs)
+
+    def last_resort_leader_count(self) -> int:
+        """Partitions whose leader is in an impaired directory, because nobody else is in sync."""
+        return sum(
+            self._leads(broker.broker_id, key)
+            for broker in self.state.brokers.values()
+            if broker.impaired_log_dirs
+            for directory_id in (*broker.log_dirs, UNASSIGNED_DIR, MIGRATING_DIR)
+            if broker.is_impaired(directory_id)
+            for key in self.index.partitions_in_directory(broker.broker_id, directory_id)
+        )
+
+    def _leads(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
+        partition = self.state.partition(key)
+        return partition is not None and partition.leader == broker_id

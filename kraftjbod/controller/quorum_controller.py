@@ -12,12 +12,15 @@ Decisions are made in ``control_managers.py``; here is only when, in what order,
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.errors import OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
@@ -31,11 +34,16 @@ from kraftjbod.metadata.records import (
     encode_entry_in_slices,
 )
 from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionReassignmentsRequest,
+    BrokerHeartbeatRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
     FetchMetadataRequest,
     FetchMetadataResponse,
     MetadataEntry,
     RpcRequest,
     RpcResponse,
+    UpdateFeaturesRequest,
 )
 from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
@@ -78,6 +86,12 @@ class QuorumController:
         self._max_fetch_bytes = max_fetch_bytes
         self._log = get_logger(room="controller")
         self._last_proposal: Proposal | None = None
+        #: The last one that changed the broker's registration.
+        self._last_about: dict[BrokerId, Proposal] = {}
+        #: Told to be silent, and not fenced yet: that may have to wait for room.
+        self._expired: set[BrokerId] = set()
+        #: Something that a pass wants has no room.
+        self._passes_wait = False
         self._tasks: list[asyncio.Task[None]] = []
         self._publish_figures()
 
@@ -139,24 +153,34 @@ class QuorumController:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetch_metadata(request)
         result = self._managers.decide(request, now_ms=self._clock.now_ms())
-        await self._commit(result)
+        if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
+            await self._until_committed(self._last_about.get(request.broker_id))
+        else:
+            await self._commit(result, grows=_grows(request))
         return result.response
 
-    async def _commit(self, result: ControllerResult[object]) -> None:
+    async def _commit(self, result: ControllerResult[object], *, grows: bool = False) -> None:
         """Make it so, and return when everything that it was based on is committed."""
         if result.records:
-            self._apply(result.records)
-        proposal = self._last_proposal
+            self._apply(result.records, grows=grows)
+        await self._until_committed(self._last_proposal)
+
+    async def _until_committed(self, proposal: Proposal | None) -> None:
         if proposal is not None and proposal.entry.offset > self._driver.committed_offset:
             await asyncio.shield(proposal.committed)
 
-    def _apply(self, records: Sequence[Record]) -> None:
+    def _apply(self, records: Sequence[Record], *, grows: bool) -> None:
+        """:raises LogDirImpairedError: the disk is full; nothing has changed."""
         state = self._managers.state
         expected_offset = state.offset + 1
-        proposal = self._driver.propose(encode_entry(records, state.metadata_version))
+        payload = encode_entry(records, state.metadata_version)
+        proposal = self._driver.propose(payload, grows=grows)
         assert proposal.entry.offset == expected_offset, (proposal.entry.offset, expected_offset)
         self._managers.replay(records, offset=proposal.entry.offset, epoch=proposal.entry.term)
         self._last_proposal = proposal
+        for record in records:
+            if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+                self._last_about[record.broker_id] = proposal
         self._tell(records)
         if self._driver.wants_snapshot:
             self._start_snapshot()
@@ -258,10 +282,12 @@ class QuorumController:
         broker_id = self._managers.find_stale_broker(self._clock.now_ms())
         if broker_id is None:
             return ControllerResult(response=None)
-        self._metrics.count("TimedOutBrokerHeartbeatCount")
-        self._log.warning(
-            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
-        )
+        if broker_id not in self._expired:
+            self._expired.add(broker_id)
+            self._metrics.count("TimedOutBrokerHeartbeatCount")
+            self._log.warning(
+                "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
+            )
         return self._managers.fence_broker(broker_id)
 
     async def _repeat(self, interval_ms: int, decide: Callable[[], ControllerResult[None]]) -> None:
@@ -274,6 +300,12 @@ class QuorumController:
         try:
             while (result := decide()).records:
                 await self._commit(result)
+                self._passes_wait = False
+        except LogDirImpairedError as e:
+            # Said once: the passes come often, and the disk stays full for long.
+            if not self._passes_wait:
+                self._log.warning("controller_passes_wait", reason=e.message)
+            self._passes_wait = True
         except OperatingError as e:
             self._log.warning("controller_pass_failed", reason=e.message)
 
@@ -299,14 +331,21 @@ class QuorumController:
 
     def _tell_change(self, record: BrokerRegistrationChangeRecord, leaders_moved: int) -> None:
         log = self._log.bind(broker_id=record.broker_id, leaders_moved=leaders_moved)
+        broker = self._managers.state.brokers[record.broker_id]
+        if record.impaired_log_dirs is not None:
+            states = {str(one.directory_id): one.state.value for one in record.impaired_log_dirs}
+            if states:
+                log.warning("broker_log_dirs_impaired", impaired=states)
+            else:
+                log.info("broker_log_dirs_well_again")
         if record.log_dirs is not None:
-            broker = self._managers.state.brokers[record.broker_id]
             log.warning(
                 "broker_log_dirs_offline",
                 online=list(map(str, broker.log_dirs)),
                 offline=list(map(str, broker.offline_log_dirs)),
             )
         if record.fenced:
+            self._expired.discard(record.broker_id)
             log.warning("broker_fenced")
         elif record.fenced is False:
             log.info("broker_unfenced")
@@ -318,6 +357,10 @@ class QuorumController:
         gauge("ActiveBrokerCount", lambda: managers.broker_counts()[0])
         gauge("FencedBrokerCount", lambda: managers.broker_counts()[1])
         gauge("ControlledShutdownBrokerCount", lambda: managers.broker_counts()[2])
+        for state in (LogDirState.SATURATED, LogDirState.STALLED):
+            name = f"{state.value.capitalize()}LogDirectoryCount"
+            gauge(name, functools.partial(managers.impaired_dir_count, state))
+        gauge("LastResortLeaderCount", managers.last_resort_leader_count)
         gauge("OfflinePartitionsCount", lambda: managers.index.leaderless_count)
         gauge("PreferredReplicaImbalanceCount", lambda: managers.index.imbalanced_count)
         gauge("ReassigningPartitions", lambda: managers.index.reassigning_count)
@@ -325,3 +368,17 @@ class QuorumController:
         gauge("GlobalPartitionCount", lambda: len(managers.index))
         gauge("LastAppliedRecordOffset", lambda: managers.state.offset)
         gauge("LastCommittedRecordOffset", lambda: driver.committed_offset)
+
+
+def _grows(request: RpcRequest) -> bool:
+    """Whether what it asks for makes the metadata grow for good."""
+    if isinstance(request, AlterPartitionReassignmentsRequest):
+        return any(wish.replicas is not None for wish in request.partitions)
+    return isinstance(
+        request, CreateTopicsRequest | CreatePartitionsRequest | UpdateFeaturesRequest
+    )
+
+
+def _needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
+    """Whether all that the answer says is in the broker's own registration."""
+    return not result.records and not request.want_shut_down

@@ -230,6 +230,8 @@ class ControllerConfig(_NodeConfig):
     metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
     """Entries before the newest snapshot that are kept for brokers that lag."""
+    metadata_log_last_room_bytes: int = Field(default=64 * KIB, ge=0)
+    """What is left of a full disk, so that the controller can start again on it."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
     controller_max_queued_events: int = Field(default=10_000, ge=1)

@@ -30,6 +30,8 @@ from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.reserve_file import ReserveFile
+from kraftjbod.storage.room_plan import RoomPlan
 
 _SECOND_MS = 1000
 
@@ -42,15 +44,28 @@ class ControllerServer:
         self._surroundings = surroundings
         self._log = get_logger(daemon="controller", node_id=config.node_id)
         self._failures = LogDirFailureChannel(max_dirs=1)
+        vfs = surroundings.make_vfs()
         self._log_dir = LogDir(
             path=config.metadata_dir,
-            vfs=surroundings.make_vfs(),
+            vfs=vfs,
             clock=surroundings.clock,
             failure_channel=self._failures,
             io_timeout_ms=config.log_dir_io_timeout_ms,
+            io_suspect_ms=config.log_dir_io_suspect_ms,
             check_interval_ms=config.log_dir_check_interval_ms,
             max_queued_ops=config.log_dir_queue_max_ops,
             max_queued_bytes=config.log_dir_queue_max_bytes,
+            reserve=ReserveFile(
+                vfs=vfs,
+                directory=config.metadata_dir,
+                size_bytes=config.log_dir_reserve_bytes,
+                random_bytes=surroundings.random_bytes,
+            ),
+            room_plan=RoomPlan(
+                reserve_bytes=config.log_dir_reserve_bytes,
+                min_free_bytes=config.log_dir_min_free_bytes,
+                heal_free_bytes=config.log_dir_heal_free_bytes,
+            ),
         )
         self._controller: QuorumController | None = None
         self._door: Listener | None = None
@@ -139,6 +154,9 @@ class ControllerServer:
             bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
             max_cached_bytes=config.metadata_max_cached_bytes,
             max_pending_proposals=config.controller_max_queued_events,
+            last_room_bytes=config.metadata_log_last_room_bytes,
+            retry_interval_ms=config.log_dir_check_interval_ms,
+            start_timeout_ms=config.log_dir_io_timeout_ms,
         )
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS

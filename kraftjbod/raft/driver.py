@@ -4,29 +4,35 @@
   next one (group commit);
 * an entry is told to the listener, and its proposer answered, once it is committed, in order;
 * the newest entries stay in memory, within a limit, for those who follow the log;
-* the first failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
+* what a full disk or one that does not answer keeps from being written is written when it can be,
+  in its order; who proposed it waits, and log_room.py says what may still be proposed (KIP-928);
+* any other failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
 
 Snapshots are made of slices that the caller encodes from an immutable copy, between other work of
-the loop, and are written beside the log's appends.
+the loop, and are written beside the log's appends. One that finds no room is left for later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kraftjbod.core.errors import (
     CorruptRecordError,
     KafkaStorageError,
+    LogDirImpairedError,
     NotControllerError,
     OperatingError,
     OverloadedError,
+    StartupError,
 )
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
+from kraftjbod.raft.log_room import LogRoom
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
@@ -71,8 +77,19 @@ class RaftDriver:
         bytes_between_snapshots: int,
         max_cached_bytes: int,
         max_pending_proposals: int = 10_000,
+        last_room_bytes: int = 0,
+        retry_interval_ms: int = 500,
+        start_timeout_ms: int = 30_000,
     ) -> None:
+        """
+        :param last_room_bytes: what is never used up of a full disk, but to start again.
+        :param retry_interval_ms: how often an impaired disk is tried again.
+        :param start_timeout_ms: how long a start waits for an impaired disk.
+        """
         self._log_dir = log_dir
+        self._room = LogRoom(log_dir=log_dir, last_bytes=last_room_bytes)
+        self._retry_interval_ms = retry_interval_ms
+        self._start_timeout_ms = start_timeout_ms
         self._store = store
         self._clock = clock
         self._node_id = node_id
@@ -95,6 +112,8 @@ class RaftDriver:
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
         self._bytes_since_snapshot = 0
+        #: Size of the last snapshot that found no room; 0 if the last one did.
+        self._snapshot_needs_bytes = 0
         self._persisting: asyncio.Task[None] | None = None
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -123,9 +142,7 @@ class RaftDriver:
         )
         for entry in stored.entries:
             self._remember(entry)
-        self._core.campaign()
-        while (ready := self._core.ready()) or self._core.role is not Role.LEADER:
-            await self._carry_out(self._core, ready)
+        await self._lead(self._core)
         listener.on_leader(self._core.term)
         self._persisting = asyncio.create_task(self._persist(self._core))
 
@@ -142,8 +159,10 @@ class RaftDriver:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._fail_waiters(NotControllerError("the controller is stopping"))
-        if self._core is not None and self._log_dir.is_online:
-            await self._log_dir.run(OpKind.CHECKPOINT, self._store.close)
+        # Files of a disk that does not answer are left to the end of the process.
+        answers = self._log_dir.state in (LogDirState.ONLINE, LogDirState.SATURATED)
+        if self._core is not None and answers:
+            await self._log_dir.run(OpKind.CLOSE, self._store.close)
 
     async def wait_failed(self) -> None:
         """Only ever raises.
@@ -160,17 +179,21 @@ class RaftDriver:
         """Offset of the next entry to be proposed."""
         return self._required_core().last_offset + 1
 
-    def propose(self, payload: bytes) -> Proposal:
+    def propose(self, payload: bytes, *, grows: bool = False) -> Proposal:
         """Append an entry; several may be in flight.
 
+        :param grows: whether it takes room for good, which a full disk does not have.
         :raises NotControllerError: if this node does not lead.
         :raises OverloadedError: if too many are in flight.
+        :raises LogDirImpairedError: if the disk is full; the message says which one.
         """
         if len(self._waiters) >= self._max_pending_proposals:
             raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
         if self._persisting is None or self._persisting.done():
             raise NotControllerError("the metadata log is closed")
+        self._room.require(len(payload) + _ENTRY_OVERHEAD_BYTES, grows=grows)
         entry = self._required_core().propose(payload)
+        self._room.note_proposed(_size_bytes(entry))
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         committed.add_done_callback(_mark_seen)
         self._waiters[entry.offset] = committed
@@ -227,10 +250,14 @@ class RaftDriver:
     # --- snapshots -------------------------------------------------------------------------------
 
     @property
+    def is_snapshotting(self) -> bool:
+        return self._snapshotting is not None and not self._snapshotting.done()
+
+    @property
     def wants_snapshot(self) -> bool:
-        """Enough was written since the last one, and none is being made."""
-        is_idle = self._snapshotting is None or self._snapshotting.done()
-        return is_idle and self._bytes_since_snapshot >= self._bytes_between_snapshots
+        """Enough was written since the last one, none is being made, and there is room for it."""
+        is_due = self._bytes_since_snapshot >= self._bytes_between_snapshots
+        return not self.is_snapshotting and is_due and self._room.has(self._snapshot_needs_bytes)
 
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
         """Make a snapshot of the state after ``last_offset``, which may not be committed yet.
@@ -251,6 +278,14 @@ class RaftDriver:
         snapshot = Snapshot(
             last_offset=last_offset, term=term, size_bytes=sum(len(piece) for piece in pieces)
         )
+        self._snapshot_needs_bytes = 0
+        if not self._room.has(snapshot.size_bytes):
+            self._snapshot_needs_bytes = snapshot.size_bytes
+            self._bytes_since_snapshot += self._bytes_between_snapshots
+            self._log.warning(
+                "metadata_snapshot_postponed", size_bytes=snapshot.size_bytes, reason="no room"
+            )
+            return
         # The flush lane, so that entries are appended meanwhile.
         await self._log_dir.run(
             OpKind.FLUSH, lambda: self._store.write_snapshot_part(snapshot, pieces)
@@ -276,6 +311,21 @@ class RaftDriver:
         assert self._core is not None, "start() comes first"
         return self._core
 
+    async def _lead(self, core: RaftCore) -> None:
+        """:raises StartupError: the disk is full or does not answer, and stays so."""
+        core.campaign()
+        try:
+            async with asyncio.timeout(self._start_timeout_ms / 1000):
+                while (ready := core.ready()) or core.role is not Role.LEADER:
+                    await self._carry_out(core, ready)
+        except TimeoutError as e:
+            log_dir = self._log_dir
+            raise StartupError(
+                f"metadata.log.dir {log_dir.path} is {log_dir.state.value} "
+                f"({log_dir.impaired_reason}), so the metadata log cannot be written; make room "
+                "there, or repair the disk, and start again"
+            ) from e
+
     async def _persist(self, core: RaftCore) -> None:
         try:
             while True:
@@ -293,17 +343,45 @@ class RaftDriver:
     async def _carry_out(self, core: RaftCore, ready: Ready) -> None:
         hard_state, entries = ready.hard_state, ready.entries
         if hard_state is not None:
-            await self._log_dir.run(
-                OpKind.CHECKPOINT, lambda: self._store.write_hard_state(hard_state)
-            )
+            await self._until_written(lambda: self._store.write_hard_state(hard_state))
             core.hard_state_persisted(hard_state)
         if entries:
             wall_ms = self._clock.wall_ms()
-            await self._log_dir.run(OpKind.APPEND, lambda: self._store.append(entries, wall_ms))
+            await self._until_written(lambda: self._store.append(entries, wall_ms))
             for entry in entries:
                 self._remember(entry)
+                if entry.offset in self._waiters:
+                    self._room.note_written(_size_bytes(entry))
             core.entries_persisted(entries[-1].offset)
         self._publish(core.committed_offset)
+
+    async def _until_written(self, write: Callable[[], None]) -> None:
+        """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
+
+        What fails for want of room leaves nothing behind, so it may be done again.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        """
+        failures = 0
+        while True:
+            is_full = self._log_dir.state is LogDirState.SATURATED
+            try:
+                # On a full disk this is one of the things that the reserve was kept for.
+                await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
+            except LogDirImpairedError as e:
+                failures += 1
+                if failures == 1:
+                    # The reserve may have been released just now: its room is tried at once.
+                    continue
+                if failures == 2:
+                    self._log.warning("metadata_log_waits", state=e.state, reason=e.message)
+                self._room.is_waiting = True
+                await asyncio.sleep(self._retry_interval_ms / 1000)
+            else:
+                if failures > 1:
+                    self._log.info("metadata_log_goes_on")
+                self._room.is_waiting = False
+                return
 
     def _publish(self, committed_offset: int) -> None:
         """Tell what is committed now; the waiters hear of it after the listener."""

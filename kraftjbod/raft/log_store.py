@@ -11,7 +11,8 @@ Rules of this file:
 * nothing counts as written before it is synced, and nothing is believed without its CRC;
 * a torn end of the log is cut off; a bad entry that was durable once is an error, never a cut;
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
-* a log prefix goes only after the snapshot that replaces it is durable.
+* a log prefix goes only after the snapshot that replaces it is durable;
+* what finds no room is undone, so that it may be tried again.
 
 Runs in the metadata dir's thread; ``write_snapshot_part`` alone may run beside it, because it
 touches a file that nobody else knows.
@@ -32,7 +33,8 @@ from kraftjbod.core.errors import CorruptRecordError, StartupError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
-from kraftjbod.storage.vfs import OpenMode, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 QUORUM_STATE: Final = "quorum-state"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.log")
@@ -255,15 +257,20 @@ class RaftLogStore:
     # --- entries ---------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], wall_ms: int) -> None:
-        """Write and sync ``entries`` as one; they continue the log."""
+        """Write and sync ``entries`` as one; they continue the log.
+
+        If there is no room for them, the log is as it was, and they may be tried again.
+        """
         if self._segments[-1].size_bytes > self._segment_bytes:
             self._roll(entries[0].offset)
         segment = self._segments[-1]
         assert entries[0].offset == segment.next_offset, (entries[0], segment.next_offset)
         start = entries[0].offset
         batches = [encode_entry_batch(e, append_start=start, wall_ms=wall_ms) for e in entries]
-        segment.file.write_at(segment.size_bytes, batches)
-        segment.file.sync()
+        with Undoing(lambda: segment.file.truncate(segment.size_bytes)):
+            segment.file.write_at(segment.size_bytes, batches)
+        with FailsAs(OpKind.FLUSH):
+            segment.file.sync()
         for batch in batches:
             segment.positions.append(segment.size_bytes)
             segment.size_bytes += len(batch)
@@ -306,22 +313,28 @@ class RaftLogStore:
     # --- snapshots -------------------------------------------------------------------------------
 
     def write_snapshot_part(self, snapshot: Snapshot, slices: Sequence[bytes]) -> None:
-        """Make the payload durable under a name that loading does not look at."""
+        """Make the payload durable under a name that loading does not look at; or leave nothing."""
         crc = 0
         for piece in slices:
             crc = zlib.crc32(piece, crc)
         header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, snapshot.size_bytes, crc)
-        file = self._vfs.open(self._path(snapshot.file_name) + _PART_SUFFIX, OpenMode.CREATE)
-        file.truncate(0)
-        file.write_at(0, [header, *slices])
-        file.sync()
-        file.close()
+        path = self._path(snapshot.file_name) + _PART_SUFFIX
+        # In a flush lane, but of all this only the sync is one.
+        with FailsAs(OpKind.CHECKPOINT), Undoing(lambda: self._vfs.unlink_if_exists(path)):
+            file = self._vfs.open(path, OpenMode.CREATE)
+            with Undoing(file.close):
+                file.truncate(0)
+                file.write_at(0, [header, *slices])
+                with FailsAs(OpKind.FLUSH):
+                    file.sync()
+            file.close()
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
         """Give the written part its name; then old snapshots and the log before it may go."""
         path = self._path(snapshot.file_name)
         self._vfs.rename(path + _PART_SUFFIX, path)
-        self._vfs.sync_dir(self._directory)
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self._directory)
         self._snapshots.append(snapshot)
         for old in self._snapshots[:-_SNAPSHOTS_KEPT]:
             self._vfs.unlink_if_exists(self._path(old.file_name))
@@ -357,9 +370,11 @@ class RaftLogStore:
     def _roll(self, base_offset: int) -> None:
         path = self._path(_log_name(base_offset))
         file = self._vfs.open(path, OpenMode.CREATE)
-        file.truncate(0)
-        file.sync()
-        self._vfs.sync_dir(self._directory)
+        with Undoing(file.close):
+            file.truncate(0)
+            with FailsAs(OpKind.FLUSH):
+                file.sync()
+                self._vfs.sync_dir(self._directory)
         self._segments.append(_Segment(base_offset, file))
 
     def _drop_segments(self, count: int) -> None:

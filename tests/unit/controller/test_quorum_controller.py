@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from errno import ENOSPC
 from typing import Any
 
 import pytest
@@ -12,8 +13,14 @@ from structlog.testing import capture_logs
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
-from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    LogDirImpairedError,
+    OperatingError,
+)
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
@@ -28,10 +35,12 @@ ONE = BrokerId(1)
 
 
 class Node:
-    def __init__(self, vfs: FaultVfs, *, max_pending: int = 100) -> None:
+    def __init__(
+        self, vfs: FaultVfs, *, max_pending: int = 100, reserve_bytes: int = 0, level: int = 17
+    ) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics()
-        self.log_dir = open_dir(vfs, clock=self.clock)
+        self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
         self.managers = ControlManagers(
             cluster_id="c",
             session_timeout_ms=9000,
@@ -55,19 +64,21 @@ class Node:
                 bytes_between_snapshots=1 << 30,
                 max_cached_bytes=1 << 20,
                 max_pending_proposals=max_pending,
+                last_room_bytes=1000,
+                retry_interval_ms=1,
             ),
             clock=self.clock,
             metrics=self.metrics,
-            metadata_version=17,
+            metadata_version=level,
             session_timeout_ms=9000,
             preferred_interval_ms=10,
             unclean_interval_ms=10,
             max_fetch_bytes=1000,
         )
 
-    async def register(self, dirs: str = "a") -> BrokerEpoch:
+    async def register(self, dirs: str = "a", broker_id: BrokerId = ONE) -> BrokerEpoch:
         request = m.BrokerRegistrationRequest(
-            broker_id=ONE,
+            broker_id=broker_id,
             cluster_id="c",
             incarnation_id=Uuid(bytes(16)),
             listeners=(m.ListenerInfo(name="P", host="h", port=1),),
@@ -77,14 +88,26 @@ class Node:
         assert isinstance(response, m.BrokerRegistrationResponse)
         return response.broker_epoch
 
-    async def heartbeat(self, epoch: BrokerEpoch, offline: str = "") -> m.BrokerHeartbeatResponse:
+    async def heartbeat(
+        self,
+        epoch: BrokerEpoch,
+        offline: str = "",
+        broker_id: BrokerId = ONE,
+        impaired: Mapping[str, LogDirState] | None = None,
+    ) -> m.BrokerHeartbeatResponse:
         request = m.BrokerHeartbeatRequest(
-            broker_id=ONE,
+            broker_id=broker_id,
             broker_epoch=epoch,
             current_metadata_offset=1000,
             want_fence=False,
             want_shut_down=False,
             offline_log_dirs=tuple(map(directory, offline)),
+            impaired_log_dirs=None
+            if impaired is None
+            else tuple(
+                m.ImpairedLogDir(directory_id=directory(name), state=state)
+                for name, state in impaired.items()
+            ),
         )
         response = await self.controller.handle(request)
         assert isinstance(response, m.BrokerHeartbeatResponse)
@@ -219,4 +242,117 @@ async def test_a_pass_that_cannot_be_written_is_told_and_tried_again(vfs: FaultV
         with pytest.raises(KafkaStorageError):
             await stuck
         await node.controller.stop()
+    node.log_dir.close()
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+TWO = BrokerId(2)
+NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1),))
+
+
+def _reassign(replicas: tuple[BrokerId, ...] | None) -> m.AlterPartitionReassignmentsRequest:
+    wish = m.ReassignedPartition(topic="before", partition=0, replicas=replicas)
+    return m.AlterPartitionReassignmentsRequest(partitions=(wish,))
+
+
+def _fill(node: Node, vfs: FaultVfs) -> None:
+    """The next write finds no room, and no other one does but in what a reserve had."""
+    memory = vfs.inner
+    assert isinstance(memory, MemVfs)
+    memory.usable_bytes = 0
+    if node.log_dir.reserve_bytes:
+        vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), sticky=False))
+    else:
+        memory.capacity_bytes = 0
+
+
+async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) -> None:
+    node = Node(vfs, reserve_bytes=20_000)
+    await node.log_dir.secure_reserve()
+    await node.controller.start()
+    epoch = await node.register("ab")
+    await node.heartbeat(epoch)
+    await node.heartbeat(await node.register("cd", TWO), broker_id=TWO)
+    before = m.NewTopic(name="before", assignments={0: (ONE,)})
+    await node.controller.handle(m.CreateTopicsRequest(topics=(before,)))
+    _fill(node, vfs)
+    with capture_logs():
+        await node.heartbeat(epoch, "a")
+    assert node.log_dir.state is LogDirState.SATURATED
+    offset = node.managers.state.offset
+    more = m.MorePartitions(name="before", count=2)
+    for request in (NEW_TOPIC, m.CreatePartitionsRequest(topics=(more,)), _reassign((TWO,))):
+        with pytest.raises(LogDirImpairedError, match=r"grow .*/d1 is full"):
+            await node.controller.handle(request)
+    assert node.managers.state.offset == offset
+    assert set(node.managers.state.topic_ids) == {"before"}, "what was refused was not replayed"
+    only_asked = NEW_TOPIC.model_copy(update={"validate_only": True})
+    await node.controller.handle(only_asked)
+    cancelled = await node.controller.handle(_reassign(None))
+    assert isinstance(cancelled, m.AlterPartitionReassignmentsResponse), "a cancel does not grow"
+    await node.controller.handle(m.DeleteTopicsRequest(topics=(m.TopicRef(name="before"),)))
+    await node.register("cd", TWO)
+    assert not node.managers.state.topics
+    assert node.managers.state.offset == offset + 2
+    await node.controller.stop()
+    node.log_dir.close()
+
+
+async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
+    vfs: FaultVfs, node: Node
+) -> None:
+    epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
+    for broker_id, epoch in epochs.items():
+        await node.heartbeat(epoch, broker_id=broker_id)
+    _fill(node, vfs)
+    with capture_logs() as events:
+        stuck = asyncio.create_task(node.heartbeat(epochs[ONE], "a"))
+        while "metadata_log_waits" not in {event["event"] for event in events}:
+            await asyncio.sleep(0)
+        answer = await node.heartbeat(epochs[TWO], broker_id=TWO)
+        assert not answer.is_fenced
+        repeated = asyncio.create_task(node.heartbeat(epochs[ONE], "a"))
+        offset = node.managers.state.offset
+        with pytest.raises(LogDirImpairedError, match="has to be written"):
+            await node.heartbeat(epochs[TWO], "c", TWO)
+        assert node.managers.state.offset == offset, "refused before it was replayed"
+        await node.pass_time_until(
+            lambda: "controller_passes_wait" in {event["event"] for event in events}
+        )
+        for _ in range(5):
+            node.clock.ms += 200
+            await asyncio.sleep(0.25)
+        told = [event["event"] for event in events]
+        assert told.count("controller_passes_wait") == 1
+        assert told.count("broker_session_expired") <= 1
+        assert not stuck.done(), "it is not on the disk"
+        assert not repeated.done(), "what it would be told is not on the disk"
+        vfs.inner.capacity_bytes = None
+        assert not (await stuck).is_fenced
+        await repeated
+    committed = node.metrics.snapshot()["LastCommittedRecordOffset"]
+    assert committed == node.managers.state.offset
+
+
+async def test_impaired_directories_are_told_and_counted(vfs: FaultVfs) -> None:
+    node = Node(vfs, level=30)
+    await node.controller.start()
+    epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
+    for broker_id, epoch in epochs.items():
+        await node.heartbeat(epoch, broker_id=broker_id)
+    replicated = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
+    single = m.NewTopic(name="s", assignments={0: (ONE,)})
+    await node.controller.handle(m.CreateTopicsRequest(topics=(replicated, single)))
+    full, stalled = LogDirState.SATURATED, LogDirState.STALLED
+    with capture_logs() as events:
+        await node.heartbeat(epochs[ONE], impaired={"a": full, "b": stalled})
+        figures = node.metrics.snapshot()
+        await node.heartbeat(epochs[ONE], impaired={})
+    told = [event["event"] for event in events]
+    assert told == ["broker_log_dirs_impaired", "broker_log_dirs_well_again"]
+    assert figures["SaturatedLogDirectoryCount"] == figures["StalledLogDirectoryCount"] == 1
+    assert figures["LastResortLeaderCount"] == 1
+    assert node.metrics.snapshot()["LastResortLeaderCount"] == 0
+    await node.controller.stop()
     node.log_dir.close()

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import KafkaStorageError, NotControllerError, OverloadedError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogDirImpairedError,
+    NotControllerError,
+    OperatingError,
+    OverloadedError,
+    StartupError,
+)
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.core import Entry
-from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 NO_OP = b"no-op"
@@ -48,19 +57,25 @@ class Told:
 
 
 class Node:
-    def __init__(self, vfs: Vfs, **options: int) -> None:
+    def __init__(
+        self, vfs: Vfs, *, reserve_bytes: int = 0, io_suspect_ms: int = 2000, **options: int
+    ) -> None:
         limits = {
             "bytes_between_snapshots": 1 << 30,
             "max_cached_bytes": 1 << 20,
             "max_pending_proposals": 100,
+            "retry_interval_ms": 1,
         }
+        self.clock = ManualClock()
         self.told = Told()
         self._is_stopped = False
-        self.log_dir: LogDir = open_dir(vfs, PATH)
+        self.log_dir: LogDir = open_dir(
+            vfs, PATH, clock=self.clock, reserve_bytes=reserve_bytes, io_suspect_ms=io_suspect_ms
+        )
         self.driver = RaftDriver(
             log_dir=self.log_dir,
             store=RaftLogStore(vfs=vfs, directory=DIRECTORY, segment_bytes=500, retained_entries=0),
-            clock=ManualClock(),
+            clock=self.clock,
             node_id=BrokerId(1),
             voters=[BrokerId(1)],
             first_payload_of_term=NO_OP,
@@ -83,10 +98,15 @@ class Node:
 
 
 @pytest.fixture
-def vfs() -> FaultVfs:
-    inner = MemVfs()
-    format_dir(inner, PATH, 1)
-    return FaultVfs(inner)
+def memory() -> MemVfs:
+    made = MemVfs()
+    format_dir(made, PATH, 1)
+    return made
+
+
+@pytest.fixture
+def vfs(memory: MemVfs) -> FaultVfs:
+    return FaultVfs(memory)
 
 
 @pytest.fixture
@@ -162,10 +182,156 @@ async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, n
     assert not node.log_dir.is_online
 
 
-async def test_a_full_disk_ends_it_too(vfs: FaultVfs, node: Node) -> None:
-    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
-    with pytest.raises(KafkaStorageError):
+def _hold(memory: MemVfs, spare_bytes: int) -> None:
+    """From now on there is room for this much more."""
+    held = sum(
+        file.size()
+        for item in memory.list_dir(DIRECTORY)
+        if (file := memory.open_if_exists(f"{DIRECTORY}/{item.name}")) is not None
+    )
+    others = (f"{PATH}/{item.name}" for item in memory.list_dir(PATH))
+    found = (memory.open_if_exists(path) for path in others if path != DIRECTORY)
+    memory.capacity_bytes = held + spare_bytes + sum(file.size() for file in found if file)
+
+
+async def _told_event(events: list[MutableMapping[str, Any]], name: str) -> None:
+    while name not in {event["event"] for event in events}:
+        await asyncio.sleep(0)
+
+
+async def test_what_finds_no_room_is_written_once_there_is_some(memory: MemVfs, node: Node) -> None:
+    await node.propose(b"a")
+    _hold(memory, 20)
+    log = memory.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ)
+    size_bytes = log.size()
+    with capture_logs() as events:
+        proposals = [node.driver.propose(b"b"), node.driver.propose(b"c")]
+        await _told_event(events, "metadata_log_waits")
+        assert node.log_dir.state is LogDirState.SATURATED
+        assert not any(proposal.committed.done() for proposal in proposals)
+        assert log.size() == size_bytes, "the torn entry was cut"
+        with pytest.raises(LogDirImpairedError, match="has to be written"):
+            node.driver.propose(b"not even begun")
+        memory.capacity_bytes = None
+        await asyncio.gather(*(proposal.committed for proposal in proposals))
+        assert "metadata_log_goes_on" in {event["event"] for event in events}
+    await node.propose(b"d")
+    assert node.told.payloads == [NO_OP, b"a", b"b", b"c", b"d"]
+
+
+async def test_the_reserve_has_room_for_what_does_not_grow(memory: MemVfs) -> None:
+    node = Node(memory, reserve_bytes=10_000)
+    await node.log_dir.secure_reserve()
+    await node.start()
+    _hold(memory, 10)
+    with capture_logs() as events:
         await node.propose(b"a")
+    assert "log_dir_reserve_released" in {event["event"] for event in events}
+    assert "metadata_log_waits" not in {event["event"] for event in events}
+    with pytest.raises(LogDirImpairedError, match=r"metadata grow.*/d1 is full"):
+        node.driver.propose(b"a topic", grows=True)
+    await node.propose(b"b")
+    assert node.told.payloads == [NO_OP, b"a", b"b"]
+    await node.stop()
+
+
+async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
+    node = Node(vfs, io_suspect_ms=50)
+    await node.start()
+    node.log_dir.start_watches()
+    await node.propose(b"a")
+    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    proposals = [node.driver.propose(b"b")]
+    while node.log_dir.state is not LogDirState.STALLED:
+        node.clock.ms += 10
+        await asyncio.sleep(0.01)
+    proposals.append(node.driver.propose(b"c"))
+    assert await node.driver.read(1, 100) == node.told.entries[1:], "the newest are in memory"
+    vfs.clear()
+    await asyncio.gather(*(proposal.committed for proposal in proposals))
+    assert node.told.payloads == [NO_OP, b"a", b"b", b"c"]
+    await node.stop()
+
+
+async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node: Node) -> None:
+    await node.stop()
+    _hold(memory, 0)
+    again = Node(memory, start_timeout_ms=50)
+    with (
+        capture_logs() as events,
+        pytest.raises(StartupError, match=r"/d1 is saturated.*make room"),
+    ):
+        await again.start()
+    assert "metadata_log_waits" in {event["event"] for event in events}
+    await again.stop()
+    memory.capacity_bytes = None
+    more = Node(memory)
+    await more.start()
+    assert more.told.terms == [2]
+    await more.stop()
+
+
+@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+async def test_no_room_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
+    """What was told is what is in the log, whichever operation found no room."""
+    for nth in range(1, 1000):
+        inner = MemVfs()
+        format_dir(inner, PATH, 1)
+        vfs = FaultVfs(inner)
+        node = Node(vfs, bytes_between_snapshots=1500)
+        await node.start()
+        fault = vfs.inject(
+            Fault(effect=effect, errno=ENOSPC, kinds=WRITING_KINDS, nth=nth, sticky=False)
+        )
+        with capture_logs():
+            proposals = await _live_on(node)
+        told = node.told.payloads
+        answered = [p.entry.payload for p in proposals if _is_good(p)]
+        assert told == [NO_OP, *answered], nth
+        assert node.log_dir.is_online == (len(proposals) == len(answered)), nth
+        await node.stop()
+        again = Node(inner)
+        await again.start()
+        covered = again.told.snapshots[0][0] if again.told.snapshots else -1
+        whole = [NO_OP, *(p.entry.payload for p in proposals)][covered + 1 :]
+        found = again.told.payloads[:-1]
+        assert found == whole[: len(found)], nth
+        assert covered + 1 + len(found) >= len(told), nth
+        await again.stop()
+        if not fault.hits:
+            return
+    raise AssertionError("the story never ran through")
+
+
+async def _live_on(node: Node) -> list[Proposal]:
+    """Entries one by one, with rolls and snapshots among them, until the dir is lost."""
+    proposals: list[Proposal] = []
+    for number in range(30):
+        try:
+            proposals.append(node.driver.propose(b"%03d" % number * 60))
+        except OperatingError:
+            break
+        await asyncio.wait([proposals[-1].committed])
+        if node.driver.wants_snapshot:
+            before = await _state_of_snapshots(node)
+            offset = proposals[-1].entry.offset
+            node.driver.start_snapshot(offset, 1, _slices(node.told.payloads))
+            while node.driver.is_snapshotting:
+                await asyncio.sleep(0)
+            assert await _state_of_snapshots(node) >= before
+    return proposals
+
+
+def _is_good(proposal: Proposal) -> bool:
+    return proposal.committed.done() and proposal.committed.exception() is None
+
+
+async def _state_of_snapshots(node: Node) -> int:
+    """Last offset of the newest one; a lost dir has what it had."""
+    if not node.log_dir.is_online:
+        return 1 << 30
+    newest = await node.driver.newest_snapshot()
+    return -1 if newest is None else newest.last_offset
 
 
 async def test_too_many_proposals_in_flight_are_refused(vfs: FaultVfs) -> None:
@@ -276,3 +442,26 @@ async def test_a_snapshot_that_cannot_be_written_is_told(vfs: FaultVfs, node: No
             await asyncio.sleep(0)
         while "metadata_snapshot_failed" not in {event["event"] for event in events}:
             await asyncio.sleep(0)
+
+
+async def test_a_snapshot_without_room_waits_for_some(memory: MemVfs) -> None:
+    node = Node(memory, bytes_between_snapshots=1000)
+    await node.start()
+    await node.propose(b"a" * 2000)
+    memory.usable_bytes = 1000
+    node.log_dir.check_disk()
+    while node.log_dir.space.usable_bytes != 1000:
+        await asyncio.sleep(0)
+    with capture_logs() as events:
+        node.driver.start_snapshot(1, 1, _slices(node.told.payloads))
+        await _told_event(events, "metadata_snapshot_postponed")
+    while node.driver.is_snapshotting:
+        await asyncio.sleep(0)
+    assert node.log_dir.state is LogDirState.ONLINE
+    assert not node.driver.wants_snapshot
+    memory.usable_bytes = 10_000
+    node.log_dir.check_disk()
+    while not node.driver.wants_snapshot:
+        await asyncio.sleep(0)
+    assert (await _snapshot(node)).last_offset == 1
+    await node.stop()
