@@ -80,7 +80,10 @@ class AssignmentsManager:
         self._idle.set()
         self._is_closed = False
         self._log = get_logger(component="assignments", broker_id=broker_id)
+        #: Answers of the controller that a replica cannot be there; each is asked again.
+        self._refusals = 0
         metrics.gauge("QueuedReplicaToDirAssignments", lambda: self.queued)
+        metrics.gauge("RefusedReplicaToDirAssignments", lambda: self._refusals)
 
     def __repr__(self) -> str:
         return f"<AssignmentsManager {self._state!r}>"
@@ -167,6 +170,7 @@ class AssignmentsManager:
             self._log.warning("replica_assignments_failed", code=e.code.name, reason=str(e))
             self._handle(Failed())
             return
+        self._refusals += len(response.refused)
         for refused in response.refused:
             self._log.warning(
                 "replica_assignment_refused",

@@ -136,6 +136,11 @@ class BrokerLifecycleManager:
     def broker_epoch(self) -> BrokerEpoch:
         return self._state.broker_epoch
 
+    @property
+    def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
+        """Failed directories that the controller has not confirmed to know."""
+        return self._state.unacknowledged_dirs
+
     def start(self) -> None:
         """Begin to register."""
         loop = asyncio.get_running_loop()

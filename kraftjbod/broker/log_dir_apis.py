@@ -23,8 +23,10 @@ from typing import Final, NamedTuple
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
@@ -70,12 +72,16 @@ class LogDirApis:
         replica_manager: ReplicaManager,
         moves: ReplicaAlterLogDirsManager,
         assignments: AssignmentsManager,
+        monitor: LogDirMonitor,
+        scrubs: Scrubs,
     ) -> None:
         self._logs = logs
         self._replicas = replicas
         self._replica_manager = replica_manager
         self._moves = moves
         self._assignments = assignments
+        self._monitor = monitor
+        self._scrubs = scrubs
         self._log = get_logger(component="log_dir_apis")
 
     # --- AlterReplicaLogDirs ---------------------------------------------------------------------
@@ -223,7 +229,15 @@ class LogDirApis:
             state=log_dir.state.value,
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),
             is_cordoned=log_dir.is_cordoned,
+            reserve_bytes=log_dir.reserve_bytes,
+            growth_bytes_per_second=round(self._monitor.growth_bytes_per_second(log_dir)),
+            latency_ms=self._monitor.latency_ms(log_dir),
+            is_slow=self._monitor.is_slow(log_dir),
         )
+        scrub = self._scrubs.by_dir.get(log_dir)
+        if scrub is not None:
+            described.last_scrub_ms = scrub.state.completed_ms
+            described.scrub_errors = scrub.state.damages
         return described
 
     def _future_lag(self, future: FutureReplica) -> int:

@@ -60,7 +60,9 @@ class ReplicaFetcher:
         backoff: ExponentialBackoff,
         limits: FetchLimits,
         quota: ReplicationQuota,
+        damage_met: Callable[[HostedReplica], None],
     ) -> None:
+        """``damage_met`` is told of a damaged replica that others count on still."""
         self._broker_id = broker_id
         self._leader = leader
         self._endpoint_of = endpoint_of
@@ -69,6 +71,7 @@ class ReplicaFetcher:
         self._backoff = backoff
         self._limits = limits
         self._quota = quota
+        self._damage_met = damage_met
         self._session = FollowerSession(broker_id=broker_id, limits=limits)
         self._turns = FetchTurns(
             quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
@@ -255,9 +258,15 @@ class ReplicaFetcher:
         await asyncio.gather(*cuts)
 
     async def _cut_damage(self, one: Followed) -> None:
-        """A log that was found damaged while this broker led ends where it is sound."""
+        """A log that was found damaged ends where it is sound, once nobody counts on the rest."""
         offset = one.handle.damaged_from
-        if offset is not None:
+        if offset is None:
+            return
+        partition = one.replica.partition
+        if partition is not None and self._broker_id in partition.isr:
+            self._damage_met(one.replica)
+            self._delay(one, ErrorCode.CORRUPT_MESSAGE, "it is damaged, and in sync still")
+        else:
             await self._truncate(one, offset)
 
     async def _align_one(self, one: Followed, end: Message) -> None:

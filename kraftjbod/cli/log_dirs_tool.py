@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -23,7 +24,7 @@ _ERROR_CLASSES: Final = {
     ErrorCode.LOG_DIR_NOT_FOUND: "org.apache.kafka.common.errors.LogDirNotFoundException",
 }
 #: Where a line may be as long as it needs to be.
-_WIDTH_OF_FILES: Final = 160
+_WIDTH_OF_FILES: Final = 200
 _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerException"
 
 
@@ -131,6 +132,12 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
         "totalBytes": _told(log_dir.total_bytes),
         "usableBytes": _told(log_dir.usable_bytes),
         "queuedAssignments": log_dir.queued_assignments,
+        "reserveBytes": log_dir.reserve_bytes,
+        "growthBytesPerSecond": log_dir.growth_bytes_per_second,
+        "latencyMs": None if log_dir.latency_ms is None else round(log_dir.latency_ms, 3),
+        "isSlow": None if log_dir.latency_ms is None else log_dir.is_slow,
+        "lastScrubMs": log_dir.last_scrub_ms,
+        "scrubErrors": log_dir.scrub_errors,
     }
 
 
@@ -147,8 +154,9 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
     table.add_column("log directory", overflow="fold", min_width=16)
     table.add_column("directory id", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for heading in ("replicas", "size", "free", "of"):
+    for heading in ("replicas", "size", "used", "free", "free %", "growth", "latency"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("last scrub")
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:
             replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
@@ -159,8 +167,10 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
                 _state(log_dir),
                 str(len(replicas)),
                 size_text(sum(replica.size_bytes for replica in replicas)),
-                _size_or_blank(log_dir.usable_bytes),
-                _size_or_blank(log_dir.total_bytes),
+                *_room(log_dir),
+                _growth(log_dir),
+                _latency(log_dir),
+                _last_scrub(log_dir),
             )
     width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
     Console(width=width).print(table)
@@ -169,10 +179,45 @@ def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -
 
 
 def _state(log_dir: LogDirDescription) -> str:
+    state = log_dir.state or ("online" if log_dir.error_code == ErrorCode.NONE else "offline")
     if log_dir.error_code != ErrorCode.NONE:
-        return f"[red]{log_dir.state or 'offline'}[/red]"
-    state = log_dir.state or "online"
+        return f"[red]{state}[/red]"
+    if state != "online":
+        state = f"[yellow]{state}[/yellow]"
     return f"{state}, cordoned" if log_dir.is_cordoned else state
+
+
+def _room(log_dir: LogDirDescription) -> tuple[str, str, str]:
+    """Used, free, and free in percent, of the disk."""
+    total_bytes, free_bytes = log_dir.total_bytes, log_dir.usable_bytes
+    if total_bytes <= 0 or free_bytes < 0:
+        return "", "", ""
+    used = size_text(total_bytes - free_bytes)
+    return used, size_text(free_bytes), f"{100 * free_bytes / total_bytes:.0f}"
+
+
+def _growth(log_dir: LogDirDescription) -> str:
+    growth = log_dir.growth_bytes_per_second
+    if growth is None:
+        return ""
+    return f"{'-' if growth < 0 else ''}{size_text(abs(growth))}/s"
+
+
+def _latency(log_dir: LogDirDescription) -> str:
+    if log_dir.latency_ms is None:
+        return ""
+    text = f"{log_dir.latency_ms:.1f} ms"
+    return f"[yellow]{text}, slow[/yellow]" if log_dir.is_slow else text
+
+
+def _last_scrub(log_dir: LogDirDescription) -> str:
+    """When a pass ended, in UTC, and what the latest one found."""
+    if log_dir.scrub_errors is None:
+        return ""
+    when = "never"
+    if log_dir.last_scrub_ms is not None:
+        when = f"{datetime.fromtimestamp(log_dir.last_scrub_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+    return f"{when}, [red]{log_dir.scrub_errors} damaged[/red]" if log_dir.scrub_errors else when
 
 
 def move_lines(found: dict[int, list[LogDirDescription]], topics: list[str]) -> list[str]:
@@ -196,10 +241,6 @@ def move_lines(found: dict[int, list[LogDirDescription]], topics: list[str]) -> 
                 f"{size_text(size_bytes)}, {replica.offset_lag} records behind"
             )
     return lines
-
-
-def _size_or_blank(size_bytes: int) -> str:
-    return "" if size_bytes < 0 else size_text(size_bytes)
 
 
 def _parts(text: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kraftjbod.cli.cluster_admin import require_ok
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
@@ -20,6 +20,10 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicPartition
 from kraftjbod.protocol.kafka_codec import message
 
+N = TypeVar("N", int, float)
+
+#: In place of a growth that was not told.
+MIN_LONG: Final = -(2**63)
 #: A target directory that leaves the choice to the broker.
 ANY_DIR: Final = "any"
 
@@ -49,8 +53,10 @@ class ReplicaSize:
 class LogDirDescription:
     """One log directory; byte figures are -1 where the broker does not tell them.
 
-    Only kraftjbod tells the last three: what the directory is called in metadata, how it is
-    ("online", "offline"), and how many replicas the controller does not know to be there yet.
+    Only kraftjbod tells what has a default: what the directory is called in metadata, how it is
+    ("online", "saturated", "stalled", "offline"), how many replicas the controller does not know
+    to be there yet, and how its disk does. Wall milliseconds; ``last_scrub_ms`` is None too where
+    no pass ever came to its end.
     """
 
     path: str
@@ -63,6 +69,12 @@ class LogDirDescription:
     directory_id: DirectoryId | None = None
     state: str | None = None
     queued_assignments: int | None = None
+    reserve_bytes: int | None = None
+    growth_bytes_per_second: int | None = None
+    latency_ms: float | None = None
+    is_slow: bool = False
+    last_scrub_ms: int | None = None
+    scrub_errors: int | None = None
 
 
 async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDirDescription]:
@@ -93,8 +105,20 @@ def _log_dir(result: Any) -> LogDirDescription:
         ),
         directory_id=DirectoryId(result.directory_id) if is_named else None,
         state=result.state or None,
-        queued_assignments=result.queued_assignments if result.queued_assignments >= 0 else None,
+        queued_assignments=_unless_negative(result.queued_assignments),
+        reserve_bytes=_unless_negative(result.reserve_bytes),
+        growth_bytes_per_second=(
+            None if result.growth_bytes_per_second == MIN_LONG else result.growth_bytes_per_second
+        ),
+        latency_ms=_unless_negative(result.latency_ms),
+        is_slow=result.is_slow,
+        last_scrub_ms=_unless_negative(result.last_scrub_ms),
+        scrub_errors=_unless_negative(result.scrub_errors),
     )
+
+
+def _unless_negative(told: N) -> N | None:
+    return told if told >= 0 else None
 
 
 async def alter_replica_log_dirs(

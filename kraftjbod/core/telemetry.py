@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import structlog
@@ -52,12 +52,14 @@ def get_logger(**context: object) -> Logger:
 class Metrics:
     """The figures of one daemon, by Kafka's metric names where Kafka has one.
 
-    A figure is either counted (:meth:`count`) or read when asked for (:meth:`gauge`).
+    A figure is either counted (:meth:`count`) or read when asked for (:meth:`gauge`, and
+    :meth:`gauges` for things that come and go).
     """
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._sources: list[Callable[[], Mapping[str, float]]] = []
 
     def count(self, name: str, by: int = 1) -> None:
         self._counters[name] = self._counters.get(name, 0) + by
@@ -66,8 +68,14 @@ class Metrics:
         """Let ``read`` answer for ``name``; a second call for the same name replaces the first."""
         self._gauges[name] = read
 
+    def gauges(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """Let ``read`` answer for all figures that it names at that moment."""
+        self._sources.append(read)
+
     def snapshot(self) -> dict[str, float]:
         """Every figure's present value, sorted by name."""
         values: dict[str, float] = dict(self._counters)
         values.update({name: read() for name, read in self._gauges.items()})
+        for read_all in self._sources:
+            values.update(read_all())
         return dict(sorted(values.items()))

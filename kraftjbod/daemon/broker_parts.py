@@ -30,6 +30,8 @@ from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.log_dir_apis import LogDirApis
 from kraftjbod.broker.log_dir_cordons import LogDirCordons
+from kraftjbod.broker.log_dir_metrics import LogDirMetrics
+from kraftjbod.broker.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.metadata_cache import MetadataCache
@@ -46,6 +48,7 @@ from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replication_quotas import ReplicationQuotas
+from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
@@ -53,12 +56,15 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_cleaner import CleanerLimits
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.mover_pool import MoverPool
+from kraftjbod.storage.slow_dirs import SlowDirs
 
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
@@ -86,28 +92,19 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
     """
     failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
 
-    def make_log_dir(path: str) -> LogDir:
-        return LogDir(
-            path=path,
-            vfs=around.make_vfs(),
-            clock=around.clock,
-            failure_channel=failures,
-            is_cordoned=ALL_LOG_DIRS in config.cordoned_log_dirs or path in config.cordoned_dirs,
-            io_timeout_ms=config.log_dir_io_timeout_ms,
-            check_interval_ms=config.log_dir_check_interval_ms,
-            max_queued_ops=config.log_dir_queue_max_ops,
-            max_queued_bytes=config.log_dir_queue_max_bytes,
-        )
+    def make_one(path: str) -> LogDir:
+        is_cordoned = ALL_LOG_DIRS in config.cordoned_log_dirs or path in config.cordoned_dirs
+        return make_log_dir(config, around, path, failures=failures, is_cordoned=is_cordoned)
 
     paths = dict.fromkeys((*config.data_dirs, config.metadata_dir))
-    dirs = {path: make_log_dir(path) for path in paths}
+    dirs = {path: make_one(path) for path in paths}
     opener = DirOpener(
         log_dirs=list(dirs.values()),
         metadata_dir=config.metadata_dir,
         node_id=config.node_id,
         random_bytes=around.random_bytes,
         timeout_ms=config.log_dir_io_timeout_ms,
-        make_log_dir=make_log_dir,
+        make_log_dir=make_one,
     )
     cluster_id = await opener.open()
     data_dirs = [*(dirs[path] for path in config.data_dirs), *opener.added]
@@ -121,13 +118,21 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
         checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
         producer_expiration_ms=config.producer_id_expiration_ms,
+        cleaner=CleanerLimits(
+            is_enabled=config.log_cleaner_enable,
+            threads=config.log_cleaner_threads,
+            max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            map_bytes=config.log_cleaner_dedupe_buffer_size,
+            backoff_ms=config.log_cleaner_backoff_ms,
+            reserve_bytes=config.log_dir_reserve_bytes,
+        ),
     )
     return BrokerDisks(
         cluster_id=cluster_id,
         failures=failures,
         metadata_dir=dirs[config.metadata_dir],
         logs=logs,
-        make_log_dir=make_log_dir,
+        make_log_dir=make_one,
     )
 
 
@@ -173,6 +178,7 @@ class BrokerParts:
         self.dynamic_configs.subscribe(self.cordons.take)
         self._host_replicas()
         self._follow_leaders_and_metadata(tasks)
+        self._watch_the_disks()
         self.apis = self._build_apis()
 
     def _backoff(self, max_ms: int) -> ExponentialBackoff:
@@ -294,6 +300,38 @@ class BrokerParts:
             metadata_dir=config.metadata_dir,
         )
 
+    def _watch_the_disks(self) -> None:
+        config, around, logs = self._config, self._around, self._disks.logs
+        self.scrubs = Scrubs(
+            logs=logs,
+            replicas=self.hosted,
+            damaged=self.damaged,
+            fetchers=self.fetchers,
+            clock=around.clock,
+            is_enabled=config.log_dir_scrub_enable,
+            interval_ms=config.log_dir_scrub_interval_ms,
+            max_bytes_per_second=config.log_dir_scrub_max_bytes_per_second,
+            busy_ms=config.log_dir_slow_min_ms,
+        )
+        self.monitor = LogDirMonitor(
+            logs=logs,
+            clock=around.clock,
+            slow_dirs=SlowDirs(
+                factor=config.log_dir_slow_factor,
+                min_ms=config.log_dir_slow_min_ms,
+                may_demote=config.log_dir_slow_action == "demote",
+            ),
+            warn_free_percent=config.log_dir_warn_free_percent,
+        )
+        LogDirMetrics(
+            logs=logs,
+            monitor=self.monitor,
+            scrubs=self.scrubs,
+            unacknowledged=lambda: self.lifecycle.unacknowledged_dirs,
+            clock=around.clock,
+            metrics=around.metrics,
+        )
+
     def _build_moves(self) -> ReplicaAlterLogDirsManager:
         config, around = self._config, self._around
         moves = ReplicaAlterLogDirsManager(
@@ -383,6 +421,8 @@ class BrokerParts:
                 replica_manager=self.replicas,
                 moves=self.moves,
                 assignments=self.assignments,
+                monitor=self.monitor,
+                scrubs=self.scrubs,
             ),
         )
 

@@ -89,6 +89,8 @@ class BrokerServer:
         await parts.leftovers.resolve()
         parts.publisher.open()
         self._tasks.start(disks.logs.run_background(), "log_manager")
+        self._tasks.start(parts.monitor.run(), "log_dir_monitor")
+        self._tasks.start(parts.scrubs.run(), "scrubs")
         self._tasks.start(parts.isr.run(), "isr_manager")
         self._tasks.start(parts.isr.watch(), "isr_watch")
         self._tasks.start(self._checkpoint_high_watermarks(parts), "high_watermark_checkpoints")

@@ -1,4 +1,4 @@
-"""Tagged fields of our own on Kafka's messages: what Kafka's protocol has no word for.
+"""What Kafka's protocol has no word for: tagged fields of our own, and an API of our own.
 
 A reader skips a tagged field whose number it does not know (KIP-482).
 So every Kafka broker takes our requests and every Kafka client our answers, and only what stands
@@ -10,6 +10,10 @@ here is lost on them. Rules:
 * nothing that must be heard may travel this way.
 
 Fields are written as in Kafka's schemas; kafka_schema.py puts them behind Kafka's own.
+
+What *must* be heard is a request of our own, far above Kafka's numbers. It is told only to those
+who introduce themselves as ours (KIP-511), so that no other client ever meets the number, and a
+tool of ours that talks with a broker of Kafka's learns that there is no such thing.
 """
 
 from __future__ import annotations
@@ -63,8 +67,109 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "default": "-1",
             "ignorable": True,
         },
+        {
+            # Kept for the day when the disk is full (KIP-928); -1 if not told.
+            "name": "ReserveBytes",
+            "type": "int64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 3,
+            "default": "-1",
+            "ignorable": True,
+        },
+        {
+            # Of what is used on the disk; the smallest of all numbers if not told.
+            "name": "GrowthBytesPerSecond",
+            "type": "int64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 4,
+            "default": "-9223372036854775808",
+            "ignorable": True,
+        },
+        {
+            # What a write or flush takes on average; -1 if not told.
+            "name": "LatencyMs",
+            "type": "float64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 5,
+            "default": "-1",
+            "ignorable": True,
+        },
+        {
+            # Much slower than the broker's other directories.
+            "name": "IsSlow",
+            "type": "bool",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 6,
+            "ignorable": True,
+        },
+        {
+            # When the last pass over all cold segments ended, wall time; -1 if never, or not told.
+            "name": "LastScrubMs",
+            "type": "int64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 7,
+            "default": "-1",
+            "ignorable": True,
+        },
+        {
+            # Damaged stretches that the last pass found; -1 if not told.
+            "name": "ScrubErrors",
+            "type": "int32",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 8,
+            "default": "-1",
+            "ignorable": True,
+        },
     ),
 }
+
+#: Kafka numbers its APIs from 0 on.
+FIRST_OWN_API_KEY: Final = 10_000
+
+_OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
+    # To one broker, about one of its own directories: bring it back, take it in, give it up.
+    "AlterLogDirsRequest": {
+        "apiKey": FIRST_OWN_API_KEY,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": (
+            # 0 reattach, 1 add, 2 forget.
+            {"name": "Operation", "type": "int8", "versions": "0+"},
+            # An absolute path, or "dirid:<uuid>".
+            {"name": "Target", "type": "string", "versions": "0+"},
+            # How long the answer may take. What is under way then goes on.
+            {"name": "TimeoutMs", "type": "int32", "versions": "0+"},
+            # Of forget: also where that gives up the last in-sync replica of a partition, if its
+            # topic allows unclean elections.
+            {"name": "Force", "type": "bool", "versions": "0+"},
+        ),
+    },
+    "AlterLogDirsResponse": {
+        "apiKey": FIRST_OWN_API_KEY,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": (
+            {"name": "ErrorCode", "type": "int16", "versions": "0+"},
+            # What was wrong and what to do; or what was done.
+            {"name": "Message", "type": "string", "versions": "0+"},
+            # Zeros if it is not known.
+            {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
+            # The directory's state afterwards; empty if the broker has no such directory.
+            {"name": "State", "type": "string", "versions": "0+"},
+        ),
+    },
+}
+
+
+def own_message(name: str) -> Mapping[str, Any] | None:
+    """The schema of a message that is ours alone; None if ``name`` is none."""
+    return _OWN_MESSAGES.get(name)
 
 
 def own_fields(message: str, struct: str) -> Sequence[Mapping[str, Any]]:

@@ -378,6 +378,12 @@ class MiniBroker:
             directory_id=DIRECTORY_ID,
             state="online",
             queued_assignments=0,
+            reserve_bytes=40,
+            growth_bytes_per_second=-2048,
+            latency_ms=61.25,
+            is_slow=True,
+            last_scrub_ms=1_700_000_000_000,
+            scrub_errors=2,
         )
         dead = response.DescribeLogDirsResult(
             log_dir="/d2", error_code=ErrorCode.KAFKA_STORAGE_ERROR

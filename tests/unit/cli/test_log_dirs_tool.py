@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from kraftjbod.cli.log_dirs_tool import main, move_lines
+from kraftjbod.cli.log_dirs_tool import _print_table, main, move_lines
 from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize
 from kraftjbod.core.ids import DirectoryId
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, MiniBroker, invoke, mini_broker
@@ -30,6 +31,12 @@ DOCUMENT: dict[str, Any] = {
                     "totalBytes": 4096,
                     "usableBytes": 1024,
                     "queuedAssignments": 0,
+                    "reserveBytes": 40,
+                    "growthBytesPerSecond": -2048,
+                    "latencyMs": 61.25,
+                    "isSlow": True,
+                    "lastScrubMs": 1_700_000_000_000,
+                    "scrubErrors": 2,
                 },
                 {
                     "logDir": "/d2",
@@ -41,6 +48,12 @@ DOCUMENT: dict[str, Any] = {
                     "totalBytes": None,
                     "usableBytes": None,
                     "queuedAssignments": None,
+                    "reserveBytes": None,
+                    "growthBytesPerSecond": None,
+                    "latencyMs": None,
+                    "isSlow": None,
+                    "lastScrubMs": None,
+                    "scrubErrors": None,
                 },
             ],
         }
@@ -79,6 +92,46 @@ async def test_the_table_tells_dead_from_living() -> None:
         assert "online" in shown
         assert "offline" in shown
         assert str(DirectoryId(DIRECTORY_ID)) in shown
+
+
+async def test_the_table_tells_of_the_disk() -> None:
+    async with mini_broker() as broker:
+        shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
+    headings, alive, dead = (
+        next(line.split() for line in shown.splitlines() if word in line)
+        for word in ("latency", "/d1", "/d2")
+    )
+    told = ["size", "used", "free", "free", "%", "growth", "latency", "last", "scrub"]
+    assert headings[-len(told) :] == told
+    row = " ".join(alive)
+    assert "3.0 KiB 1.0 KiB 25 -2.0 KiB/s 61.2 ms, slow 2023-11-14 22:13, 2 damaged" in row
+    assert dead[-1] == "B"
+
+
+@pytest.mark.parametrize(
+    ("told", "cells"),
+    [
+        ({}, ["0 B"]),
+        ({"scrub_errors": 0}, ["0 B", "never"]),
+        ({"is_cordoned": True, "state": "saturated"}, ["saturated, cordoned", "0 B"]),
+        ({"growth_bytes_per_second": 0, "latency_ms": 0.0}, ["0 B", "0 B/s", "0.0 ms"]),
+    ],
+)
+def test_what_is_not_told_is_blank(
+    told: dict[str, Any], cells: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = LogDirDescription(
+        path="/d1",
+        error_code=0,
+        total_bytes=-1,
+        usable_bytes=-1,
+        replicas=(),
+        **{"is_cordoned": False, **told},
+    )
+    _print_table({1: [described]}, [])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "/d1" in line]
+    found = [cell for cell in re.split(r"  +", row.strip()) if cell not in ("1", "/d1", "0")]
+    assert found == ([] if "state" in told else ["online"]) + cells
 
 
 async def test_brokers_that_do_not_exist_are_named() -> None:

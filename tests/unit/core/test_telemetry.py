@@ -47,3 +47,14 @@ def test_figures_are_counted_or_read() -> None:
     metrics.gauge("a", lambda: level)
     level = 8
     assert metrics.snapshot() == {"a": 8, "b": 5}
+
+
+def test_figures_of_things_that_come_and_go() -> None:
+    metrics = Metrics()
+    metrics.gauge("a", lambda: 1)
+    there = {"d,dir=1": 5.0}
+    metrics.gauges(lambda: there)
+    metrics.gauges(lambda: {"c": 2})
+    assert metrics.snapshot() == {"a": 1, "c": 2, "d,dir=1": 5.0}
+    there.clear()
+    assert metrics.snapshot() == {"a": 1, "c": 2}
