@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, LOCK_FILE, META_PROPERTIES
+from kraftjbod.storage.dir_names import (
+    CLUSTER_METADATA_DIR,
+    LOCK_FILE,
+    META_PROPERTIES,
+    parse_replica_dir,
+)
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import (
@@ -34,7 +39,7 @@ class Examination:
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     """What the dir says, which is locked then if it is a log dir; None if it is OFFLINE now.
 
-    :raises StartupError: another process holds it.
+    :raises StartupError: another process holds it, or it has no room for the lock.
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -43,7 +48,23 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
         log_dir.go_offline("it did not answer while starting", report=False)
     except KafkaStorageError as e:
         log_dir.go_offline(e.message, report=False)
+    except LogDirImpairedError as e:
+        raise no_room(log_dir.path, e) from e
     return None
+
+
+def no_room(path: str, error: LogDirImpairedError) -> StartupError:
+    """What the operator of a dir hears that has no room for the first thing written there."""
+    return StartupError(
+        f"{path} has no room to start with: {error.message}. Free some space, "
+        f"or lower log.dir.reserve.bytes (0: no reserve)"
+    )
+
+
+def holds_replicas(log_dir: LogDir) -> bool:
+    """In the dir's thread: whether anything would be served from it, the metadata log included."""
+    entries = log_dir.vfs.list_dir(log_dir.path)
+    return any(entry.is_dir and parse_replica_dir(entry.name) for entry in entries)
 
 
 def _examine(log_dir: LogDir) -> Examination:
@@ -78,6 +99,7 @@ async def give_id(
 
     :raises StartupError: another process holds it.
     :raises KafkaStorageError: the disk does not take it.
+    :raises LogDirImpairedError: there is no room for it.
     """
     properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
     if not await log_dir.run(OpKind.START, log_dir.try_lock):

@@ -7,6 +7,8 @@
 * A path that this node never had and that holds no file is a new disk and gets an id. A path
   that had one is a disk that went missing: nothing is written there.
 * Dirs that were added at run time are opened as well, whether ``log.dirs`` names them or not.
+* Every dir has its reserve before anything is recovered (KIP-928). Without room for it, a dir that
+  holds replicas is SATURATED from the start, and for any other one the operator must make room.
 """
 
 from __future__ import annotations
@@ -14,10 +16,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dir_examination import Examination, examine, give_id
+from kraftjbod.storage.dir_examination import (
+    Examination,
+    examine,
+    give_id,
+    holds_replicas,
+    no_room,
+)
 from kraftjbod.storage.dir_identity import Found, Refused, Unnamed, foreign, identify
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
 from kraftjbod.storage.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
@@ -76,10 +84,22 @@ class DirOpener:
         for path, answer in answers.items():
             await self._identify(self._dirs[path], answer, known, present, cluster_id)
         await self._remember(known)
-        for log_dir in self._dirs.values():
-            if log_dir.is_online:
-                log_dir.start_watches()
+        online = [log_dir for log_dir in self._dirs.values() if log_dir.is_online]
+        for log_dir in online:
+            log_dir.start_watches()
+        await asyncio.gather(*(self._secure_reserve(log_dir) for log_dir in online))
         return cluster_id
+
+    async def _secure_reserve(self, log_dir: LogDir) -> None:
+        """:raises StartupError: there is no room for it, and nothing that would be served."""
+        try:
+            try:
+                await log_dir.secure_reserve()
+            except LogDirImpairedError as e:
+                if not await log_dir.run(OpKind.LOAD, lambda: holds_replicas(log_dir)):
+                    raise no_room(log_dir.path, e) from e
+        except KafkaStorageError:
+            return  # Told by log_dir_offline; the others are opened all the same.
 
     def _make_added(self, known: KnownDirs) -> None:
         for path in sorted(known.added - self._dirs.keys()):
@@ -178,6 +198,8 @@ class DirOpener:
         except KafkaStorageError as e:
             log_dir.go_offline(e.message, report=False)
             return
+        except LogDirImpairedError as e:
+            raise no_room(log_dir.path, e) from e
         log_dir.identify(drawn, answer.device)
 
     async def _remember(self, known: KnownDirs) -> None:
@@ -189,7 +211,19 @@ class DirOpener:
             if not log_dir.is_online and path in remembered.ids:
                 log_dir.directory_id = remembered.ids[path]
         if remembered != known:
-            metadata = self._metadata
-            await metadata.run(
-                OpKind.START, lambda: write_known_dirs(metadata.vfs, metadata.path, remembered)
-            )
+            await self._write_known(remembered)
+
+    async def _write_known(self, remembered: KnownDirs) -> None:
+        metadata, path = self._metadata, f"{self._metadata.path}/{KNOWN_LOG_DIRS}"
+
+        def write() -> None:
+            write_known_dirs(metadata.vfs, metadata.path, remembered)
+
+        try:
+            try:
+                await metadata.run(OpKind.START, write)
+            except LogDirImpairedError:
+                # The disk is full, but has its reserve no more.
+                await metadata.run(OpKind.START, write)
+        except LogDirImpairedError as e:
+            self._log.warning("known_log_dirs_not_written", path=path, reason=e.message)

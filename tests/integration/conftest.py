@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 
@@ -52,11 +52,18 @@ def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]
     return lambda: base / f"cluster-{next(numbers)}"
 
 
+#: Of each log directory of a test's cluster, where the test says nothing else.
+RESERVE_BYTES: Final = 1024 * 1024
+
+
 def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     made: list[Cluster] = []
 
-    def make(*, start: bool = True, **parameters: Any) -> Cluster:
-        cluster = Cluster(LocalCluster.create(cluster_dirs(), **parameters))
+    def make(
+        *, start: bool = True, config: Mapping[str, str] | None = None, **parameters: Any
+    ) -> Cluster:
+        keys = {"log.dir.reserve.bytes": str(RESERVE_BYTES), **(config or {})}
+        cluster = Cluster(LocalCluster.create(cluster_dirs(), config=keys, **parameters))
         made.append(cluster)
         _alive.append(cluster)
         if start:

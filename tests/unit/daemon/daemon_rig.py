@@ -55,6 +55,7 @@ def broker_properties(controller_port: int, *log_dirs: str, **more: str) -> dict
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
         "log.dirs": ",".join(log_dirs),
         "log.dir.check.interval.ms": "20",
+        "log.dir.reserve.bytes": "65536",
         "broker.heartbeat.interval.ms": "50",
         "controller.request.timeout.ms": "500",
         **{key.replace("_", "."): value for key, value in more.items()},
@@ -78,6 +79,7 @@ async def controller() -> AsyncIterator[int]:
         "controller.quorum.voters": f"1@127.0.0.1:{port}",
         "listeners": f"CONTROLLER://127.0.0.1:{port}",
         "metadata.log.dir": "/d1",
+        "log.dir.reserve.bytes": "65536",
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
     server = ControllerServer(config, Surroundings(make_vfs=lambda: vfs))

@@ -27,6 +27,7 @@ def _server(
         "controller.quorum.voters": "1@127.0.0.1:9",
         "listeners": "CONTROLLER://127.0.0.1:0",
         "metadata.log.dir": "/d1",
+        "log.dir.reserve.bytes": "65536",
         **(keys or {}),
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")

@@ -10,10 +10,13 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.meta_properties import read_meta_properties
+from kraftjbod.storage.reserve_file import ReserveFile
 from kraftjbod.storage.vfs import OpenMode, Vfs, write_atomically
 from tests.faults.rig import (
     CLUSTER_ID,
@@ -26,6 +29,8 @@ from tests.faults.rig import (
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
+RESERVE = 10_000
+
 
 def log_dir(path: str, vfs: Vfs) -> LogDir:
     return LogDir(
@@ -33,6 +38,9 @@ def log_dir(path: str, vfs: Vfs) -> LogDir:
         vfs=vfs,
         clock=ManualClock(),
         failure_channel=LogDirFailureChannel(max_dirs=9),
+        reserve=ReserveFile(
+            vfs=vfs, directory=path, size_bytes=RESERVE, random_bytes=random_bytes_of()
+        ),
     )
 
 
@@ -304,3 +312,82 @@ async def test_an_added_dir_whose_disk_is_gone_is_missed():
     assert not dirs["/new"].is_online
     assert dirs["/new"].directory_id == directory_id(3)
     assert read_known_dirs(vfss["/d1"], "/d1").added == {"/new"}
+
+
+async def test_every_dir_has_its_reserve_once_it_is_open():
+    vfss = disks(1, 2)
+    dirs, _ = await open_all(vfss)
+    for path, vfs in vfss.items():
+        assert vfs.extent_if_exists(f"{path}/{RESERVE_FILE}") is not None
+        assert dirs[path].reserve_bytes == RESERVE
+
+
+@pytest.mark.parametrize("formatted", [True, False])
+async def test_a_fresh_disk_without_room_is_the_operators_to_mend(formatted: bool):
+    vfss = disks(1, *([2] if formatted else []))
+    full = vfss["/d2"]
+    full.capacity_bytes = full.used_bytes() + (RESERVE - 1 if formatted else 1)
+    with pytest.raises(StartupError, match="/d2 has no room to start with") as refused:
+        await open_all(vfss)
+    assert "log.dir.reserve.bytes" in str(refused.value)
+    if formatted:
+        assert f"reserve of {RESERVE} bytes" in str(refused.value)
+        assert f"{RESERVE - 1} free bytes" in str(refused.value)
+        assert not full.exists(f"/d2/{RESERVE_FILE}")
+
+
+async def test_a_full_disk_with_replicas_is_saturated_from_the_start():
+    vfss = disks(1, 2)
+    full = vfss["/d2"]
+    full.make_dirs("/d2/t-0")
+    full.open(f"/d2/{RESERVE_FILE}", OpenMode.CREATE).write_at(0, [b"half of one"])
+    full.capacity_bytes = full.used_bytes()
+    with capture_logs() as told:
+        dirs, _ = await open_all(vfss)
+    assert dirs["/d2"].state is LogDirState.SATURATED
+    assert dirs["/d1"].state is LogDirState.ONLINE
+    assert not full.exists(f"/d2/{RESERVE_FILE}")
+    assert [line["log_dir"] for line in told if line["event"] == "log_dir_saturated"] == ["/d2"]
+
+
+async def test_a_reserve_that_is_whole_needs_no_room():
+    vfss = disks(1, 2)
+    await open_all(vfss)
+    for vfs in vfss.values():
+        await wait_unlocked(vfs)
+        vfs.capacity_bytes = vfs.used_bytes()
+    dirs, _ = await open_all(vfss)
+    assert {d.state for d in dirs.values()} == {LogDirState.ONLINE}
+
+
+async def test_a_disk_that_breaks_under_its_reserve_is_offline():
+    vfss = disks(1, 2)
+    broken = FaultVfs(vfss["/d2"])
+    broken.inject(Fault(kinds=frozenset({"sync"}), path=f"*{RESERVE_FILE}"))
+    dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": broken})
+    assert [d.is_online for d in dirs.values()] == [True, False]
+
+
+async def test_a_full_metadata_dir_remembers_what_it_can():
+    vfss = disks(1, 2)
+    metadata = vfss["/d1"]
+    metadata.make_dirs("/d1/t-0")
+    metadata.capacity_bytes = metadata.used_bytes()
+    with capture_logs() as told:
+        dirs, _ = await open_all(vfss)
+    assert dirs["/d1"].state is LogDirState.SATURATED
+    (line,) = [line for line in told if line["event"] == "known_log_dirs_not_written"]
+    assert "No space" in line["reason"]
+
+
+async def test_a_full_metadata_dir_remembers_with_the_room_of_its_reserve():
+    vfss = disks(1)
+    await open_all({"/d1": vfss["/d1"]})
+    metadata = vfss["/d1"]
+    await wait_unlocked(metadata)
+    metadata.make_dirs("/d1/t-0")
+    metadata.capacity_bytes = metadata.used_bytes()
+    dirs, _ = await open_all(vfss)
+    assert dirs["/d1"].state is LogDirState.SATURATED
+    known = read_known_dirs(metadata, "/d1")
+    assert known.ids["/d2"] == dirs["/d2"].directory_id
