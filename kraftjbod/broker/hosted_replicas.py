@@ -91,6 +91,16 @@ class HostedReplica:
         """Its directory is, or may be, among those that are offline."""
         return self.state is ReplicaState.OFFLINE
 
+    def lacks_a_log(self, *, is_told: bool = False) -> bool:
+        """Whether news of it may find it a log.
+
+        One that lost its directory waits for that and for nothing else, unless it ``is_told`` that
+        metadata names another one, or it was looked at since.
+        """
+        if self.handle is not None or self.state is ReplicaState.MAKING:
+            return False
+        return self.partition is None or self.waits_because_of is not None or is_told
+
     def note(self, event: ReplicaEvent) -> None:
         self.state = next_state(self.state, event)
 

@@ -166,7 +166,7 @@ class ReplicaManager:
                 high_watermark = replica.partition.high_watermark
                 replica.partition.set_min_insync_replicas(config.min_insync_replicas)
                 self._replicas.in_sync_set_changed(replica, high_watermark)
-            elif replica.state is not ReplicaState.MAKING:
+            if replica.lacks_a_log():
                 self._settle(replica, changes)
         return changes
 
@@ -180,7 +180,24 @@ class ReplicaManager:
             is_offline = replica.state is ReplicaState.OFFLINE
             if replica.state is ReplicaState.HELD_BACK or (offline_too and is_offline):
                 self._settle(replica, changes)
+        if offline_too:
+            self._look_at_what_came(changes)
         return changes
+
+    def _look_at_what_came(self, changes: ReplicaChanges) -> None:
+        """Copies that nobody wants go, and moves that their target's death ended go on."""
+        for handle in self._logs.handles():
+            tp = handle.topic_partition
+            if self._replicas.get(tp) is None and self._present_copy(tp) is not None:
+                self._set_aside(tp, changes)
+        for future in self._logs.futures():
+            replica = self._replicas.get(future.topic_partition)
+            if replica is None:
+                changes.drop_future.append(future.topic_partition)
+            elif replica.handle is not None and not replica.is_assigned_by_move:
+                for action in self._reconcile(replica, replica.handle):
+                    if isinstance(action, ResumeMove):
+                        changes.resume.append(MoveToResume(replica, action.is_accepted))
 
     def _apply_partition(
         self,
@@ -197,10 +214,12 @@ class ReplicaManager:
         elif replica is None:
             self._host(topic_partition, key, registration, changes, is_new=is_new)
         else:
+            named = registration.directory_of(self._broker_id)
+            is_told = replica.registration.directory_of(self._broker_id) != named
             replica.registration = registration
             if replica.partition is not None:
                 self._apply_role(replica, changes)
-            elif replica.state is not ReplicaState.MAKING:
+            if replica.lacks_a_log(is_told=is_told):
                 self._settle(replica, changes)
             if replica.handle is not None:
                 self._correct_assignment(replica, replica.handle)
@@ -299,6 +318,8 @@ class ReplicaManager:
         """Give a replica its log, and the role that metadata has for it."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
+        # From now on a disk that died may hold its copy.
+        replica.is_new = False
         replica.waits_because_of = None
         replica.note(ReplicaEvent.OPENED)
         replica.note_dir_state()
