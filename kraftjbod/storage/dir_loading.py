@@ -3,6 +3,8 @@
 * Nothing is served before ``.kafka_cleanshutdown`` is gone for good: it speaks of the last stop.
 * Names that are none of ours are skipped with one warning and never touched.
 * A replica that does not say whose records it holds is set aside as ``-stray``.
+* Loading makes room and takes none, so a full disk is loaded like any other. The one exception is
+  a replica whose making had broken off: it is left out, and made anew when there is room.
 * Future copies are listed, not touched; what was deleted is listed, not removed.
 
 What to make of copies in several dirs is decided elsewhere.
@@ -13,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
@@ -124,6 +128,11 @@ class DirLoading:
             target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
             source = f"{log_dir.path}/{tp}"
             await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
+            return 0
+        except LogDirImpairedError as e:
+            if log_dir.state is not LogDirState.SATURATED:
+                raise
+            self._log.warning("replica_not_loaded", partition=str(tp), reason=e.message)
             return 0
         loaded.handles.append(opened.handle)
         if opened.was_future:

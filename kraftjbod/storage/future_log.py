@@ -52,7 +52,7 @@ from kraftjbod.storage.producer_snapshots import write_snapshot
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.unified_log import UnifiedLog
-from kraftjbod.storage.vfs import OpenMode, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 #: So much is copied between two syncs while the copy is far behind,
 _SYNC_BYTES: Final = 64 * 1024 * 1024
@@ -106,6 +106,8 @@ class FutureLog:
         #: Files that hold what is not synced, and the one that is copied to.
         self._files: dict[int, VfsFile] = {}
         self._has_new_names = False
+        #: Segments that hold more than was copied, because copying broke off.
+        self._torn: set[int] = set()
         #: Sealed segments whose index files were copied.
         self._indexed: set[int] = set()
         #: What is being read of the source: path, position and size.
@@ -135,10 +137,11 @@ class FutureLog:
             epochs=(),
         )
         vfs.make_dirs(directory)
-        metadata = format_partition_metadata(topic_id)
-        write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
-        write_atomically(vfs, f"{directory}/{FUTURE_CHECKPOINT}", format_future(checkpoint))
-        vfs.sync_dir(root)
+        with Undoing(lambda: vfs.remove_tree(directory)):
+            metadata = format_partition_metadata(topic_id)
+            write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
+            write_atomically(vfs, f"{directory}/{FUTURE_CHECKPOINT}", format_future(checkpoint))
+            vfs.sync_dir(root)
         return cls(
             vfs=vfs,
             directory=directory,
@@ -246,10 +249,12 @@ class FutureLog:
             self._copied[base_offset] = 0
         if size_bytes == 0:
             return 0
+        self._cut_torn(base_offset)
         self._reading = (segment.path, position, size_bytes)
         source = source_vfs.open_if_exists(segment.path)
         if source is None:
             return -1
+        self._torn.add(base_offset)
         try:
             got = copy_range(source, target, position, size_bytes, by_kernel=by_kernel)
             if is_sealed:
@@ -259,8 +264,15 @@ class FutureLog:
             source.close()
         self._reading = None
         self._copied[base_offset] = position + got
+        self._torn.discard(base_offset)
         self._unsynced_bytes += got
         return got
+
+    def _cut_torn(self, base_offset: int) -> None:
+        """What is copied next may be less, and what is left behind it must not count as the log."""
+        if base_offset in self._torn:
+            self._file(base_offset).truncate(self._copied[base_offset])
+            self._torn.discard(base_offset)
 
     def _copy_indexes(self, segment: LogSegment, source_vfs: Vfs) -> None:
         """Of a segment that nothing is appended to any more; without them it would be scanned."""
@@ -294,6 +306,8 @@ class FutureLog:
         self._write_checkpoint()
 
     def _sync_files(self) -> None:
+        for base_offset in sorted(self._torn):
+            self._cut_torn(base_offset)
         with FailsAs(OpKind.FLUSH):
             for base_offset, file in self._files.items():
                 file.sync()
@@ -407,7 +421,8 @@ class FutureLog:
         if self.directory != directory:
             self._vfs.rename(self.directory, directory)
             self.directory = directory
-        self._vfs.sync_dir(directory.rpartition("/")[0])
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(directory.rpartition("/")[0])
 
     def discard(self, directory: str) -> None:
         """Rename it to what is to be removed; without its metadata it is nobody's replica."""
@@ -439,26 +454,25 @@ class FutureLog:
         return file
 
     def _truncate(self, base_offset: int, size_bytes: int) -> None:
-        file = self._file(base_offset)
-        file.truncate(size_bytes)
-        with FailsAs(OpKind.FLUSH):
-            file.sync()
         for suffix in _INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(base_offset, suffix))
         self._indexed.discard(base_offset)
+        file = self._file(base_offset)
+        file.truncate(size_bytes)
+        self._torn.discard(base_offset)
+        with FailsAs(OpKind.FLUSH):
+            file.sync()
 
     def _unlink(self, base_offset: int) -> None:
         if base_offset in self._files:
             self._files.pop(base_offset).close()
         for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(base_offset, suffix))
+        self._torn.discard(base_offset)
         self._indexed.discard(base_offset)
 
     def _write(self, name: str, data: bytes) -> None:
-        file = self._vfs.open(f"{self.directory}/{name}", OpenMode.CREATE)
-        file.truncate(0)
-        file.write_at(0, [data])
-        file.close()
+        write_atomically(self._vfs, f"{self.directory}/{name}", data, sync=False)
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(base_offset, suffix)}"

@@ -3,6 +3,8 @@
 * One per dir, so that a disk that hangs holds up the chores of no other.
 * One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`.
 * A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
+* A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
+  was to be purged after a while goes now. Nothing of that waits for room.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.log_dir import LogDir
@@ -23,6 +26,8 @@ from kraftjbod.storage.segment import LogSegment
 
 _PURGE_CHECK_MS: Final = 500
 _RETENTION_INITIAL_DELAY_MS: Final = 30_000
+#: How often retention is applied while the disk is full.
+_RELIEF_INTERVAL_MS: Final = 3_000
 
 
 class _Purge(NamedTuple):
@@ -57,6 +62,8 @@ class Housekeeping:
         self._log = get_logger(log_dir=log_dir.path)
         self._purges: list[_Purge] = []
         self._order = count()
+        #: When to apply retention next if the dir is saturated then.
+        self._relief_due_ms = 0
         #: Handles that rolled a segment, oldest request first; each once.
         self._wants_flush: dict[LogHandle, None] = {}
         self._flush_wanted = asyncio.Event()
@@ -70,7 +77,7 @@ class Housekeeping:
             )
             jobs.create_task(self._every(self._checkpoint_interval_ms, self._checkpoint_now))
             jobs.create_task(self._every(self._flush_check_interval_ms, self.flush_overdue))
-            jobs.create_task(self._every(_PURGE_CHECK_MS, self.purge_due))
+            jobs.create_task(self._every(_PURGE_CHECK_MS, self.make_room))
             jobs.create_task(self._flush_rolled())
 
     # -- asked for --------------------------------------------------------------------------
@@ -95,6 +102,10 @@ class Housekeeping:
 
         self._purge_at(delay_ms, purge)
 
+    def retain_soon(self) -> None:
+        """What may be kept has changed: a saturated dir does not wait to let go of the rest."""
+        self._relief_due_ms = 0
+
     def forget(self) -> None:
         """Nothing more is to be done here."""
         self._purges = []
@@ -112,16 +123,36 @@ class Housekeeping:
             await self._unless_offline(handle.apply_retention)
 
     async def flush_overdue(self) -> None:
-        """Flush logs whose ``flush.ms`` has passed."""
+        """Flush logs whose ``flush.ms`` has passed, and those that could not be flushed before."""
+        if self._wants_flush:
+            self._flush_wanted.set()
         now_ms = self._clock.now_ms()
         for handle in self._handles():
             is_dirty = handle.recovery_point < handle.log_end_offset
             if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
                 await self._unless_offline(handle.flush)
 
+    async def make_room(self) -> None:
+        """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""
+        if not self._is_saturated:
+            self._relief_due_ms = 0
+        elif self._clock.now_ms() >= self._relief_due_ms:
+            self._relief_due_ms = self._clock.now_ms() + _RELIEF_INTERVAL_MS
+            await self.retain()
+        await self.purge_due()
+
+    @property
+    def _is_saturated(self) -> bool:
+        return self._log_dir.state is LogDirState.SATURATED
+
     async def purge_due(self) -> None:
-        """Remove what has waited long enough; what the dir is too busy for waits for next time."""
-        while self._purges and self._purges[0].due_ms <= self._clock.now_ms():
+        """Remove what has waited long enough, or all if the disk is full.
+
+        What the dir does not take now waits for next time.
+        """
+        while self._purges and (
+            self._is_saturated or self._purges[0].due_ms <= self._clock.now_ms()
+        ):
             purge = heapq.heappop(self._purges)
             if isinstance(await self._unless_offline(purge.work), OverloadedError):
                 heapq.heappush(self._purges, purge)
@@ -136,7 +167,8 @@ class Housekeeping:
             self._flush_wanted.clear()
             wanted, self._wants_flush = list(self._wants_flush), {}
             for handle in wanted:
-                await self._unless_offline(handle.flush)
+                if isinstance(await self._unless_offline(handle.flush), OverloadedError):
+                    self._wants_flush[handle] = None
 
     async def _every(
         self, interval_ms: int, job: Callable[[], Awaitable[None]], first_ms: int | None = None

@@ -18,10 +18,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core.errors import (
     CorruptRecordError,
+    LogDirImpairedError,
     NotLeaderOrFollowerError,
+    OverloadedError,
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
@@ -327,15 +330,37 @@ class LogHandle:
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
-        """Let whole segments go that are too old or too many; how many went."""
+        """Let whole segments go that are too old or too many; how many went.
+
+        If all of them are to go that takes a new one. Where a full disk has no room for it, not
+        even what the reserve was, the last one becomes the new one, and no reader finishes it.
+        """
+        was_saturated = self.log_dir.state is LogDirState.SATURATED
+        try:
+            return await self._retain(in_place=False)
+        except LogDirImpairedError:
+            if not was_saturated or self.log_dir.state is not LogDirState.SATURATED:
+                raise
+        return await self._retain(in_place=True)
+
+    async def _retain(self, *, in_place: bool) -> int:
         if self._is_held_still:
             return 0
-        now_ms, high_watermark = self._clock.wall_ms(), self.high_watermark
+        log, now_ms, high_watermark = self._log, self._clock.wall_ms(), self.high_watermark
         return await asyncio.shield(
             self._submit(
-                OpKind.RETENTION, lambda: self._log.delete_old_segments(now_ms, high_watermark)
+                OpKind.RETENTION,
+                lambda: log.delete_old_segments(now_ms, high_watermark, in_place=in_place),
             )
         )
+
+    async def start_at(self, offset: int) -> None:
+        """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
+
+        Needs no room; the files go when retention is applied next.
+        """
+        assert offset <= self.high_watermark, (offset, self.high_watermark)
+        await asyncio.shield(self._submit(OpKind.RETENTION, lambda: self._log.start_at(offset)))
 
     async def roll(self) -> None:
         """Begin a new segment now."""
@@ -395,7 +420,12 @@ class LogHandle:
         async with self._files:
             renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
             self._is_closed = True
-            await asyncio.shield(renamed)
+            try:
+                await asyncio.shield(renamed)
+            except OverloadedError:
+                # It has its name still, and is what it was.
+                self._is_closed = False
+                raise
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""

@@ -34,6 +34,7 @@ from kraftjbod.storage.dir_names import (
     PARTITION_METADATA,
     TIME_INDEX_SUFFIX,
     ReplicaDir,
+    offset_file_name,
     parse_offset_file,
     parse_replica_dir,
 )
@@ -123,7 +124,7 @@ def is_half_made(vfs: Vfs, directory: str) -> bool:
     """Whether all that lies in ``directory`` is what a creation leaves that broke off."""
     return all(
         entry.name.removesuffix(".tmp") == PARTITION_METADATA
-        or (entry.name.endswith(LOG_SUFFIX) and entry.size_bytes == 0)
+        or (entry.name == offset_file_name(0, LOG_SUFFIX) and entry.size_bytes == 0)
         for entry in vfs.list_dir(directory)
     )
 

@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
+    LogDirImpairedError,
     OperatingError,
     OverloadedError,
     UnknownTopicOrPartitionError,
@@ -47,7 +48,7 @@ from kraftjbod.storage.log_cleaner import CleanerLimits, LogCleaner
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import DirCandidate, OpKind, choose_dir
 from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_loader import create_log
+from kraftjbod.storage.log_loader import create_log, is_half_made
 from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints, each_online
 from kraftjbod.storage.replica_book import ReplicaBook
 from kraftjbod.storage.replica_swap import ReplicaSwap
@@ -239,6 +240,10 @@ class LogManager:
             self._checkpoints.found(log_dir, loaded.offsets)
         except KafkaStorageError:
             return None  # Told by log_dir_offline; what it had is gone for this process.
+        except LogDirImpairedError as e:
+            # Loading needs no room, so it is not that; half of a dir cannot be served.
+            log_dir.go_offline(f"it could not be loaded: {e.message}")
+            return None
         self._loaded.add(log_dir)
         return loaded
 
@@ -381,7 +386,7 @@ class LogManager:
         aside = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
 
         def make() -> LogHandle:
-            if vfs.exists(f"{root}/{tp}"):
+            if vfs.exists(f"{root}/{tp}") and not is_half_made(vfs, f"{root}/{tp}"):
                 # Not loaded, so not known: kept for a human to look at.
                 vfs.rename(f"{root}/{tp}", aside)
             log = create_log(
@@ -503,6 +508,8 @@ class LogManager:
     def update_config(self, topic: str, config: TopicConfig) -> None:
         """Let ``topic``'s replicas, present and future, follow ``config``."""
         self._book.set_config(topic, config)
+        for log_dir in {h.log_dir for h in self.handles() if h.topic_partition.topic == topic}:
+            self._housekeeping[log_dir].retain_soon()
 
     # -- checkpoints ------------------------------------------------------------------------
 
@@ -573,14 +580,21 @@ class LogManager:
             log_dir.close()
 
     async def _close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
+        """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
+        closings: list[Awaitable[None]] = [h.close() for h in self._book.every_handle_in(log_dir)]
+        closings += [future.sync() for future in self._book.futures_in(log_dir)]
+        failed: list[OperatingError] = []
+        for closing in closings:
+            try:
+                await closing
+            except OperatingError as e:
+                failed.append(e)
+        if log_dir not in self._loaded:
+            return
         try:
-            for handle in self._book.every_handle_in(log_dir):
-                await handle.close()
-            for future in self._book.futures_in(log_dir):
-                await future.sync()
-            if log_dir not in self._loaded:
-                return
             await self._checkpoint(log_dir)
+            if failed:
+                raise failed[0]
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(broker_epoch)
             await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_partition_metadata
@@ -180,6 +180,15 @@ class SwapRecovery:
                 await future.resume(current.view)
         except KafkaStorageError:
             return  # Told by log_dir_offline; the copy is gone for this process.
+        except LogDirImpairedError as e:
+            # It has to be compared with the replica before that goes on, and the disk is full.
+            where = future.log_dir.path
+            self._log.warning(
+                "future_copy_not_resumed", partition=str(tp), log_dir=where, reason=e.message
+            )
+            self._leave_out(future)
+            await self._remove(future)
+            return
         if self._book.futures.setdefault(tp, future) is not future:
             # Somebody ordered another move meanwhile.
             await self._remove(future)
@@ -191,7 +200,7 @@ class SwapRecovery:
     async def _remove(self, future: FutureReplica) -> None:
         try:
             await self._swap.remove(future)
-        except KafkaStorageError as e:
+        except OperatingError as e:
             self._log.info("future_copy_not_removed", reason=e.message)
 
     async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
@@ -206,7 +215,7 @@ class SwapRecovery:
 
         try:
             await log_dir.run(OpKind.DELETE, rename, replica=broken.topic_partition)
-        except KafkaStorageError as e:
+        except OperatingError as e:
             self._log.info("broken_future_copy_not_removed", reason=e.message)
         else:
             self._purge_later(log_dir, path, None)
@@ -238,7 +247,7 @@ class SwapRecovery:
                 await replaced.come_back(f"{log_dir.path}/{tp}")
                 found.deleted.remove(doomed)
                 self._book.handles[tp] = replaced
-        except (CorruptCheckpointError, KafkaStorageError) as e:
+        except (CorruptCheckpointError, OperatingError) as e:
             self._log.error("swap_not_mended", partition=str(tp), reason=str(e))
             return
         winner = future.log_dir if won else log_dir
@@ -249,7 +258,7 @@ class SwapRecovery:
         high_watermark = self._offsets[future.log_dir].high_watermarks.get(tp, 0)
         try:
             await self._swap.open_as_current(future, high_watermark=high_watermark, is_whole=True)
-        except KafkaStorageError as e:
+        except OperatingError as e:
             self._log.warning("future_copy_not_opened", partition=str(tp), reason=e.message)
             return False
         return True
@@ -259,7 +268,7 @@ class SwapRecovery:
         path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
         try:
             await handle.log_dir.run(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
-        except KafkaStorageError as e:
+        except OperatingError as e:
             self._log.info("move_not_forgotten", path=path, reason=e.message)
 
     # -- what is to be removed --------------------------------------------------------------
@@ -279,7 +288,7 @@ class SwapRecovery:
             data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
             text = "" if data is None else data.decode(errors="replace")
             return parse_partition_metadata(text, path)
-        except (KafkaStorageError, CorruptCheckpointError) as e:
+        except (OperatingError, CorruptCheckpointError) as e:
             self._log.info("deleted_replica_not_known", path=path, reason=str(e))
             return None
 
