@@ -115,11 +115,12 @@ async def test_many_wishes_go_out_in_batches_one_at_a_time() -> None:
 
 async def test_a_refused_wish_is_sent_again() -> None:
     key = TopicIdPartition(T, 3)
-    cluster = Cluster(refuse_once={key})
+    cluster, metrics = Cluster(refuse_once={key}), Metrics()
     with capture_logs() as told:
-        async with assigning(cluster) as (manager, _):
+        async with assigning(cluster, metrics) as (manager, _):
             manager.assign(key, A)
             await manager.idle()
+    assert metrics.snapshot()["RefusedReplicaToDirAssignments"] == 1
     assert cluster.directories == {key: A}
     (refused,) = [e for e in told if e["event"] == "replica_assignment_refused"]
     assert refused["code"] == "UNKNOWN_TOPIC_ID"

@@ -9,6 +9,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -53,6 +54,27 @@ async def test_a_cordoned_directory_is_told_as_one():
         assert [result.is_cordoned for result in told.results] == [False, True]
         older = await rig.ask(KIND(topics=None), 4)
         assert not any(result.is_cordoned for result in older.results)
+
+
+async def test_how_a_directory_does():
+    async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
+        rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
+        rig.parts.monitor.look()
+        rig.parts.monitor._watched[rig.dirs[0]].trend._growth = -1234.4
+        rig.dirs[1].statistics.latency_ms = 7.5
+        before = (await rig.ask(KIND(topics=None))).results
+        assert [(d.last_scrub_ms, d.scrub_errors) for d in before] == [(-1, -1), (-1, -1)]
+        assert [d.latency_ms for d in before] == [0, 7.5]
+        assert [d.reserve_bytes for d in before] == [0, 0]
+        assert [d.is_slow for d in before] == [False, False]
+        assert [d.growth_bytes_per_second for d in before] == [-1234, 0]
+        rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+        await until(lambda: rig.parts.scrubs.by_dir)
+        await until(lambda: all(s.figures.passes for s in rig.parts.scrubs.by_dir.values()))
+        rig.dirs[1].go_offline("test")
+        alive, dead = (await rig.ask(KIND(topics=None))).results
+        assert alive.last_scrub_ms > 0
+        assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
 
 
 async def test_only_the_partitions_asked_for():
