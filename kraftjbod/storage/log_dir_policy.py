@@ -180,17 +180,21 @@ class DirCandidate:
     replicas: int
     is_cordoned: bool = False
     """It takes no new replicas (KIP-1066) while there is another dir that does."""
+    is_impaired: bool = False
+    """It is saturated or stalled, and can take none (KIP-928)."""
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
     """The dir with most room after its promises, then with fewest replicas; None of none.
 
     A cordoned one only if there is no other: the replica was placed before that was known.
+    An impaired one never: it comes back, and the replica waits for that.
     """
-    if not candidates:
+    able = [candidate for candidate in candidates if not candidate.is_impaired]
+    if not able:
         return None
     best = min(
-        candidates,
+        able,
         key=lambda c: (
             c.is_cordoned,
             c.promised_bytes - c.usable_bytes,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -36,6 +35,7 @@ from kraftjbod.storage.checkpoints import (
 from kraftjbod.storage.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning_pause import CleaningPauses
 from kraftjbod.storage.dir_arrivals import DirArrivals
+from kraftjbod.storage.dir_chooser import DirChooser
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_loading import DirLoading, LoadedDir, LoadProgress
 from kraftjbod.storage.dir_names import (
@@ -46,7 +46,7 @@ from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_cleaner import CleanerLimits, LogCleaner
 from kraftjbod.storage.log_dir import LogDir
-from kraftjbod.storage.log_dir_policy import DirCandidate, OpKind, choose_dir
+from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_loader import create_log, is_half_made
 from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints, each_online
@@ -56,8 +56,6 @@ from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.swap_recovery import Orphan, SwapRecovery
 from kraftjbod.storage.vfs import write_atomically
 
-#: How long the count of what each dir has promised is good for.
-_CANDIDATES_FOR_MS: Final = 1_000
 #: How many replicas may be on their way into one dir.
 _CREATES_AT_ONCE: Final = 2
 
@@ -99,9 +97,7 @@ class LogManager:
         self._creating_in: dict[TopicPartition, LogDir] = {}
         #: A dir's thread must not be busy with new replicas only, while old ones are written to.
         self._create_slots: dict[LogDir, asyncio.Semaphore] = {}
-        #: What each dir has promised its replicas; counted anew from time to time.
-        self._candidates: dict[LogDir, DirCandidate] = {}
-        self._candidates_until_ms = 0
+        self._chooser = DirChooser(book=self._book, clock=clock, being_made=self._creating_in)
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
         #: Of every dir that there ever was; one that went OFFLINE has nothing to do.
@@ -167,7 +163,6 @@ class LogManager:
     def _begin(self, log_dir: LogDir) -> None:
         """A dir came, loaded: it is one of ours like any other."""
         self._loaded.add(log_dir)
-        self._candidates_until_ms = 0
         if self._background is not None:
             chores = self._housekeeping[log_dir].run()
             self._chores[log_dir] = self._background.create_task(chores)
@@ -175,7 +170,6 @@ class LogManager:
     def _end(self, log_dir: LogDir) -> None:
         """A dir is none of ours any more."""
         self._loaded.discard(log_dir)
-        self._candidates_until_ms = 0
         if (chores := self._chores.pop(log_dir, None)) is not None:
             chores.cancel()
 
@@ -357,6 +351,7 @@ class LogManager:
 
         One that is here already is given as it is: the caller compares its ``topic_id``.
 
+        :raises LogDirImpairedError: if that dir, or every dir, takes no new replica now.
         :raises KafkaStorageError: if that dir, or every dir, is offline; or if several copies
             wait to be resolved.
         """
@@ -411,46 +406,8 @@ class LogManager:
 
     def _dir_for(self, directory_id: DirectoryId | None, config: TopicConfig) -> LogDir:
         if directory_id is None:
-            directory_id = self._choose_dir(config)
+            return self._chooser.choose(config)
         return self._book.require_online(directory_id)
-
-    def _choose_dir(self, config: TopicConfig) -> DirectoryId:
-        """The dir for one more replica, which is promised its place there at once."""
-        now_ms = self._clock.now_ms()
-        if now_ms >= self._candidates_until_ms:
-            # Not for each replica: a topic may bring thousands.
-            self._candidates = {log_dir: self._candidate(log_dir) for log_dir in self.dirs()}
-            self._candidates_until_ms = now_ms + _CANDIDATES_FOR_MS
-        chosen = choose_dir([self._candidates[log_dir] for log_dir in self.online_dirs()])
-        if chosen is None:
-            raise KafkaStorageError("every log dir is offline")
-        for log_dir, candidate in self._candidates.items():
-            if candidate.directory_id == chosen:
-                self._candidates[log_dir] = replace(
-                    candidate,
-                    promised_bytes=candidate.promised_bytes + config.segment_bytes,
-                    replicas=candidate.replicas + 1,
-                )
-        return chosen
-
-    def _candidate(self, log_dir: LogDir) -> DirCandidate:
-        here, arriving = self.handles_in(log_dir), self._book.futures_in(log_dir)
-        coming = [tp for tp, where in self._creating_in.items() if where is log_dir]
-        return DirCandidate(
-            directory_id=log_dir.directory_id,
-            usable_bytes=log_dir.space.usable_bytes,
-            promised_bytes=sum(max(0, h.config.segment_bytes - h.size_bytes) for h in here)
-            + sum(self._bytes_to_come(future) for future in arriving)
-            + sum(self._book.config_of(tp.topic).segment_bytes for tp in coming),
-            replicas=len(here) + len(arriving) + len(coming),
-            is_cordoned=log_dir.is_cordoned,
-        )
-
-    def _bytes_to_come(self, future: FutureReplica) -> int:
-        """What the rest of the move takes, and room for a segment as any replica's."""
-        source = self.get(future.topic_partition)
-        rest = 0 if source is None else max(0, source.size_bytes - future.size_bytes)
-        return rest + self._book.config_of(future.topic_partition.topic).segment_bytes
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Out of sight at once; the files go after ``file.delete.delay.ms``.

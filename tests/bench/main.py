@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from tests.bench import control_plane, disasters, impaired, latency, moves, throughput
+from tests.bench import control_plane, disasters, impaired, latency, moves, placement, throughput
 from tests.bench.figures import Report
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
@@ -31,6 +31,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "dead-dir-4000": partial(disasters.many_dead_replicas, replicas=4000),
     "partitions-100000": control_plane.hundred_thousand,
     "moves": moves.between_directories,
+    "placement": placement.heterogeneous_disks,
     "full-dir": partial(impaired.full_dir, replicas=6),
     "full-dir-1000": partial(impaired.full_dir, replicas=1000),
     "hung-dir": impaired.hung_dir,
