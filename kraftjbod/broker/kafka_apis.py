@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.feature_apis import FeatureApis
+from kraftjbod.broker.log_dir_admin_apis import LogDirAdminApis
 from kraftjbod.broker.log_dir_apis import LogDirApis
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.offset_apis import OffsetApis
@@ -32,6 +33,7 @@ class KafkaApis:
         topics: TopicApis,
         configs: ConfigApis,
         log_dirs: LogDirApis,
+        log_dir_admin: LogDirAdminApis,
         reassignments: ReassignmentApis,
         features: FeatureApis,
     ) -> None:
@@ -50,6 +52,7 @@ class KafkaApis:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
             ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
             ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
+            ApiKey.ALTER_LOG_DIRS: log_dir_admin.alter_log_dirs,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
             ApiKey.UPDATE_FEATURES: features.update_features,

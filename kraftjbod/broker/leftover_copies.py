@@ -1,6 +1,7 @@
 """``LeftoverCopies``: what to make of copies that cannot be told apart without the metadata.
 
-Once, after the logs are loaded and before anything is hosted:
+After the logs are loaded and before anything is hosted, and again for each directory that comes
+while the broker runs:
 
 * of several current copies of one replica the one that metadata names is served, or else the
   longest; none of them where metadata names a directory that is offline;
@@ -11,9 +12,11 @@ Once, after the logs are loaded and before anything is hosted:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.swap_recovery import Orphan
@@ -26,10 +29,15 @@ class LeftoverCopies:
         self._cache = cache
         self._log = get_logger(component="leftover_copies")
 
-    async def resolve(self) -> None:
-        """Choose; a directory that dies over this is judged by itself."""
+    async def resolve(self, is_taken: Callable[[TopicPartition], bool] = lambda _: False) -> None:
+        """Choose; a directory that dies over this is judged by itself.
+
+        ``is_taken`` says of a replica that it is served, or being made: nothing takes its place.
+        """
         await self._resolve_duplicates()
         for orphan in self._logs.orphans:
+            if is_taken(orphan.topic_partition):
+                continue
             try:
                 await self._resolve_orphan(orphan)
             except OperatingError as e:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.log_dir_admin import ID_PREFIX
 from kraftjbod.broker.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
@@ -49,8 +50,6 @@ _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 _UNKNOWN_LAG: Final = -1
 #: In place of a directory: stay where you are.
 ANY_DIRECTORY: Final = "any"
-#: Before a directory's id, in place of its path.
-ID_PREFIX: Final = "dirid:"
 _SOME_ID: Final = Uuid(bytes(16))
 
 

@@ -28,6 +28,8 @@ from kraftjbod.broker.kafka_apis import KafkaApis
 from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.log_dir_admin import LogDirAdmin
+from kraftjbod.broker.log_dir_admin_apis import LogDirAdminApis
 from kraftjbod.broker.log_dir_apis import LogDirApis
 from kraftjbod.broker.log_dir_cordons import LogDirCordons
 from kraftjbod.broker.log_dir_metrics import LogDirMetrics
@@ -59,6 +61,7 @@ from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.protocol.rpc_messages import ListenerInfo
+from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_cleaner import CleanerLimits
@@ -179,6 +182,7 @@ class BrokerParts:
         self._host_replicas()
         self._follow_leaders_and_metadata(tasks)
         self._watch_the_disks()
+        self.log_dir_admin = self._build_log_dir_admin()
         self.apis = self._build_apis()
 
     def _backoff(self, max_ms: int) -> ExponentialBackoff:
@@ -378,6 +382,30 @@ class BrokerParts:
             damage_met=self.damaged.met,
         )
 
+    def _build_log_dir_admin(self) -> LogDirAdmin:
+        config, disks = self._config, self._disks
+        return LogDirAdmin(
+            broker_id=config.node_id,
+            logs=disks.logs,
+            attacher=DirAttacher(
+                metadata_dir=disks.metadata_dir,
+                cluster_id=disks.cluster_id,
+                node_id=config.node_id,
+                make_log_dir=disks.make_log_dir,
+                random_bytes=self._around.random_bytes,
+                timeout_ms=config.log_dir_io_timeout_ms,
+            ),
+            metadata_dir=disks.metadata_dir,
+            replicas=self.hosted,
+            moves=self.moves,
+            leftovers=self.leftovers,
+            publisher=self.publisher,
+            lifecycle=self.lifecycle,
+            cache=self.cache,
+            topic_configs=self.topic_configs,
+            reattach_interval_ms=config.log_dir_reattach_interval_ms,
+        )
+
     def _build_apis(self) -> KafkaApis:
         config, around = self._config, self._around
         reads = ReplicaReads(
@@ -413,6 +441,7 @@ class BrokerParts:
                 dynamic_configs=self.dynamic_configs,
                 channel=self.channel,
             ),
+            log_dir_admin=LogDirAdminApis(admin=self.log_dir_admin),
             reassignments=ReassignmentApis(channel=self.channel),
             features=FeatureApis(channel=self.channel),
             log_dirs=LogDirApis(

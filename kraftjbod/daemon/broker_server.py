@@ -93,6 +93,7 @@ class BrokerServer:
         self._tasks.start(parts.scrubs.run(), "scrubs")
         self._tasks.start(parts.isr.run(), "isr_manager")
         self._tasks.start(parts.isr.watch(), "isr_watch")
+        self._tasks.start(parts.log_dir_admin.run(), "log_dir_admin")
         self._tasks.start(self._checkpoint_high_watermarks(parts), "high_watermark_checkpoints")
         await parts.publisher.disk_work_done()
         await parts.assignments.idle()
@@ -204,6 +205,7 @@ class BrokerServer:
         broker_epoch = -1
         if parts is not None:
             broker_epoch = parts.lifecycle.broker_epoch
+            await parts.log_dir_admin.close()
             parts.fetchers.close()
             await parts.publisher.close()
             await parts.moves.close()

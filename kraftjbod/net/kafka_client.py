@@ -25,6 +25,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.net.connection import Connection, ConnectionLimits, connect
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.kafka_codec import (
+    OWN_SOFTWARE_NAME,
     SUPPORTED,
     ApiKey,
     Message,
@@ -161,7 +162,7 @@ class KafkaConnection:
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = message("ApiVersionsRequest")(
-            client_software_name="kraftjbod", client_software_version="0"
+            client_software_name=OWN_SOFTWARE_NAME, client_software_version="0"
         )
         for version in (SUPPORTED[ApiKey.API_VERSIONS][1], 0):
             response = await self._exchange(request, ApiKey.API_VERSIONS, version, timeout_ms)

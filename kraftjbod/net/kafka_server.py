@@ -68,7 +68,8 @@ def kafka_server(
             header, body = decode_request(request.frame)
             request.api = api_name(header.api_key)
             if body is None or header.api_key == ApiKey.API_VERSIONS:
-                return api_versions_response(header, features())
+                asker = getattr(body, "client_software_name", "")
+                return api_versions_response(header, features(), asker)
             response = await handler(header, body, info)
             return None if response is None else encode_response(header, response)
 

@@ -34,6 +34,7 @@ from kraftjbod.protocol.kafka_compiler import (
     long_uvarint,
 )
 from kraftjbod.protocol.kafka_compiler import Message as Message
+from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY
 from kraftjbod.protocol.kafka_schema import load_message
 
 Buffer = bytes | bytearray | memoryview
@@ -64,6 +65,8 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    #: Ours; kafka_extensions.py says why.
+    ALTER_LOG_DIRS = 10_000
 
 
 #: Least and greatest version that we speak, as server and as client.
@@ -86,7 +89,11 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.UPDATE_FEATURES: (0, 2),
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
+
+#: How our tools and brokers introduce themselves in ApiVersions (KIP-511).
+OWN_SOFTWARE_NAME: Final = "kraftjbod"
 
 _API_NAMES: Final[dict[int, str]] = {key: key.name.title().replace("_", "") for key in ApiKey}
 
@@ -288,10 +295,11 @@ def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
 
 
 def api_versions_response(
-    header: RequestHeader, features: ApiFeatures = NO_FEATURES
+    header: RequestHeader, features: ApiFeatures = NO_FEATURES, asker: str = ""
 ) -> list[Buffer]:
     """The frame that answers an ApiVersions request: what we serve.
 
+    ``asker`` is the name of the client's software; what is ours alone is told to our own.
     A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
     version, error = header.api_version, ErrorCode.NONE
@@ -304,6 +312,7 @@ def api_versions_response(
         api_keys=[
             response.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
+            if key < FIRST_OWN_API_KEY or asker == OWN_SOFTWARE_NAME
         ],
         supported_features=[
             response.SupportedFeatureKey(name=name, min_version=least, max_version=greatest)

@@ -2,7 +2,8 @@
 
 The schemas are Kafka's own JSON files, shipped as data by the kafka-python package.
 They are read as resources; none of that package's code is imported or run.
-A few structs get tagged fields of our own on top, which stand in kafka_extensions.py.
+A few structs get tagged fields of our own on top, and a few messages are all ours; both stand in
+kafka_extensions.py.
 What bytes a schema means is kafka_compiler.py's business.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kraftjbod.protocol.kafka_extensions import own_fields
+from kraftjbod.protocol.kafka_extensions import own_fields, own_message
 
 _PACKAGE: Final = "kafka"
 _FOLDER: Final = "protocol/schemas/resources"
@@ -113,12 +114,9 @@ class MessageSchema:
 def load_message(name: str) -> MessageSchema:
     """The schema of ``name``, for example ``"FetchRequest"``.
 
-    :raises KeyError: if Kafka has no such message.
+    :raises KeyError: if neither Kafka nor we have such a message.
     """
-    resource = _package_root() / _FOLDER / f"{name}.json"
-    if not resource.is_file():
-        raise KeyError(name)
-    document = json.loads(_COMMENT_LINE.sub("", resource.read_text("utf-8")))
+    document = own_message(name) or _kafka_document(name)
     assert "commonStructs" not in document, f"{name}: shared structs are not supported"
     return MessageSchema(
         name=name,
@@ -127,6 +125,14 @@ def load_message(name: str) -> MessageSchema:
         versions=Versions.parse(document["validVersions"]),
         flexible=Versions.parse(document["flexibleVersions"]),
     )
+
+
+def _kafka_document(name: str) -> Mapping[str, Any]:
+    resource = _package_root() / _FOLDER / f"{name}.json"
+    if not resource.is_file():
+        raise KeyError(name)
+    document: Mapping[str, Any] = json.loads(_COMMENT_LINE.sub("", resource.read_text("utf-8")))
+    return document
 
 
 @functools.cache

@@ -54,8 +54,9 @@ def identify(
     :param present: the directories that were found just now, and where.
     """
     remembered = known.ids.get(path)
-    # It is under another path now, and whatever is here instead took nobody's place.
-    awaited = None if remembered in present and present[remembered] != path else remembered
+    # If it is under another path now, whatever is here instead took nobody's place.
+    has_moved = remembered is not None and present.get(remembered, path) != path
+    awaited = None if has_moved else remembered
     if properties is None:
         if remembered is None:
             return Unnamed()

@@ -48,6 +48,11 @@ class KnownDirs:
         """``log.dirs`` names these; nobody has to remember that they were added."""
         return replace(self, added=self.added.difference(paths))
 
+    def without_path(self, path: str) -> KnownDirs:
+        """With nothing remembered of ``path``."""
+        ids = {where: known for where, known in self.ids.items() if where != path}
+        return KnownDirs(ids=ids, added=self.added & ids.keys())
+
     def without(self, directory_id: DirectoryId) -> KnownDirs:
         """The directory is given up; its path is like one that never had any."""
         ids = {path: known for path, known in self.ids.items() if known != directory_id}
@@ -69,7 +74,7 @@ def parse_known_dirs(text: str, path: str) -> KnownDirs:
         document = json.loads(text)
         ids = {where: DirectoryId.parse(uid) for where, uid in document["directories"].items()}
         # Files of before have no word for what was added.
-        return KnownDirs(ids=ids, added=ids.keys() & set(document.get("added", ())))
+        return KnownDirs(ids=ids, added=frozenset(document.get("added", ())) & ids.keys())
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise StartupError(
             f"{path} is damaged ({e}). It tells which log dirs this node had. "

@@ -209,6 +209,7 @@ class BrokerRig:
             connection.close()
         self.parts.hosted.close()
         await self.door.close(timeout_ms=1_000)
+        await self.parts.log_dir_admin.close()
         self.parts.fetchers.close()
         await self.parts.publisher.close()
         await self.parts.moves.close()

@@ -20,6 +20,7 @@ from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import (
     ApiFeatures,
+    ApiKey,
     Message,
     RequestHeader,
     encode_request,
@@ -134,6 +135,11 @@ async def test_api_versions_are_answered_by_the_door() -> None:
     async with serving(never) as server:
         client = await connected(server)
         assert (client.version_of(3), client.version_of(0)) == (13, 13)
+        # What is ours alone is told to those who say that they are ours.
+        assert client.version_of(ApiKey.ALTER_LOG_DIRS) == 0
+        stranger = ApiVersionsRequest(client_software_name="some-client")
+        told = await client.request(stranger, timeout_ms=5000)
+        assert ApiKey.ALTER_LOG_DIRS not in {entry.api_key for entry in told.api_keys}
         client.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 from kraftjbod.core.errors import LocalProtocolError
 from kraftjbod.protocol import kafka_codec as codec
 from kraftjbod.protocol.kafka_compiler import uvarint
-from kraftjbod.protocol.kafka_extensions import FIRST_OWN_TAG
+from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY, FIRST_OWN_TAG
 from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
 
 DIRECTORY_ID = bytes(range(16))
@@ -104,3 +104,41 @@ def test_own_fields_are_tagged_in_every_version_that_has_them(name: str) -> None
 def test_a_target_that_is_no_text_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
         body_bytes("AlterPartitionReassignmentsRequest", 1, reassignment(target_directories=[5]))
+
+
+ORDERS = {
+    "AlterLogDirsRequest": {"operation": 2, "target": "/d1", "timeout_ms": 7, "force": True},
+    "AlterLogDirsResponse": {
+        "error_code": 57,
+        "message": "no such directory",
+        "directory_id": DIRECTORY_ID,
+        "state": "offline",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_message_of_our_own_is_what_it_was(name: str) -> None:
+    body = codec.message(name)(**ORDERS[name])
+    raw = body_bytes(name, 0, body)
+    assert codec.decode_body(name, 0, memoryview(raw), 0, max_elements=9) == body
+    schema = load_message(name)
+    assert (schema.api_key, 0 in schema.flexible) == (FIRST_OWN_API_KEY, True)
+
+
+def test_no_message_of_kafka_s_is_shadowed() -> None:
+    for name in ORDERS:
+        assert not hasattr(kafka.protocol.admin, name)
+        assert load_message(name).api_key not in {
+            key for key in codec.SUPPORTED if key < FIRST_OWN_API_KEY
+        }
+
+
+@pytest.mark.parametrize(("asker", "is_told"), [("kraftjbod", True), ("librdkafka", False)])
+def test_an_api_of_our_own_is_told_to_our_own_only(asker: str, is_told: bool) -> None:
+    header = codec.RequestHeader(codec.ApiKey.API_VERSIONS, 3, 1, "x")
+    frame = b"".join(codec.api_versions_response(header, asker=asker))[4:]
+    told = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)
+    keys = {entry.api_key for entry in told.api_keys}
+    assert (FIRST_OWN_API_KEY in keys) == is_told
+    assert codec.ApiKey.DESCRIBE_LOG_DIRS in keys
