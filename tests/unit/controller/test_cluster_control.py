@@ -35,6 +35,7 @@ def _cluster(world: World) -> ClusterControlManager:
         pytest.param(2, [], UNASSIGNED_DIR, id="never among several"),
         pytest.param(2, ["heartbeat 2 offline=b"], directory("c"), id="the only one left"),
         pytest.param(1, ["heartbeat 1 offline=a"], UNASSIGNED_DIR, id="none left"),
+        pytest.param(2, ["feature 30", "heartbeat 2 impaired=b"], directory("c"), id="not full"),
         pytest.param(9, [], UNASSIGNED_DIR, id="unknown broker"),
     ],
 )
@@ -51,6 +52,18 @@ def test_who_may_receive_replicas(world: World) -> None:
     list(world.run("heartbeat 4 offline=e,f"))
     usable = _cluster(world).usable_brokers()
     assert [(broker.broker_id, broker.fenced) for broker in usable] == [(1, False), (3, True)]
+
+
+def test_brokers_are_counted_by_why_they_take_no_replicas(world: World) -> None:
+    list(world.run("feature 30"))
+    list(world.run("heartbeat 1 impaired=a"))
+    list(world.run("heartbeat 2 impaired=b cordoned=c"))
+    list(world.run("heartbeat 4 impaired=e offline=f cordoned=e"))
+    assert _cluster(world).brokers_by_use() == (
+        "Brokers: 4 registered, 1 fenced, 0 shutting down, "
+        "1 with all directories cordoned or offline, 2 with all others full or stalled."
+    )
+    assert [broker.broker_id for broker in _cluster(world).usable_brokers()] == [3]
 
 
 def test_who_is_active(world: World) -> None:

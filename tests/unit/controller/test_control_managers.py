@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kraftjbod.controller.acceptance import Acceptance, acceptance_of
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
@@ -18,6 +19,7 @@ from tests.golden.transcript import World
 BROKERS = st.integers(1, 4)
 DIRS = {1: "a,b,c", 2: "d,e", 3: "f,g", 4: "h"}
 PARTITIONS = st.integers(0, 3)
+IMPAIRED = ["saturated", "stalled"]
 
 
 class Lives(RuleBasedStateMachine):
@@ -32,6 +34,10 @@ class Lives(RuleBasedStateMachine):
     def run(self, line: str) -> None:
         for told in self.world.run(line):
             assert "UNKNOWN_SERVER_ERROR" not in told
+
+    @initialize(level=st.sampled_from(["17", "30"]))
+    def begin(self, level: str) -> None:
+        self.run(f"feature {level}")
 
     @rule(broker=BROKERS)
     def register(self, broker: int) -> None:
@@ -48,6 +54,14 @@ class Lives(RuleBasedStateMachine):
     @rule(broker=BROKERS, count=st.integers(1, 3))
     def lose_dirs(self, broker: int, count: int) -> None:
         self.run(f"heartbeat {broker} offline={','.join(DIRS[broker].split(',')[:count])}")
+
+    @rule(broker=BROKERS, impaired=st.sets(st.integers(0, 2)), state=st.sampled_from(IMPAIRED))
+    def impair_dirs(self, broker: int, impaired: set[int], state: str) -> None:
+        registration = self.world.state.brokers.get(broker)
+        lost = len(registration.offline_log_dirs) if registration else 0
+        names = DIRS[broker].split(",")
+        told = ",".join(f"{names[number]}:{state}" for number in impaired if number < len(names))
+        self.run(f"heartbeat {broker} offline={','.join(names[:lost])} impaired={told}")
 
     @rule(seconds=st.integers(1, 10))
     def time_passes(self, seconds: int) -> None:
@@ -117,8 +131,8 @@ class Lives(RuleBasedStateMachine):
         self.run(verb)
 
     def may_be_in_sync(self, broker: BrokerId, directory_id: DirectoryId) -> bool:
-        state: MetadataState = self.world.state
-        return state.brokers[broker].is_active and state.is_replica_online(broker, directory_id)
+        found = acceptance_of(self.world.state.brokers.get(broker), directory_id)
+        return found is Acceptance.ACCEPTABLE
 
     @invariant()
     def leaders_can_lead_and_in_sync_sets_are_sound(self) -> None:

@@ -95,7 +95,7 @@ def test_no_replica_is_assigned_to_a_reserved_directory(number: int) -> None:
     assert [item.error_code for item in response.refused] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_a_failed_directory_costs_one_record_per_partition_in_it() -> None:
+def test_a_changed_directory_costs_one_record_per_partition_in_it() -> None:
     world = _world("topic t replicas=" + "|".join(["1,2"] * 90))
     topic_id = world.state.topic("t").topic_id
     for broker, names in ((1, "ab"), (2, "cd")):
@@ -114,9 +114,14 @@ def test_a_failed_directory_costs_one_record_per_partition_in_it() -> None:
                 ),
             )
         )
-    list(world.run("heartbeat 1 offline=a"))
+    list(world.run("feature 30"))
+    list(world.run("heartbeat 1 impaired=b"))
+    assert len(world.entries[-1]) == 31
+    list(world.run("heartbeat 1 impaired=b offline=a"))
     assert len(world.entries[-1]) == 61
-    assert world.managers.index.led_count(BrokerId(2)) == 60
+    assert world.managers.index.led_count(BrokerId(2)) == 90
+    list(world.run("heartbeat 1 impaired= offline=a"))
+    assert len(world.entries[-1]) == 1, "they are in sync again when their leaders say so"
 
 
 def test_a_pass_elects_a_limited_number() -> None:

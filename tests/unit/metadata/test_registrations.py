@@ -19,9 +19,11 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
+    ImpairedLogDir,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -191,6 +193,42 @@ def test_who_takes_new_replicas(
 ) -> None:
     broker = _broker(A, B).merge(_change(log_dirs=online, cordoned_log_dirs=cordoned))
     assert broker.takes_new_replicas is takes
+
+
+FULL_A = ImpairedLogDir(A, LogDirState.SATURATED)
+HUNG_B = ImpairedLogDir(B, LogDirState.STALLED)
+
+
+def test_an_impaired_directory_is_online_until_it_is_offline() -> None:
+    broker = _broker(A, B).merge(_change(impaired_log_dirs=(HUNG_B, FULL_A)))
+    assert broker.impaired_log_dirs == (FULL_A, HUNG_B)
+    assert broker.has_online_dir(A)
+    assert broker.merge(_change(fenced=True)).impaired_log_dirs == (FULL_A, HUNG_B)
+    lost = broker.merge(_change(log_dirs=(B,)))
+    assert lost.impaired_log_dirs == (HUNG_B,)
+    assert lost.merge(_change(impaired_log_dirs=())).impaired_log_dirs == ()
+
+
+@pytest.mark.parametrize(
+    ("impaired", "cordoned", "left", "closed"),
+    [
+        ((), (), (A, B), ()),
+        ((FULL_A,), (), (B,), (A,)),
+        ((FULL_A, HUNG_B), (), (), (A, B)),
+        ((FULL_A,), (B,), (), (A,)),
+        ((FULL_A,), (A,), (B,), ()),
+    ],
+)
+def test_which_directories_take_new_replicas(
+    impaired: tuple[ImpairedLogDir, ...],
+    cordoned: tuple[DirectoryId, ...],
+    left: tuple[DirectoryId, ...],
+    closed: tuple[DirectoryId, ...],
+) -> None:
+    broker = _broker(A, B).merge(_change(impaired_log_dirs=impaired, cordoned_log_dirs=cordoned))
+    assert broker.dirs_for_new_replicas == left
+    assert broker.takes_new_replicas is bool(left)
+    assert broker.dirs_closed_by_impairment == closed
 
 
 def test_a_broker_from_before_directories_takes_new_replicas() -> None:
