@@ -110,6 +110,13 @@ class TopicConfig(KeyedModel):
     def _throttled(cls, value: object) -> object:
         return ThrottledReplicas.parse(value) if isinstance(value, str) else value
 
+    @property
+    def max_segment_ms(self) -> int:
+        """After what time a segment is closed: compaction has to see records in time (KIP-354)."""
+        if self.cleanup_policy.is_compact:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
     @field_validator("cleanup_policy", mode="before")
     @classmethod
     def _policy(cls, value: object) -> object:

@@ -10,7 +10,8 @@ offset size field                   meaning
 12     4    partition_leader_epoch  the leader assigns it
 16     1    magic                   2
 17     4    crc                     CRC-32C of everything from byte 21 to the end
-21     2    attributes              bits 0-2 compression, 3 append time, 4 transactional, 5 control
+21     2    attributes              bits 0-2 compression, 3 append time, 4 transactional, 5 control,
+                                    6 delete horizon in base_timestamp (KIP-534)
 23     4    last_offset_delta       last_offset - base_offset
 27     8    base_timestamp          milliseconds; record timestamps are deltas to it
 35     8    max_timestamp
@@ -30,7 +31,7 @@ Records are opened and built in records.py, and only by tools and the metadata l
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -130,6 +131,11 @@ class BatchHeader(NamedTuple):
     @property
     def timestamp_type(self) -> TimestampType:
         return TimestampType(bool(self.attributes & _APPEND_TIME_BIT))
+
+    @property
+    def has_append_time(self) -> bool:
+        """All of its records have ``max_timestamp``: the broker's time (LogAppendTime)."""
+        return bool(self.attributes & _APPEND_TIME_BIT)
 
     @property
     def is_transactional(self) -> bool:
@@ -300,6 +306,38 @@ def stamp_header(
     crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_COVERS_FROM:]))
     _CRC.pack_into(header, _CRC_AT, crc)
     return bytes(header)
+
+
+def place_batches(
+    buf: Buffer,
+    headers: Sequence[BatchHeader],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> tuple[list[Buffer], list[BatchHeader]]:
+    """The batches of ``buf``, whose ``headers`` are given, as they must stand in the log.
+
+    They follow one another from ``base_offset`` on. What to write, without a copy of any body, and
+    headers that tell where each batch is.
+    """
+    view, position = memoryview(buf), 0
+    buffers: list[Buffer] = []
+    placed: list[BatchHeader] = []
+    for header in headers:
+        head = stamp_header(
+            view,
+            position,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            append_time_ms=append_time_ms,
+        )
+        end = position + header.size_bytes
+        buffers += (head, view[position + len(head) : end])
+        placed.append(header._replace(base_offset=base_offset))
+        position, base_offset = end, base_offset + header.last_offset_delta + 1
+    assert position == len(view), (position, len(view))
+    return buffers, placed
 
 
 def stamp(

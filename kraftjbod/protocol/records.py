@@ -1,7 +1,8 @@
 """Records inside a v2 batch: building batches, and opening them.
 
 For the tools, for the metadata log, and for finding an offset by time within one batch.
-On the way of a Produce or a Fetch no record is ever opened.
+On the way of a Produce or a Fetch no record is opened, unless the topic is compacted: then keys
+are looked at (raw_records.py).
 
 A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
 and headers, each with a varint length of which -1 means null. Varints are zig-zag.
@@ -70,7 +71,7 @@ def build_batch(
     body = bytearray()
     for delta, record in enumerate(records):
         encoded = _encode_record(record, record.timestamp_ms - base_timestamp, delta)
-        body += _varint(len(encoded))
+        body += encode_varint(len(encoded))
         body += encoded
     header = _HEADER.pack(
         base_offset,
@@ -95,11 +96,11 @@ def build_batch(
 
 def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
     out = bytearray(b"\x00")
-    out += _varint(timestamp_delta)
-    out += _varint(offset_delta)
+    out += encode_varint(timestamp_delta)
+    out += encode_varint(offset_delta)
     _put_bytes(out, record.key)
     _put_bytes(out, record.value)
-    out += _varint(len(record.headers))
+    out += encode_varint(len(record.headers))
     for name, value in record.headers:
         _put_bytes(out, name.encode())
         _put_bytes(out, value)
@@ -110,11 +111,12 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out += b"\x01"  # a varint of -1
         return
-    out += _varint(len(value))
+    out += encode_varint(len(value))
     out += value
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """``value`` as a zig-zag varint."""
     rest = value << 1 if value >= 0 else ~(value << 1)
     if rest < 0x80:
         return bytes((rest,))
@@ -139,10 +141,7 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
     :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
     """
     header = read_header(buf, position)
-    packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
-    if len(packed) != header.size_bytes - HEADER_BYTES:
-        raise CorruptRecordError(f"the batch at {position} is cut off")
-    body = _decompress(header.compression, packed) if header.compression else packed
+    body = open_body(buf, position, header)
     end = 0
     try:
         for _ in range(header.record_count):
@@ -154,18 +153,32 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
         raise CorruptRecordError(f"the batch at {position} has {len(body) - end} bytes left over")
 
 
+def open_body(buf: Buffer, position: int, header: BatchHeader) -> bytes | memoryview:
+    """What follows the header of the whole batch at ``position``, decompressed.
+
+    :raises CorruptRecordError: if the batch is cut off, or contradicts the compression.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
+    if len(packed) != header.size_bytes - HEADER_BYTES:
+        raise CorruptRecordError(f"the batch at {position} is cut off")
+    if not header.compression:
+        return packed
+    return _decompress(header.compression, packed)
+
+
 def _read_record(
     body: bytes | memoryview, position: int, header: BatchHeader
 ) -> tuple[Record, int]:
-    length, position = _read_varint(body, position)
+    length, position = read_varint(body, position)
     end = position + length
     if length < 0 or end > len(body):
         raise CorruptRecordError(f"a record claims {length} bytes")
-    timestamp_delta, position = _read_varint(body, position + 1)
-    offset_delta, position = _read_varint(body, position)
+    timestamp_delta, position = read_varint(body, position + 1)
+    offset_delta, position = read_varint(body, position)
     key, position = _read_bytes(body, position, end)
     value, position = _read_bytes(body, position, end)
-    count, position = _read_varint(body, position)
+    count, position = read_varint(body, position)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
@@ -187,7 +200,7 @@ def _read_record(
 
 
 def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(body, position)
+    length, position = read_varint(body, position)
     if length < 0:
         return None, position
     if position + length > end:
@@ -195,7 +208,11 @@ def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[byte
     return bytes(body[position : position + length]), position + length
 
 
-def _read_varint(body: bytes | memoryview, position: int) -> tuple[int, int]:
+def read_varint(body: Buffer, position: int) -> tuple[int, int]:
+    """The zig-zag varint at ``position``, and where what follows it begins.
+
+    :raises IndexError: if the body ends inside of it.
+    """
     byte = body[position]
     position += 1
     value = byte & 0x7F

@@ -3,6 +3,8 @@
 A *sound* batch has a header that can be, holds the offset that is next, is whole and, where that
 is asked for, fits its CRC. Logs have no gaps: what begins behind the next offset is not sound.
 Damage reaches from the first unsound batch to the next sound one.
+Only where compaction may have taken records away does a batch that begins later count as sound, as
+long as it ends in time.
 
 Bytes come through a ``read_at``; what becomes of damage is decided elsewhere.
 """
@@ -60,10 +62,12 @@ def sound_batches(
     check_crc_of_each: bool,
     on_progress: Callable[[int], None],
     chunk_bytes: int = WALK_BYTES,
+    gaps_below: int | None = None,
 ) -> Iterator[Located]:
     """Batches from ``position`` on, up to the first that is not sound, or to ``end``.
 
-    The batch at ``position`` has to begin with ``next_offset``. ``on_progress`` is told how many
+    The batch at ``position`` has to begin with ``next_offset``; with ``gaps_below``, any may begin
+    later and has to end below that offset. ``on_progress`` is told how many
     bytes were looked at since the last time; that is after each ``chunk_bytes``, or after each
     batch that is larger.
     """
@@ -72,7 +76,7 @@ def sound_batches(
         chunk, begin = _read(read_at, position, min(want, end - position)), position
         try:
             for at, header in batches(chunk):
-                _require_next(header, next_offset)
+                _require_next(header, next_offset, gaps_below)
                 if check_crc_of_each:
                     check_crc(chunk, at, header)
                 position, next_offset = begin + at + header.size_bytes, header.next_offset
@@ -96,10 +100,12 @@ def around_damage(
     check_crc_of_each: bool,
     on_progress: Callable[[int], None],
     chunk_bytes: int = WALK_BYTES,
+    gaps_below: int | None = None,
 ) -> Iterator[Located | Damage]:
     """All of a segment in order: its sound batches, and the damage between them.
 
-    ``known`` gives positions behind one where an index says that batches begin.
+    ``known`` gives positions behind one where an index says that batches begin; ``gaps_below`` as
+    in :func:`sound_batches`.
     """
     position, next_offset = 0, begin_offset
     while True:
@@ -111,6 +117,7 @@ def around_damage(
             check_crc_of_each=check_crc_of_each,
             on_progress=on_progress,
             chunk_bytes=chunk_bytes,
+            gaps_below=gaps_below,
         ):
             yield located
             position = located.position + located.header.size_bytes
@@ -154,18 +161,21 @@ def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
     return Located(position, header) if position + header.size_bytes <= end else None
 
 
-def require_sound(data: Buffer, offset: int) -> None:
+def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> None:
     """``data`` must be sound batches, the first of which holds ``offset``.
+
+    With ``gaps_below``, as in :func:`sound_batches`, it may also be the next one behind a gap.
 
     :raises CorruptRecordError: if not.
     """
     end, next_offset = 0, None
     for position, header in batches(data):
         if next_offset is None:
-            if not header.base_offset <= offset <= header.last_offset:
+            begins = header.base_offset <= offset or gaps_below is not None
+            if not (begins and offset <= header.last_offset):
                 raise CorruptRecordError(f"offset {offset} is not in {header}")
         else:
-            _require_next(header, next_offset)
+            _require_next(header, next_offset, gaps_below)
         check_crc(data, position, header)
         end, next_offset = position + header.size_bytes, header.next_offset
     if end != len(data):
@@ -205,8 +215,11 @@ def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
     return memoryview(data)
 
 
-def _require_next(header: BatchHeader, next_offset: int) -> None:
-    if header.base_offset != next_offset:
+def _require_next(header: BatchHeader, next_offset: int, gaps_below: int | None) -> None:
+    if header.base_offset == next_offset:
+        return
+    is_gap = gaps_below is not None and header.last_offset < gaps_below
+    if not is_gap or header.base_offset < next_offset:
         raise CorruptRecordError(f"offset {header.base_offset} where {next_offset} is next")
 
 

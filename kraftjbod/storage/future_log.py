@@ -26,6 +26,7 @@ from kraftjbod.storage.checkpoints import (
 )
 from kraftjbod.storage.dir_names import (
     FUTURE_CHECKPOINT,
+    GAPS_MARK,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
@@ -112,6 +113,8 @@ class FutureLog:
         self._indexed: set[int] = set()
         #: What is being read of the source: path, position and size.
         self._reading: tuple[str, int, int] | None = None
+        #: The log has been compacted, here or on a leader; its directory says so.
+        self._may_have_gaps = False
 
     @classmethod
     def create(
@@ -168,6 +171,7 @@ class FutureLog:
             checkpoint=checkpoint,
         )
         found = dict(log._log_files())
+        log._may_have_gaps = vfs.exists(f"{directory}/{GAPS_MARK}")
         log._copied = {
             base: min(size, found[base]) for base, size in log._copied.items() if base in found
         }
@@ -342,6 +346,7 @@ class FutureLog:
             return Cut(0, 0)
         size_bytes = self._copied[below[-1]]
         segment = _segment(self._vfs, self.directory, below[-1], size_bytes, TopicConfig())
+        segment.may_have_gaps = self._may_have_gaps
         segment.scan(check_crc_of_each=False)
         located = segment.position_of(offset)
         end = segment.size_bytes if located is None else located.position
@@ -353,6 +358,9 @@ class FutureLog:
         self.log_end_offset = view.log_end_offset
         self.epochs = view.epochs
         self.is_complete = False
+        if view.may_have_gaps and not self._may_have_gaps:
+            write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
+            self._may_have_gaps = True
 
     def _write_checkpoint(self) -> None:
         checkpoint = FutureCheckpoint(
@@ -412,6 +420,7 @@ class FutureLog:
                 recovery_point=view.log_end_offset,
                 epochs=view.epochs,
                 producers=producers,
+                may_have_gaps=view.may_have_gaps,
             ),
             producer_expiration_ms=producer_expiration_ms,
         )

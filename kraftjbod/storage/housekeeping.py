@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.log_dir_state import LogDirState
@@ -48,6 +48,7 @@ class Housekeeping:
         clock: Clock,
         handles: Callable[[], list[LogHandle]],
         checkpoint: Callable[[], Awaitable[None]],
+        clean: Callable[[], Coroutine[Any, Any, None]],
         retention_check_interval_ms: int,
         checkpoint_interval_ms: int,
         flush_check_interval_ms: int,
@@ -56,6 +57,7 @@ class Housekeeping:
         self._clock = clock
         self._handles = handles
         self._checkpoint = checkpoint
+        self._clean = clean
         self._retention_check_interval_ms = retention_check_interval_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._flush_check_interval_ms = flush_check_interval_ms
@@ -79,6 +81,7 @@ class Housekeeping:
             jobs.create_task(self._every(self._flush_check_interval_ms, self.flush_overdue))
             jobs.create_task(self._every(_PURGE_CHECK_MS, self.make_room))
             jobs.create_task(self._flush_rolled())
+            jobs.create_task(self._clean())
 
     # -- asked for --------------------------------------------------------------------------
 

@@ -41,8 +41,10 @@ from kraftjbod.storage.log_values import (
 )
 from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
 from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.segment_scrub import SegmentScrub
+from kraftjbod.storage.segment_swap import CleaningFiles
 from kraftjbod.storage.unified_log import UnifiedLog
-from kraftjbod.storage.vfs import Buffer
+from kraftjbod.storage.vfs import Buffer, VfsFile
 
 T = TypeVar("T")
 
@@ -361,6 +363,42 @@ class LogHandle:
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         await asyncio.shield(self._submit(OpKind.RETENTION, lambda: self._log.start_at(offset)))
+
+    async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
+        """Let the log know what was found in one of its closed segments; False if that is gone."""
+        log = self._log
+        return await asyncio.shield(self._submit(OpKind.INDEX, lambda: log.take_scrubbed(scrub)))
+
+    # -- for the cleaner --------------------------------------------------------------------
+
+    async def look(self, op: Callable[[LogView], T]) -> T:
+        """``op`` in the dir's thread, on what is so then."""
+        log = self._log
+        return await asyncio.shield(self._submit(OpKind.READ, lambda: op(log.view())))
+
+    async def kept_producer_batches(self) -> frozenset[int]:
+        """See :attr:`UnifiedLog.kept_producer_batches`."""
+        log = self._log
+        return await asyncio.shield(self._submit(OpKind.READ, lambda: log.kept_producer_batches))
+
+    async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
+        """See :meth:`UnifiedLog.open_sealed`."""
+        log = self._log
+        return await asyncio.shield(self._submit(OpKind.READ, lambda: log.open_sealed(segments)))
+
+    async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
+        """See :meth:`UnifiedLog.open_group`."""
+        log = self._log
+        return await asyncio.shield(self._submit(OpKind.CREATE, lambda: log.open_group(segments)))
+
+    async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
+        """See :meth:`UnifiedLog.put_in_place`; :meth:`name_compacted` has to follow."""
+        log = self._log
+        await asyncio.shield(self._submit(OpKind.RENAME, lambda: log.put_in_place(segments, files)))
+
+    async def name_compacted(self) -> None:
+        """See :meth:`UnifiedLog.name_compacted`."""
+        await asyncio.shield(self._submit(OpKind.RENAME, self._log.name_compacted))
 
     async def roll(self) -> None:
         """Begin a new segment now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
@@ -26,6 +26,7 @@ from kraftjbod.storage.checkpoints import (
 from kraftjbod.storage.dir_names import (
     CLUSTER_METADATA_DIR,
     FUTURE_CHECKPOINT,
+    GAPS_MARK,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LEFTOVER_SUFFIXES,
@@ -50,6 +51,7 @@ from kraftjbod.storage.log_values import LogContent
 from kraftjbod.storage.producer_snapshots import drop_snapshots_outside, load_producers
 from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.segment_swap import finish_swaps
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
@@ -158,6 +160,7 @@ class LogLoader:
         self._scanned_bytes = 0
         self._cut_bytes = 0
         self._was_future = False
+        self._may_have_gaps = False
 
     def load(self) -> LoadedLog:
         """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
@@ -169,7 +172,7 @@ class LogLoader:
             topic_partition=self._topic_partition,
             topic_id=topic_id,
             config=self._config,
-            content=self._content(segments),
+            content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
             producer_expiration_ms=self._producer_expiration_ms,
         )
         return LoadedLog(
@@ -224,6 +227,7 @@ class LogLoader:
 
     def _find_segments(self) -> list[LogSegment]:
         """Segments by their files; leftovers and indexes without a log are removed."""
+        finish_swaps(self._vfs, self._directory)
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
         for entry in self._vfs.list_dir(self._directory):
@@ -231,6 +235,7 @@ class LogLoader:
                 self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
                 continue
             self._was_future |= entry.name == FUTURE_CHECKPOINT
+            self._may_have_gaps |= entry.name == GAPS_MARK
             parsed = parse_offset_file(entry.name)
             if parsed is None:
                 continue
@@ -241,10 +246,13 @@ class LogLoader:
         for base_offset, name in indexes:
             if base_offset not in logs:
                 self._vfs.unlink_if_exists(f"{self._directory}/{name}")
-        return [
+        found = [
             _segment(self._vfs, self._directory, self._config, base_offset, size_bytes)
             for base_offset, size_bytes in sorted(logs.items())
         ]
+        for segment in found:
+            segment.may_have_gaps = self._may_have_gaps
+        return found
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
         """The log's end as the clean stop left it; None if the files tell otherwise."""

@@ -52,6 +52,8 @@ class LogView(NamedTuple):
     damages: tuple[Damage, ...] = ()
     #: How many index files did not fit their segments and were made anew.
     indexes_mended: int = 0
+    #: Compaction may have taken offsets away.
+    may_have_gaps: bool = False
 
     def segment_index(self, offset: int) -> int:
         """Which segment holds ``offset``."""

@@ -122,9 +122,9 @@ class OffsetCheckpoints:
 async def read_offsets(log_dir: LogDir) -> DirOffsets:
     """:raises KafkaStorageError: if the dir is or goes offline."""
     return DirOffsets(
-        await _read(log_dir, RECOVERY_POINT_CHECKPOINT),
-        await _read(log_dir, LOG_START_CHECKPOINT),
-        await _read(log_dir, HIGH_WATERMARK_CHECKPOINT),
+        await read_offset_file(log_dir, RECOVERY_POINT_CHECKPOINT),
+        await read_offset_file(log_dir, LOG_START_CHECKPOINT),
+        await read_offset_file(log_dir, HIGH_WATERMARK_CHECKPOINT),
     )
 
 
@@ -147,7 +147,11 @@ def _starts(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
     }
 
 
-async def _read(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
+async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
+    """The file ``name`` of ``log_dir``; empty if it is missing or damaged.
+
+    :raises KafkaStorageError: if the dir is or goes offline.
+    """
     path = f"{log_dir.path}/{name}"
     text = await log_dir.read_text(OpKind.LOAD, path)
     if text is None:

@@ -109,6 +109,11 @@ class ProducerState:
         for producer_id in idle:
             del self._producers[producer_id]
 
+    def last_offsets(self) -> frozenset[int]:
+        """Of the batches that are remembered."""
+        known = self._producers.values()
+        return frozenset(batch.last_offset for one in known for batch in one.batches)
+
     def to_snapshot(self) -> bytes:
         """Version, CRC-32C of the rest, count, and one entry of 46 bytes per batch."""
         entries = [

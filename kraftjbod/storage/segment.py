@@ -16,7 +16,7 @@ Offsets are assigned elsewhere; whether a record is committed is nobody's busine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, assert_never
 
 from kraftjbod.core.errors import CorruptRecordError, OperatingError
@@ -28,12 +28,16 @@ from kraftjbod.protocol.record_batch import (
 )
 from kraftjbod.protocol.records import Record, read_records
 from kraftjbod.storage.batch_walk import (
+    WALK_BYTES,
     Damage,
     Located,
     ReadAt,
+    WouldWait,
     around_damage,
     batch_at,
+    last_end,
     sound_batches,
+    walk_to,
 )
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
@@ -53,9 +57,9 @@ from kraftjbod.storage.vfs import (
     write_atomically,
 )
 
-#: Looks at headers take this much at once; an index entry is seldom further away.
-_LOOK_BYTES: Final = 4096
 _EMPTY: Final = memoryview(b"")
+#: What a segment spans at most; indexes hold offsets in 32 bits.
+LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 #: A ``max_offset`` that excludes nothing.
 NO_LIMIT: Final = 2**63 - 1
 
@@ -65,10 +69,6 @@ class Scanned(NamedTuple):
 
     valid_bytes: int
     next_offset: int
-
-
-class _WouldWait(Exception):
-    """The bytes are not in memory, and this reader must not wait."""
 
 
 class LogSegment:
@@ -86,6 +86,7 @@ class LogSegment:
         "base_offset",
         "directory",
         "file",
+        "may_have_gaps",
         "size_bytes",
     )
 
@@ -97,8 +98,11 @@ class LogSegment:
         base_offset: int,
         size_bytes: int,
         index_interval_bytes: int,
+        may_have_gaps: bool = False,
     ) -> None:
         self._vfs = vfs
+        #: Compaction, here or on a leader, may have taken offsets away.
+        self.may_have_gaps = may_have_gaps
         #: Changes when the replica's directory is renamed; only names not opened yet need it.
         self.directory = directory
         self.base_offset = base_offset
@@ -139,10 +143,8 @@ class LogSegment:
         self.close()
         self._vfs.unlink_if_exists(self.path)
 
-    def append(
-        self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], base_offset: int
-    ) -> None:
-        """Write ``buffers``, the batches of ``headers``, the first of them at ``base_offset``."""
+    def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
+        """Write ``buffers``, the batches of ``headers``, at the end."""
         file = self.open()
         index = self.index()
         self.cut_torn_tail()
@@ -151,8 +153,7 @@ class LogSegment:
             file.write_at(self.size_bytes, buffers)
         self._tail_is_torn = False
         for header in headers:
-            self._note(index, header, base_offset)
-            base_offset += header.last_offset_delta + 1
+            self._note(index, header)
 
     def cut_torn_tail(self) -> None:
         """Cut off what a write that failed has left; nothing may ever stand behind that."""
@@ -160,9 +161,9 @@ class LogSegment:
             self.open().truncate(self.size_bytes)
             self._tail_is_torn = False
 
-    def _note(self, index: OffsetIndex, header: BatchHeader, base_offset: int) -> None:
+    def _note(self, index: OffsetIndex, header: BatchHeader) -> None:
         """Count a batch that stands at the end, and index it if it is time for an entry."""
-        last_offset = base_offset + header.last_offset_delta
+        last_offset = header.last_offset
         if self._largest is None or header.max_timestamp > self._largest.timestamp:
             self._largest = TimeEntry(header.max_timestamp, last_offset)
         if self._first_timestamp is None:
@@ -229,6 +230,7 @@ class LogSegment:
             base_offset=base_offset,
             size_bytes=0,
             index_interval_bytes=self._index_interval_bytes,
+            may_have_gaps=self.may_have_gaps,
         )
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._vfs.unlink_if_exists(self._path(suffix))
@@ -343,12 +345,13 @@ class LogSegment:
             next_offset=next_offset,
             check_crc_of_each=check_crc_of_each,
             on_progress=on_progress,
+            gaps_below=self.gaps_below(NO_LIMIT),
         ):
             try:
                 on_batch(header)
             except CorruptRecordError:
                 break
-            self._note(index, header, header.base_offset)
+            self._note(index, header)
             next_offset = header.next_offset
         self._index = index
         return Scanned(self.size_bytes, next_offset)
@@ -361,48 +364,61 @@ class LogSegment:
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> list[Damage]:
         """Indexes of all that is sound; readers go on by the old ones until these are complete."""
-        fresh, index = self._blank(), OffsetIndex(self.base_offset)
-        damages: list[Damage] = []
-        for found in self._around_damage(
-            check_crc_of_each=check_crc_of_each, end_offset=end_offset, on_progress=on_progress
+        index = self._index
+        known = _nothing_known if index is None else index.positions_behind
+        fresh = FreshIndexes(self)
+        for found in self.walk(
+            self.open().read_at,
+            known=known,
+            check_crc_of_each=check_crc_of_each,
+            end_offset=end_offset,
+            on_progress=on_progress,
         ):
-            match found:
-                case Located(position, header):
-                    fresh.size_bytes = position
-                    if damages and damages[-1].next_offset == header.base_offset:
-                        # No walk to what comes next has to lead through the damage.
-                        index.append(header.base_offset - 1, position)
-                        fresh._bytes_since_entry = 0
-                    fresh._note(index, header, header.base_offset)
-                case Damage():
-                    damages.append(found)
-                case _:
-                    assert_never(found)
-        self._time_index, self._largest = fresh._time_index, fresh._largest
-        self._first_timestamp = fresh._first_timestamp
-        self._bytes_since_entry = fresh._bytes_since_entry
-        self._index = index
-        return damages
+            fresh.take(found)
+        self.adopt(fresh)
+        return fresh.damages
 
-    def _around_damage(
+    def adopt(self, fresh: FreshIndexes) -> None:
+        """Go on by indexes that were made from the whole segment as it is now."""
+        made = fresh.segment
+        self._time_index, self._largest = made._time_index, made._largest
+        self._first_timestamp = made._first_timestamp
+        self._bytes_since_entry = made._bytes_since_entry
+        self._index = made._index
+
+    def walk(
         self,
+        read_at: ReadAt,
         *,
+        known: Callable[[int], Iterable[int]],
         check_crc_of_each: bool,
         end_offset: int,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
+        chunk_bytes: int = WALK_BYTES,
     ) -> Iterator[Located | Damage]:
-        index = self._index
+        """Everything that stands here, in order, by any reader of the file, from any thread.
+
+        ``known`` gives positions behind one where batches are said to begin. Changes nothing.
+        """
         return around_damage(
-            self.open().read_at,
+            read_at,
             end=self.size_bytes,
             begin_offset=self.base_offset,
             end_offset=end_offset,
-            known=(lambda position: ()) if index is None else index.positions_behind,
+            known=known,
             check_crc_of_each=check_crc_of_each,
             on_progress=on_progress,
+            chunk_bytes=chunk_bytes,
+            gaps_below=self.gaps_below(end_offset),
         )
 
-    def _blank(self) -> LogSegment:
+    def gaps_below(self, end_offset: int) -> int | None:
+        """For walks: None if batches follow one another without gaps, as they mostly do."""
+        if not self.may_have_gaps:
+            return None
+        return min(end_offset, self.base_offset + LARGEST_RELATIVE_OFFSET + 1)
+
+    def blank(self) -> LogSegment:
         """The same segment before anything was written to it."""
         return LogSegment(
             vfs=self._vfs,
@@ -410,6 +426,7 @@ class LogSegment:
             base_offset=self.base_offset,
             size_bytes=0,
             index_interval_bytes=self._index_interval_bytes,
+            may_have_gaps=self.may_have_gaps,
         )
 
     def offset_below(self, position: int) -> int:
@@ -420,10 +437,10 @@ class LogSegment:
         index = self._index
         return self.base_offset if index is None else index.offset_below(position)
 
-    def next_offset(self) -> int:
-        """The offset behind the last batch, found from the last index entry on."""
-        position, found = self.index().position_at_most(self.size_bytes), self.base_offset
-        while position < self.size_bytes:
+    def next_offset(self, limit: int) -> int:
+        """The offset behind the last batch that begins below the position ``limit``."""
+        position, found = self.index().position_at_most(limit - 1), self.base_offset
+        while position < limit:
             header = read_header(self.open().read_at(position, HEADER_BYTES))
             position, found = position + header.size_bytes, header.next_offset
         return found
@@ -431,7 +448,7 @@ class LogSegment:
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or behind ``offset``, or None."""
         position = self.index().position_before(offset)
-        return _walk_to(self.open().read_at, position, self.size_bytes, offset)
+        return walk_to(self.open().read_at, position, self.size_bytes, offset)
 
     def headers_from(self, offset: int) -> list[BatchHeader]:
         """Headers of all batches that end with or behind ``offset``, damaged ones left out."""
@@ -441,9 +458,14 @@ class LogSegment:
             while located is not None:
                 found.append(located.header)
                 position = located.position + located.header.size_bytes
-                located = _walk_to(self.open().read_at, position, self.size_bytes, offset)
+                located = walk_to(self.open().read_at, position, self.size_bytes, offset)
         except CorruptRecordError:
-            every = self._around_damage(check_crc_of_each=False, end_offset=NO_LIMIT)
+            every = self.walk(
+                self.open().read_at,
+                known=self.index().positions_behind,
+                check_crc_of_each=False,
+                end_offset=NO_LIMIT,
+            )
             sound = [one.header for one in every if isinstance(one, Located)]
             return [header for header in sound if header.last_offset >= offset]
         return found
@@ -471,8 +493,10 @@ class LogSegment:
         if index is None:
             return None
         try:
-            first = _walk_to(read_at, index.position_before(start_offset), limit, start_offset)
-            if first is None or first.header.base_offset > start_offset:
+            first = walk_to(read_at, index.position_before(start_offset), limit, start_offset)
+            if first is None or (
+                first.header.base_offset > start_offset and not self.may_have_gaps
+            ):
                 raise CorruptRecordError(f"offset {start_offset} is not where the index points")
             if first.header.last_offset >= max_offset:
                 return _EMPTY
@@ -486,9 +510,9 @@ class LogSegment:
                     index.position_at_most(min(end, limit)), index.position_before(max_offset)
                 )
                 begin = max(first.position, nearest)
-                end = _last_end(read_at, begin, min(end, limit), max_offset)
+                end = last_end(read_at, begin, min(end, limit), max_offset)
             end = min(end, limit)
-        except _WouldWait:
+        except WouldWait:
             return None
         data = read_at(first.position, end - first.position)
         if data is None:
@@ -520,7 +544,7 @@ class LogSegment:
         located = self.position_of(begin)
         while located is not None and located.header.max_timestamp < timestamp:
             position = located.position + located.header.size_bytes
-            located = _walk_to(self.open().read_at, position, self.size_bytes, begin)
+            located = walk_to(self.open().read_at, position, self.size_bytes, begin)
         return located
 
     def record_for_timestamp(self, located: Located, timestamp: int) -> Record | None:
@@ -539,39 +563,33 @@ class LogSegment:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
 
 
-def _require_order(header: BatchHeader, next_offset: int) -> None:
-    if header.base_offset < next_offset:
-        raise CorruptRecordError(f"offset {header.base_offset} behind {next_offset}")
+class FreshIndexes:
+    """Both indexes of ``segment`` made anew, from a :meth:`LogSegment.walk` over all of it."""
+
+    __slots__ = ("_index", "damages", "segment")
+
+    def __init__(self, segment: LogSegment) -> None:
+        self._index = OffsetIndex(segment.base_offset)
+        #: A stand-in that takes the batches in; it has no file.
+        self.segment = segment.blank()
+        self.segment._index = self._index
+        self.damages: list[Damage] = []
+
+    def take(self, found: Located | Damage) -> None:
+        """What comes next in the segment."""
+        match found:
+            case Located(position, header):
+                self.segment.size_bytes = position
+                if self.damages and self.damages[-1].next_offset == header.base_offset:
+                    # No walk to what comes next has to lead through the damage.
+                    self._index.append(header.base_offset - 1, position)
+                    self.segment._bytes_since_entry = 0
+                self.segment._note(self._index, header)
+            case Damage():
+                self.damages.append(found)
+            case _:
+                assert_never(found)
 
 
-def _walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
-    """The first batch from ``position`` on that ends with or behind ``offset``."""
-    block, begin = _EMPTY, position
-    while position < limit:
-        if position - begin + HEADER_BYTES > len(block):
-            block, begin = _look(read_at, position, limit), position
-        header = read_header(block, position - begin)
-        if header.last_offset >= offset:
-            return Located(position, header)
-        position += header.size_bytes
-    return None
-
-
-def _last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
-    """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
-    block, begin = _EMPTY, position
-    while position + HEADER_BYTES <= limit:
-        if position - begin + HEADER_BYTES > len(block):
-            block, begin = _look(read_at, position, limit), position
-        header = read_header(block, position - begin)
-        if header.last_offset >= max_offset or position + header.size_bytes > limit:
-            break
-        position += header.size_bytes
-    return position
-
-
-def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
-    data = read_at(position, min(_LOOK_BYTES, limit - position))
-    if data is None or len(data) < HEADER_BYTES:
-        raise _WouldWait
-    return memoryview(data)
+def _nothing_known(_position: int) -> Iterable[int]:
+    return ()

@@ -23,13 +23,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.errors import CorruptRecordError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, stamp_header
+from kraftjbod.protocol.raw_records import require_keys
+from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, place_batches
 from kraftjbod.storage.batch_walk import Damage, require_sound
 from kraftjbod.storage.checkpoints import format_leader_epochs
-from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
+from kraftjbod.storage.dir_names import GAPS_MARK, LEADER_EPOCH_CHECKPOINT
 from kraftjbod.storage.leader_epochs import (
     EpochEntries,
     assign_epoch,
@@ -53,10 +54,11 @@ from kraftjbod.storage.producer_snapshots import (
     write_snapshot,
 )
 from kraftjbod.storage.producer_state import ProducerState
-from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
+from kraftjbod.storage.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+from kraftjbod.storage.segment_scrub import SegmentScrub
+from kraftjbod.storage.segment_swap import CleaningFiles, SegmentSwap, open_sources, open_target
+from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, VfsFile, write_atomically
 
-_LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")
 
@@ -85,6 +87,11 @@ class UnifiedLog:
         self._producer_expiration_ms = producer_expiration_ms
         #: Rising base offsets, never empty; the last one is appended to.
         self._segments = content.segments
+        self._may_have_gaps = content.may_have_gaps
+        for segment in self._segments:
+            segment.may_have_gaps = content.may_have_gaps
+        #: Compacted segments of the log whose files do not have their own names yet.
+        self._unnamed: list[SegmentSwap] = []
         self._size_bytes = sum(segment.size_bytes for segment in content.segments)
         self._start = content.log_start_offset
         self._end = content.log_end_offset
@@ -113,6 +120,7 @@ class UnifiedLog:
             self._epochs,
             self._damages,
             self._indexes_mended,
+            self._may_have_gaps,
         )
 
     def take_retired(self) -> list[LogSegment]:
@@ -143,36 +151,33 @@ class UnifiedLog:
 
         At most one batch per producer id; ``headers`` are those of ``records``, in order.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER; and
+            INVALID_RECORD, for records without a key if the topic is compacted.
         """
         for header in headers:
             if header.has_producer_id and (twin := self._producers.check(header)):
                 return AppendResult(
                     twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
                 )
+        if self.config.cleanup_policy.is_compact:
+            for position, header in batches(records):
+                require_keys(records, position, header)
         append_time_ms = None
         if self.config.message_timestamp_type == "LogAppendTime":
             append_time_ms = now_ms
             headers = [header._replace(max_timestamp=now_ms) for header in headers]
-        base_offset = next_offset = self._end
-        view, position = memoryview(records), 0
-        buffers: list[Buffer] = []
-        for header in headers:
-            head = stamp_header(
-                view,
-                position,
-                base_offset=next_offset,
-                leader_epoch=leader_epoch,
-                append_time_ms=append_time_ms,
-            )
-            end = position + header.size_bytes
-            buffers += (head, view[position + len(head) : end])
-            position, next_offset = end, next_offset + header.last_offset_delta + 1
-        assert position == len(view), (position, len(view))
+        base_offset = self._end
+        buffers, placed = place_batches(
+            records,
+            headers,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            append_time_ms=append_time_ms,
+        )
         epochs = assign_epoch(self._epochs, leader_epoch, base_offset)
-        self._write(buffers, headers, base_offset, position, epochs, now_ms)
+        self._write(buffers, placed, len(records), epochs, now_ms)
         stamped_ms = _NO_TIMESTAMP if append_time_ms is None else append_time_ms
-        return AppendResult(base_offset, next_offset - 1, stamped_ms, self._start, False)
+        return AppendResult(base_offset, self._end - 1, stamped_ms, self._start, False)
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
         """Write batches with the offsets and epochs that the leader gave them.
@@ -184,7 +189,8 @@ class UnifiedLog:
         headers, epochs, position, next_offset = [], self._epochs, 0, self._end
         for position, header in batches(records):
             check_crc(records, position, header)
-            if header.base_offset != next_offset:
+            is_gap = header.base_offset > next_offset and self._expects_gaps
+            if header.base_offset != next_offset and not is_gap:
                 raise CorruptRecordError(
                     f"{self.topic_partition}: the leader sent offset {header.base_offset}, "
                     f"the log ends at {next_offset}"
@@ -196,19 +202,20 @@ class UnifiedLog:
         if headers:
             size = position + headers[-1].size_bytes
             whole = memoryview(records)[:size]
-            self._write([whole], headers, base_offset, size, epochs, now_ms)
+            if self._end + sum(h.last_offset_delta + 1 for h in headers) < next_offset:
+                self._expect_gaps()
+            self._write([whole], headers, size, epochs, now_ms)
         return AppendResult(base_offset, next_offset - 1, _NO_TIMESTAMP, self._start, False)
 
     def _write(
         self,
         buffers: Sequence[Buffer],
         headers: Sequence[BatchHeader],
-        base_offset: int,
         size_bytes: int,
         epochs: EpochEntries,
         now_ms: int,
     ) -> None:
-        next_offset = base_offset + sum(header.last_offset_delta + 1 for header in headers)
+        next_offset = headers[-1].next_offset
         if not self._segments[-1].is_ready:
             self._open(self._segments[-1])
         if self._must_roll(headers, size_bytes, next_offset):
@@ -217,14 +224,13 @@ class UnifiedLog:
         if is_flush_due:
             # While nothing is appended: it may find no room, which no append may do half-way.
             self._write_epochs(epochs)
-        self._segments[-1].append(buffers, headers, base_offset)
+        self._segments[-1].append(buffers, headers)
         self._size_bytes += size_bytes
         self._epochs = epochs
         self._end = next_offset
         for header in headers:
             if header.has_producer_id:
-                self._producers.record(header, base_offset)
-            base_offset += header.last_offset_delta + 1
+                self._producers.record(header, header.base_offset)
         if is_flush_due:
             self.flush()
 
@@ -234,11 +240,11 @@ class UnifiedLog:
             return False
         if active.size_bytes + size_bytes > self.config.segment_bytes:
             return True
-        if next_offset - active.base_offset > _LARGEST_RELATIVE_OFFSET:
+        if next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
             return True
         first = active.first_timestamp()
         newest = max(header.max_timestamp for header in headers)
-        return first is not None and newest - first > self.config.segment_ms
+        return first is not None and newest - first > self.config.max_segment_ms
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment at the log's end; the old one's indexes go to disk.
@@ -327,7 +333,8 @@ class UnifiedLog:
         if found is None:
             raise CorruptRecordError(f"{self.topic_partition}: no batch at {start_offset}")
         if found:
-            require_sound(found, start_offset)
+            gaps_below = view.log_end_offset if view.may_have_gaps else None
+            require_sound(found, start_offset, gaps_below)
         return found
 
     def _open(self, segment: LogSegment) -> None:
@@ -344,8 +351,29 @@ class UnifiedLog:
         found = segment.survey(end_offset, on_progress)
         if not found:
             self._indexes_mended += 1
-        elsewhere = [d for d in self._damages if not segment.base_offset <= d.offset < end_offset]
+        self._note_damages(segment.base_offset, end_offset, found)
+
+    def _note_damages(self, base_offset: int, end_offset: int, found: Sequence[Damage]) -> None:
+        """All that is damaged in one segment."""
+        elsewhere = [d for d in self._damages if not base_offset <= d.offset < end_offset]
         self._damages = tuple(sorted([*elsewhere, *found]))
+
+    def take_scrubbed(self, scrub: SegmentScrub) -> bool:
+        """Believe a scrub of a closed segment; False if that is another one by now."""
+        segment, end_offset = scrub.segment, scrub.end_offset
+        at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
+        if not (
+            self._segments[at : at + 1] == [segment]
+            and segment.size_bytes == scrub.size_bytes
+            and [s.base_offset for s in self._segments[at + 1 : at + 2]] == [end_offset]
+        ):
+            return False
+        segment.adopt(scrub.fresh)
+        self._note_damages(segment.base_offset, end_offset, scrub.damages)
+        if scrub.is_index_wrong and not scrub.damages:
+            segment.write_indexes()
+            self._indexes_mended += 1
+        return True
 
     def _by_index(self, at: int, look: Callable[[], T]) -> T:
         """``look`` at a segment by its index; if that leads nowhere, once more by a new one."""
@@ -388,11 +416,15 @@ class UnifiedLog:
         """Lose every batch that ends with or behind ``offset``."""
         if offset >= self._end:
             return
+        self.name_compacted()
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         at = bisect_left(self._segments, offset, key=lambda s: s.base_offset) - 1
         active, (position, end) = self._segments[at], self._cut_point(at, offset)
+        if self._may_have_gaps:
+            # Not in the middle of a gap: a log ends where its last batch does.
+            end = active.next_offset(position)
         # A snapshot from behind the cut must not outlive it, or it speaks of what is written next.
         drop_snapshots_outside(self._vfs, self.directory, self._start, end)
         with Undoing(self._reload_producers):
@@ -429,6 +461,7 @@ class UnifiedLog:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything; the log is empty and goes on at ``offset``. Needs no room."""
+        self.name_compacted()
         drop_snapshots_outside(self._vfs, self.directory, offset, offset)
         oldest = self._segments[0]
         with Undoing(self._reload_producers):
@@ -498,6 +531,7 @@ class UnifiedLog:
         If all are to go a new one is needed; ``in_place`` makes it of the last one, for where
         there is no room.
         """
+        self.name_compacted()
         self._producers.expire(now_ms - self._producer_expiration_ms)
         doomed = self._count_expendable(now_ms, high_watermark)
         is_active_doomed = doomed == len(self._segments)
@@ -532,9 +566,10 @@ class UnifiedLog:
     ) -> bool:
         if next_base <= self._start:
             return True
-        if 0 <= self.config.retention_bytes <= size_bytes - segment.size_bytes:
+        is_delete = self.config.cleanup_policy.is_delete
+        if is_delete and 0 <= self.config.retention_bytes <= size_bytes - segment.size_bytes:
             return True
-        if self.config.retention_ms < 0:
+        if not is_delete or self.config.retention_ms < 0:
             return False
         largest = segment.largest_timestamp()
         return largest is not None and now_ms - largest.timestamp > self.config.retention_ms
@@ -551,11 +586,82 @@ class UnifiedLog:
         self._retired.append(segment)
         self._shown = tuple(self._segments)
 
+    # -- compaction -------------------------------------------------------------------------
+
+    @property
+    def _expects_gaps(self) -> bool:
+        return self._may_have_gaps or self.config.cleanup_policy.is_compact
+
+    def _expect_gaps(self) -> None:
+        """Mark the replica, for good, before the first gap comes."""
+        if not self._may_have_gaps:
+            with FailsAs(OpKind.CHECKPOINT):
+                write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
+            self._may_have_gaps = True
+            for segment in self._segments:
+                segment.may_have_gaps = True
+
+    @property
+    def kept_producer_batches(self) -> frozenset[int]:
+        """Last offsets of batches without which producers would not be known after a crash."""
+        return self._producers.last_offsets()
+
+    def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
+        """Open ``sources``, sealed neighbours, for a cleaner to read.
+
+        :raises OverloadedError: they are not all in the log any more.
+        """
+        self.name_compacted()
+        self._require_sealed(sources, self._truncations)
+        return open_sources(self._vfs, sources)
+
+    def open_group(self, sources: Sequence[LogSegment]) -> CleaningFiles:
+        """Open ``sources`` and what they are to be compacted into; raises as before."""
+        files = self.open_sealed(sources)
+        target = self._new_segment(sources[0].base_offset)
+        target.may_have_gaps = True
+        opened = CleaningFiles(files, target, self._truncations)
+        with Undoing(opened.close_sources):
+            self._expect_gaps()
+            open_target(self._vfs, target)
+        return opened
+
+    def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
+        """The target of :meth:`open_group` is whole and synced: it is the log now.
+
+        :meth:`name_compacted` has to follow, and may be asked for again if it fails.
+        Raises as :meth:`open_sealed`; the files are the caller's still then.
+        """
+        self.name_compacted()
+        at, target = self._require_sealed(sources, files.truncations), files.target
+        swap = SegmentSwap(self._vfs, sources, target)
+        swap.begin()
+        self._segments[at : at + len(sources)] = [target]
+        self._size_bytes += target.size_bytes - sum(source.size_bytes for source in sources)
+        self._shown = tuple(self._segments)
+        self._unnamed.append(swap)
+
+    def _require_sealed(self, sources: Sequence[LogSegment], truncations: int) -> int:
+        at = bisect_left(self._segments, sources[0].base_offset, key=lambda s: s.base_offset)
+        is_here = self._segments[at:-1][: len(sources)] == list(sources)
+        if not is_here or truncations != self._truncations:
+            raise OverloadedError(f"{self.topic_partition} changed while it was compacted")
+        return at
+
+    def name_compacted(self) -> None:
+        """Give compacted segments their names: before anything goes by names this must be done."""
+        while self._unnamed:
+            swap = self._unnamed[0]
+            swap.finish()
+            del self._unnamed[0]
+            self._retired.extend(swap.sources)
+
     # -- the whole directory ----------------------------------------------------------------
 
     def move_to(self, directory: str) -> None:
         """Rename the replica's directory, durably."""
         if self.directory != directory:
+            self.name_compacted()
             self._vfs.rename(self.directory, directory)
             self.directory = directory
             for segment in self._segments:
@@ -565,6 +671,7 @@ class UnifiedLog:
 
     def close(self) -> None:
         """Everything certain and every file closed; loading needs to scan nothing then."""
+        self.name_compacted()
         self._segments[-1].cut_torn_tail()
         self.flush()
         self._segments[-1].write_indexes()
@@ -583,4 +690,5 @@ class UnifiedLog:
             base_offset=base_offset,
             size_bytes=0,
             index_interval_bytes=self.config.index_interval_bytes,
+            may_have_gaps=self._may_have_gaps,
         )

@@ -28,7 +28,7 @@ def make(vfs: Vfs | None = None, size_bytes: int = 0) -> LogSegment:
 
 def add(segment: LogSegment, data: bytes) -> None:
     headers = headers_of(data)
-    segment.append([data], headers, headers[0].base_offset)
+    segment.append([data], headers)
 
 
 def test_torn_write_is_cut_before_the_next():
@@ -46,7 +46,7 @@ def test_torn_write_is_cut_before_the_next():
     assert segment.size_bytes == size
     add(segment, batch(base_offset=1))
     assert segment.open().size() == segment.size_bytes
-    assert segment.next_offset() == 2
+    assert segment.next_offset(segment.size_bytes) == 2
 
 
 def test_scan_stops_before_the_first_unsound_batch():

@@ -1,0 +1,134 @@
+"""What tests of compaction build their stories from: keyed records, logs of them, and a model.
+
+The model is the list of everything that was ever appended. What a compacted log holds must be a
+part of that list, in order and at its offsets, with the latest record of every key in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+from kraftjbod.protocol.record_batch import batches
+from kraftjbod.protocol.records import Record, build_batch, read_records
+from kraftjbod.storage.log_cleaner import CleanerLimits
+from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.vfs import Vfs
+from tests.faults.rig import ManualClock, headers_of, open_dir, random_bytes_of
+
+NO_LIMIT = 2**62
+NOW_MS = 1_000_000
+CONFIG = TopicConfig(
+    segment_bytes=1024,
+    index_interval_bytes=100,
+    file_delete_delay_ms=0,
+    cleanup_policy=CleanupPolicy(is_delete=False, is_compact=True),
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=1000,
+)
+
+
+def keyed(*pairs: tuple[str, str | None], timestamp_ms: int = NOW_MS) -> list[Record]:
+    """Records by key and value; None is a tombstone."""
+    return [
+        Record(
+            key=key.encode(),
+            value=None if value is None else value.encode(),
+            timestamp_ms=timestamp_ms,
+        )
+        for key, value in pairs
+    ]
+
+
+def compacting_manager(
+    dirs: Sequence[LogDir],
+    config: TopicConfig = CONFIG,
+    clock: ManualClock | None = None,
+    limits: CleanerLimits | None = None,
+) -> LogManager:
+    return LogManager(
+        dirs=dirs,
+        clock=clock or ManualClock(NOW_MS),
+        default_config=config,
+        random_bytes=random_bytes_of(),
+        cleaner=limits,
+    )
+
+
+def compacting_dir(vfs: Vfs, path: str = "/d1", number: int = 1) -> LogDir:
+    return open_dir(vfs, path, number, clock=ManualClock(NOW_MS))
+
+
+class History:
+    """Everything that was appended to one log."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    async def append(
+        self,
+        handle: LogHandle,
+        records: Sequence[Record],
+        *,
+        epoch: int = 0,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+    ) -> None:
+        data = build_batch(
+            records, producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2]
+        )
+        base = handle.log_end_offset
+        await handle.append_as_leader(data, headers_of(data), epoch)
+        handle.high_watermark = handle.log_end_offset
+        self.records += [
+            Record(key=r.key, value=r.value, timestamp_ms=r.timestamp_ms, offset=base + i)
+            for i, r in enumerate(records)
+        ]
+
+    def latest(self) -> dict[bytes, Record]:
+        return {record.key or b"": record for record in self.records}
+
+    def require_kept_by(self, found: Sequence[Record], *, gone: Iterable[bytes] = ()) -> None:
+        """``found`` is what is left: in order, at its offsets, with the latest of each key.
+
+        ``gone`` are keys whose tombstones may be missing.
+        """
+        by_offset = {record.offset: record for record in self.records}
+        offsets = [record.offset for record in found]
+        assert offsets == sorted(set(offsets))
+        for record in found:
+            assert by_offset[record.offset] == record
+        allowed = set(gone)
+        kept = {record.offset for record in found}
+        for key, record in self.latest().items():
+            if record.offset not in kept:
+                assert record.value is None, record
+                assert key in allowed, record
+
+
+async def flush_and_roll(handle: LogHandle) -> None:
+    """Everything is closed and certain, so that it may be cleaned."""
+    if handle.view.active_size_bytes:
+        await handle.roll()
+    await handle.flush()
+
+
+async def read_all(handle: LogHandle, start: int | None = None) -> list[Record]:
+    """Every record from ``start`` on, as a consumer gets them: from one fetch to the next."""
+    offset = handle.log_start_offset if start is None else start
+    found: list[Record] = []
+    while offset < handle.log_end_offset:
+        result = await handle.read_checked(offset, 4096, NO_LIMIT, True)
+        assert result.records, f"nothing at {offset}"
+        for position, header in batches(result.records):
+            records = read_records(result.records, position)
+            found += [record for record in records if record.offset >= offset]
+            assert header.next_offset > offset
+            offset = header.next_offset
+    return found
+
+
+def first_headers(handle: LogHandle) -> list[int]:
+    """Base offsets of the closed segments."""
+    return [segment.base_offset for segment in handle.view.segments[:-1]]
