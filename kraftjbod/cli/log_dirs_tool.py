@@ -3,6 +3,8 @@
 Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
 a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a
 table for people, and below it the moves between directories.
+
+Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Final
 import click
 
 from kraftjbod.cli.command import connection_options, fail, make_client, run, size_text
+from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir, parse_change
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ErrorCode
 
@@ -30,8 +33,33 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @connection_options
+@click.option("--describe", is_flag=True, help="Describe log directories.")
 @click.option(
-    "--describe", is_flag=True, required=True, expose_value=False, help="Describe log directories."
+    "--reattach",
+    metavar="BROKER:PATH",
+    help="Bring a directory back that is offline, once its disk is repaired and mounted. Instead "
+    "of a path, dirid:ID.",
+)
+@click.option("--add", metavar="BROKER:PATH", help="Take a new disk in while the broker runs.")
+@click.option(
+    "--forget",
+    metavar="BROKER:PATH",
+    help="Give a directory up for good, which is offline or empty; its replicas are made anew "
+    "from their peers. Instead of a path, dirid:ID.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --forget: also if it holds the last in-sync replica of partitions whose topics "
+    "allow unclean elections.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1, 3600),
+    default=600,
+    show_default=True,
+    help="Seconds to wait for the end of a change.",
 )
 @click.option("--topic-list", metavar="A,B,...", help="Only these topics.")
 @click.option("--broker-list", metavar="1,2,...", help="Only these brokers.")
@@ -47,12 +75,27 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
 def main(
     bootstrap_server: str,
     command_config: str | None,
+    describe: bool,
+    reattach: str | None,
+    add: str | None,
+    forget: str | None,
+    force: bool,
+    timeout_s: int,
     topic_list: str | None,
     broker_list: str | None,
     style: str,
     as_json: bool,
 ) -> None:
-    """Show the log directories of brokers."""
+    """Show the log directories of brokers, or change one."""
+    orders = {"reattach": reattach, "add": add, "forget": forget}
+    asked = [parse_change(name, text, force=force) for name, text in orders.items() if text]
+    if len(asked) + describe != 1:
+        raise click.UsageError("Give one of --describe, --reattach, --add and --forget.")
+    if asked:
+        run(_change(bootstrap_server, command_config, asked[0], timeout_s, as_json=as_json))
+        return
+    if force:
+        raise click.UsageError("--force belongs to --forget")
     brokers = _parts(broker_list)
     if not all(broker.isdigit() for broker in brokers):
         raise click.BadParameter(
@@ -67,6 +110,28 @@ def main(
             "json" if as_json else style,
         )
     )
+
+
+async def _change(
+    bootstrap_server: str,
+    command_config: str | None,
+    change: LogDirChange,
+    timeout_s: int,
+    *,
+    as_json: bool,
+) -> None:
+    async with make_client(bootstrap_server, command_config) as client:
+        done = await change_log_dir(client, change, timeout_ms=timeout_s * 1000)
+    if as_json:
+        told = {
+            "broker": change.broker,
+            "directoryId": None if done.directory_id is None else str(done.directory_id),
+            "state": done.state or None,
+            "message": done.message,
+        }
+        click.echo(json.dumps(told, separators=(",", ":")))
+    else:
+        click.echo(f"Broker {change.broker}: {done.message}")
 
 
 async def _perform(

@@ -58,6 +58,8 @@ class MiniBroker:
         self.reassigned: dict[tuple[str, int], Any] = {}
         self.broker_configs: dict[str, str] = {}
         self.features = {"metadata.version": 14}
+        #: Operation, target and force of each order about a directory.
+        self.log_dir_orders: list[tuple[int, str, bool]] = []
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
@@ -311,6 +313,13 @@ class MiniBroker:
                 for topic, index in wanted
             ]
         return response(results=results)
+
+    def _alter_log_dirs(self, body: Any, code: int) -> Any:
+        self.log_dir_orders.append((body.operation, body.target, body.force))
+        response = message("AlterLogDirsResponse")
+        if code:
+            return response(error_code=code, message=f"{body.target}: not like this")
+        return response(message="directory is as it shall be", directory_id=DIRECTORY_ID)
 
     def _alter_partition_reassignments(self, body: Any, code: int) -> Any:
         response = message("AlterPartitionReassignmentsResponse")
