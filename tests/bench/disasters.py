@@ -145,8 +145,8 @@ def create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -
     address = cluster.brokers[VICTIM].address
     with cluster.admin() as admin:
         for number, first in enumerate(range(0, partitions, _TOPIC_PARTITIONS)):
-            count = min(_TOPIC_PARTITIONS, partitions - first)
-            options = {"num_partitions": count, "replication_factor": replication_factor}
+            size = min(_TOPIC_PARTITIONS, partitions - first)
+            options = {"num_partitions": size, "replication_factor": replication_factor}
             admin.create_topics({f"many-{number}": options})
     wait("all replicas in sync", lambda: count(address, is_whole) == partitions)
 

@@ -125,7 +125,8 @@ def _cluster(disks: list[Disk], replicas: int, **more: Any) -> Iterator[Cluster]
         **more,
     ) as local:
         cluster = Cluster(local)
-        d.create_many(cluster, 2 * (replicas - d.MEASURED_PARTITIONS // 2), replication_factor=3)
+        if more_partitions := 2 * replicas - d.MEASURED_PARTITIONS:
+            d.create_many(cluster, more_partitions, replication_factor=3)
         d.create_measured(cluster)
         yield cluster
 

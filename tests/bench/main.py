@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from tests.bench import control_plane, disasters, impaired, latency, moves, placement, throughput
+from tests.bench import control_plane, disasters, impaired, latency, moves, placement, scrub, throughput
 from tests.bench.figures import Report
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
@@ -35,6 +35,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "full-dir": partial(impaired.full_dir, replicas=6),
     "full-dir-1000": partial(impaired.full_dir, replicas=1000),
     "hung-dir": impaired.hung_dir,
+    "scrub": scrub.cold_segments,
 }
 
 

@@ -45,16 +45,16 @@ def between_directories(report: Report) -> None:
         cluster, broker = Cluster(local), local.brokers[1]
         cluster.create_topic("elsewhere")
         cluster.create_topic("moved")
-        _fill(local)
+        fill(local, "moved", MOVED_BYTES)
         busy, first = _home(broker, "elsewhere"), _home(broker, "moved")
         (second,) = set(broker.files.log_dirs) - {busy, first}
         with socket.create_connection((broker.files.host, broker.files.port)) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            produces = _Produces(connection)
+            produces = Produces(connection)
             for source, target in ((first, second), (second, first)):
                 os.sync()
                 cp, synced = _cp(source / "moved-0", local.run_dir / "cp")
-                quiet = produces.until(_after(_QUIET_S))
+                quiet = produces.until(after(_QUIET_S))
                 _move(broker.address, target)
                 moving = produces.until(_is_over(broker, target))
                 way = f"{source.name} to {target.name}"
@@ -71,13 +71,13 @@ def _tell(
     moving: list[float],
 ) -> None:
     end = broker.events("replica_moved")[-1]
-    seconds = _at(end) - _at(broker.events("replica_move_started")[-1])
+    seconds = at(end) - at(broker.events("replica_move_started")[-1])
     speed = end["copied_bytes"] / seconds / 1e6
     beside = f"cp {cp:,.0f} MB/s, cp and sync {synced:,.0f} MB/s"
     how = f"{speed / cp:.2f} of cp, {speed / synced:.2f} of cp and sync; gate {end['gate_ms']} ms"
     report.add(f"move of 2 GB, {way}", speed, "MB/s", beside=beside, how=how)
     for percent in (50, 99):
-        still, busy = _percentile(quiet, percent), _percentile(moving, percent)
+        still, busy = percentile(quiet, percent), percentile(moving, percent)
         report.add(
             f"1 KB produce to a third directory meanwhile, p{percent}",
             busy,
@@ -87,7 +87,7 @@ def _tell(
         )
 
 
-class _Produces:
+class Produces:
     """Single produces to ``elsewhere``, acks=1, on one connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -110,7 +110,7 @@ class _Produces:
         return sorted(times)
 
 
-def _after(seconds: float) -> Callable[[], bool]:
+def after(seconds: float) -> Callable[[], bool]:
     end = time.monotonic() + seconds
     return lambda: time.monotonic() > end
 
@@ -125,9 +125,10 @@ def _is_over(broker: DaemonProcess, target: Path) -> Callable[[], bool]:
     return is_over
 
 
-def _fill(local: LocalCluster) -> None:
-    with BatchProducer("moved", {"bootstrap.servers": local.bootstrap_servers, **_PRODUCER}) as to:
-        for _ in range(MOVED_BYTES // len(_VALUE) // _AT_ONCE):
+def fill(local: LocalCluster, topic: str, size_bytes: int) -> None:
+    """Produce that much into partition 0, in values of 1,000 bytes."""
+    with BatchProducer(topic, {"bootstrap.servers": local.bootstrap_servers, **_PRODUCER}) as to:
+        for _ in range(size_bytes // len(_VALUE) // _AT_ONCE):
             to.produce(0, _VALUE, _AT_ONCE, at_once=_AT_ONCE)
         to.flush()
 
@@ -158,10 +159,10 @@ def _home(broker: DaemonProcess, topic: str) -> Path:
     return home
 
 
-def _at(event: Mapping[str, Any]) -> float:
+def at(event: Mapping[str, Any]) -> float:
     """When an event was told, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
-def _percentile(times: list[float], percent: int) -> float:
+def percentile(times: list[float], percent: int) -> float:
     return times[min(len(times) - 1, len(times) * percent // 100)]
