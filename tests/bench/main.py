@@ -18,7 +18,16 @@ from typing import Final
 
 import click
 
-from tests.bench import control_plane, disasters, impaired, latency, moves, placement, scrub, throughput
+from tests.bench import (
+    control_plane,
+    disasters,
+    impaired,
+    latency,
+    moves,
+    placement,
+    scrub,
+    throughput,
+)
 from tests.bench.figures import Report
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
