@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
@@ -151,10 +152,11 @@ async def test_a_target_that_dies_leaves_the_source_in_service(kind: Kind) -> No
 async def test_a_target_that_is_too_small_leaves_the_source_in_service() -> None:
     """A disk that is full under a move must not take the disk along that it reads from."""
     async with node("ext4", "tmpfs", target_bytes=SMALL_DISK_BYTES) as moving:
-        with pytest.raises(KafkaStorageError) as failed:
+        with pytest.raises(LogDirImpairedError) as failed:
             await moving.copy()
         assert failed.value.directory_id == moving.target.directory_id
-        assert (moving.source.is_online, moving.target.is_online) == (True, False)
+        assert moving.source.state is LogDirState.ONLINE
+        assert moving.target.state is LogDirState.SATURATED
         await moving.append(0)
 
 

@@ -1,0 +1,138 @@
+"""A log dir on a real file system that has no room: the reserve, given up and rebuilt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import LogDirImpairedError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dir_names import RESERVE_FILE
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode, RealVfs
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind
+from tests.faults.rig import directory_id, format_dir, open_dir
+
+pytestmark = pytest.mark.disk
+
+MIB = 1024 * 1024
+RESERVE = 4 * MIB
+PATIENCE_S = 60
+
+
+@pytest.fixture(params=["tmpfs", "ext4", "xfs"])
+def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
+    kind: Kind = request.param
+    if (reason := mounts.why_not(kind)) is not None:
+        pytest.skip(reason)
+    with mounts.mounted(kind, size_bytes=32 * MIB) as made:
+        yield made
+
+
+@asynccontextmanager
+async def opened(disk: Disk) -> AsyncIterator[tuple[LogDir, LogDirFailureChannel]]:
+    """A dir with its reserve, watched."""
+    vfs, channel = RealVfs(), LogDirFailureChannel(max_dirs=1)
+    format_dir(vfs, disk.path, 1)
+    log_dir = open_dir(
+        vfs,
+        disk.path,
+        channel=channel,
+        check_interval_ms=10,
+        reserve_bytes=RESERVE,
+        heal_free_bytes=MIB,
+    )
+    log_dir.identify(directory_id(1), vfs.device(disk.path))
+    await log_dir.secure_reserve()
+    log_dir.start_watches()
+    try:
+        yield log_dir, channel
+    finally:
+        log_dir.close()
+
+
+async def change(channel: LogDirFailureChannel) -> LogDirState:
+    log_dir = await asyncio.wait_for(channel.take(), PATIENCE_S)
+    return log_dir.state
+
+
+def write(log_dir: LogDir, name: str, size_bytes: int) -> None:
+    file = log_dir.vfs.open(f"{log_dir.path}/{name}", OpenMode.CREATE)
+    try:
+        file.write_at(0, [os.urandom(size_bytes)])
+        file.sync()
+    finally:
+        file.close()
+
+
+async def test_fill_and_heal(disk: Disk) -> None:
+    """Ten times, so that what one round leaves behind shows in a later one."""
+    async with opened(disk) as (log_dir, channel):
+        reserve = f"{disk.path}/{RESERVE_FILE}"
+        for number in range(10):
+            extent = log_dir.vfs.extent_if_exists(reserve)
+            assert extent is not None
+            assert (extent.size_bytes, log_dir.reserve_bytes) == (RESERVE, RESERVE)
+            assert extent.allocated_bytes >= RESERVE
+            with capture_logs() as told:
+                disk.fill()
+                # The check may be the first to find out: it makes a file.
+                with pytest.raises(LogDirImpairedError):
+                    await log_dir.run(
+                        OpKind.APPEND, lambda n=number: write(log_dir, f"late-{n}", 2 * MIB)
+                    )
+                assert await change(channel) is LogDirState.SATURATED
+            assert "log_dir_reserve_released" in [line["event"] for line in told]
+            assert not os.path.exists(reserve)
+            with pytest.raises(LogDirImpairedError):
+                log_dir.submit(OpKind.APPEND, lambda: None)
+            # Whatever makes room has the reserve's.
+            await log_dir.run(OpKind.RETENTION, lambda n=number: write(log_dir, f"roll-{n}", MIB))
+            for name in (f"late-{number}", f"roll-{number}", "balloon"):
+                await log_dir.run(
+                    OpKind.DELETE,
+                    lambda name=name: log_dir.vfs.unlink_if_exists(f"{disk.path}/{name}"),
+                )
+            assert await change(channel) is LogDirState.ONLINE
+            await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
+
+
+async def test_a_full_disk_stays_saturated_until_there_is_room(disk: Disk) -> None:
+    async with opened(disk) as (log_dir, channel):
+        disk.fill()
+        with pytest.raises(LogDirImpairedError):
+            await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "late", 2 * MIB))
+        assert await change(channel) is LogDirState.SATURATED
+        disk.fill()
+        for _ in range(20):
+            await log_dir.run(OpKind.PROBE, lambda: None)
+            await asyncio.sleep(0.01)
+        assert log_dir.state is LogDirState.SATURATED
+        assert not os.path.exists(f"{disk.path}/{RESERVE_FILE}")
+
+
+async def test_no_inodes_left() -> None:
+    if (reason := mounts.why_not("tmpfs")) is not None:
+        pytest.skip(reason)
+    with mounts.mounted("tmpfs", size_bytes=32 * MIB) as disk:
+        subprocess.run(["mount", "-o", "remount,nr_inodes=64", disk.path], check=True, timeout=30)
+        async with opened(disk) as (log_dir, channel):
+            count = 0
+            with pytest.raises(OSError, match="No space left"):
+                while True:
+                    open(f"{disk.path}/x{count}", "x").close()
+                    count += 1
+            assert await change(channel) is LogDirState.SATURATED
+            assert "No space left" in log_dir.impaired_reason
+            for number in range(count):
+                os.unlink(f"{disk.path}/x{number}")
+            assert await change(channel) is LogDirState.ONLINE
+            assert log_dir.reserve_bytes == RESERVE
