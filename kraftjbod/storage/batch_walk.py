@@ -161,6 +161,24 @@ def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
     return Located(position, header) if position + header.size_bytes <= end else None
 
 
+def sent_batches(data: Buffer, next_offset: int, *, may_have_gaps: bool) -> list[BatchHeader]:
+    """Headers of what a leader sent, to be appended at ``next_offset``; a torn last batch is not.
+
+    :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
+    """
+    headers = []
+    for position, header in batches(data):
+        check_crc(data, position, header)
+        is_gap = header.base_offset > next_offset and may_have_gaps
+        if header.base_offset != next_offset and not is_gap:
+            raise CorruptRecordError(
+                f"the leader sent offset {header.base_offset}, the log ends at {next_offset}"
+            )
+        headers.append(header)
+        next_offset = header.next_offset
+    return headers
+
+
 def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> None:
     """``data`` must be sound batches, the first of which holds ``offset``.
 

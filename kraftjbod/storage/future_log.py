@@ -405,6 +405,9 @@ class FutureLog:
         self.close_files()
         directory = f"{self.directory.rpartition('/')[0]}/{self.topic_partition}"
         self.move_to(directory)
+        segments = [_segment(self._vfs, directory, *extent, config) for extent in self.extents]
+        for segment in segments:
+            segment.may_have_gaps = view.may_have_gaps
         return UnifiedLog(
             vfs=self._vfs,
             directory=directory,
@@ -412,9 +415,7 @@ class FutureLog:
             topic_id=self.topic_id,
             config=config,
             content=LogContent(
-                segments=[
-                    _segment(self._vfs, directory, *extent, config) for extent in self.extents
-                ],
+                segments=segments,
                 log_start_offset=view.log_start_offset,
                 log_end_offset=view.log_end_offset,
                 recovery_point=view.log_end_offset,

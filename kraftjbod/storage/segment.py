@@ -539,10 +539,15 @@ class LogSegment:
         return self._first_timestamp
 
     def batch_for_timestamp(self, timestamp: int, from_offset: int) -> Located | None:
-        """The first batch from ``from_offset`` on that holds a record so young, or None."""
+        """The first batch from ``from_offset`` on that holds a record so young, or None.
+
+        Compaction leaves batches without records, and those hold none.
+        """
         begin = max(self._time_index.offset_before(timestamp), from_offset)
         located = self.position_of(begin)
-        while located is not None and located.header.max_timestamp < timestamp:
+        while located is not None and (
+            located.header.max_timestamp < timestamp or not located.header.record_count
+        ):
             position = located.position + located.header.size_bytes
             located = walk_to(self.open().read_at, position, self.size_bytes, begin)
         return located

@@ -14,6 +14,7 @@ What fails for lack of room in 3 or 4 is asked for again by :meth:`SegmentSwap.f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,12 @@ class CleaningFiles(NamedTuple):
     def close_sources(self) -> None:
         for file in self.sources:
             file.close()
+
+
+def place_of(sources: Sequence[LogSegment], segments: Sequence[LogSegment]) -> int | None:
+    """Where ``sources`` stand among ``segments``, neighbours and closed; None if they do not."""
+    at = bisect_left(segments, sources[0].base_offset, key=lambda s: s.base_offset)
+    return at if list(segments[at:-1][: len(sources)]) == list(sources) else None
 
 
 def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:

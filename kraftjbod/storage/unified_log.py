@@ -27,8 +27,8 @@ from kraftjbod.core.errors import CorruptRecordError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.raw_records import require_keys
-from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc, place_batches
-from kraftjbod.storage.batch_walk import Damage, require_sound
+from kraftjbod.protocol.record_batch import BatchHeader, batches, place_batches
+from kraftjbod.storage.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import GAPS_MARK, LEADER_EPOCH_CHECKPOINT
 from kraftjbod.storage.leader_epochs import (
@@ -36,9 +36,9 @@ from kraftjbod.storage.leader_epochs import (
     assign_epoch,
     cut_epochs_before,
     cut_epochs_from,
-    epoch_at,
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_soundness import LogSoundness
 from kraftjbod.storage.log_values import (
     AppendResult,
     CarriedState,
@@ -54,9 +54,17 @@ from kraftjbod.storage.producer_snapshots import (
     write_snapshot,
 )
 from kraftjbod.storage.producer_state import ProducerState
-from kraftjbod.storage.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segment_scrub import SegmentScrub
-from kraftjbod.storage.segment_swap import CleaningFiles, SegmentSwap, open_sources, open_target
+from kraftjbod.storage.segment_swap import (
+    CleaningFiles,
+    SegmentSwap,
+    open_sources,
+    open_target,
+    place_of,
+)
+from kraftjbod.storage.time_search import first_from, youngest
 from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, VfsFile, write_atomically
 
 _NO_TIMESTAMP: Final = -1
@@ -88,8 +96,6 @@ class UnifiedLog:
         #: Rising base offsets, never empty; the last one is appended to.
         self._segments = content.segments
         self._may_have_gaps = content.may_have_gaps
-        for segment in self._segments:
-            segment.may_have_gaps = content.may_have_gaps
         #: Compacted segments of the log whose files do not have their own names yet.
         self._unnamed: list[SegmentSwap] = []
         self._size_bytes = sum(segment.size_bytes for segment in content.segments)
@@ -101,8 +107,7 @@ class UnifiedLog:
         self._producers = content.producers
         self._retired: list[LogSegment] = []
         self._cut: Cut | None = None
-        self._damages: tuple[Damage, ...] = ()
-        self._indexes_mended = 0
+        self._soundness = LogSoundness(self._segments, lambda: self._end)
         self._truncations = 0
         self._shown = tuple(self._segments)
 
@@ -118,8 +123,8 @@ class UnifiedLog:
             self._shown,
             self._segments[-1].size_bytes,
             self._epochs,
-            self._damages,
-            self._indexes_mended,
+            self._soundness.damages,
+            self._soundness.indexes_mended,
             self._may_have_gaps,
         )
 
@@ -186,26 +191,19 @@ class UnifiedLog:
 
         :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
         """
-        headers, epochs, position, next_offset = [], self._epochs, 0, self._end
-        for position, header in batches(records):
-            check_crc(records, position, header)
-            is_gap = header.base_offset > next_offset and self._expects_gaps
-            if header.base_offset != next_offset and not is_gap:
-                raise CorruptRecordError(
-                    f"{self.topic_partition}: the leader sent offset {header.base_offset}, "
-                    f"the log ends at {next_offset}"
-                )
+        base_offset, epochs = self._end, self._epochs
+        headers = sent_batches(records, base_offset, may_have_gaps=self._expects_gaps)
+        for header in headers:
             epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
-            headers.append(header)
-            next_offset = header.next_offset
-        base_offset = self._end
         if headers:
-            size = position + headers[-1].size_bytes
-            whole = memoryview(records)[:size]
-            if self._end + sum(h.last_offset_delta + 1 for h in headers) < next_offset:
+            size = sum(header.size_bytes for header in headers)
+            if (
+                base_offset + sum(h.last_offset_delta + 1 for h in headers)
+                < headers[-1].next_offset
+            ):
                 self._expect_gaps()
-            self._write([whole], headers, size, epochs, now_ms)
-        return AppendResult(base_offset, next_offset - 1, _NO_TIMESTAMP, self._start, False)
+            self._write([memoryview(records)[:size]], headers, size, epochs, now_ms)
+        return AppendResult(base_offset, self._end - 1, _NO_TIMESTAMP, self._start, False)
 
     def _write(
         self,
@@ -217,8 +215,8 @@ class UnifiedLog:
     ) -> None:
         next_offset = headers[-1].next_offset
         if not self._segments[-1].is_ready:
-            self._open(self._segments[-1])
-        if self._must_roll(headers, size_bytes, next_offset):
+            self._soundness.open(self._segments[-1])
+        if must_roll(self._segments[-1], self.config, headers, size_bytes):
             self.roll(now_ms)
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
@@ -233,18 +231,6 @@ class UnifiedLog:
                 self._producers.record(header, header.base_offset)
         if is_flush_due:
             self.flush()
-
-    def _must_roll(self, headers: Sequence[BatchHeader], size_bytes: int, next_offset: int) -> bool:
-        active = self._segments[-1]
-        if active.size_bytes == 0:
-            return False
-        if active.size_bytes + size_bytes > self.config.segment_bytes:
-            return True
-        if next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
-            return True
-        first = active.first_timestamp()
-        newest = max(header.max_timestamp for header in headers)
-        return first is not None and newest - first > self.config.max_segment_ms
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment at the log's end; the old one's indexes go to disk.
@@ -311,7 +297,7 @@ class UnifiedLog:
         except CorruptRecordError as e:
             if e.offset is not None:
                 return _NOTHING
-        self._survey(self.view().segment_index(start_offset), on_progress)
+        self._soundness.survey(self.view().segment_index(start_offset), on_progress)
         damage = self.view().damage_from(start_offset)
         if damage is not None and damage.offset <= start_offset:
             return _NOTHING
@@ -321,7 +307,7 @@ class UnifiedLog:
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> memoryview:
         view = self.view()
-        self._open(view.segments[view.segment_index(start_offset)])
+        self._soundness.open(view.segments[view.segment_index(start_offset)])
         found = read_view(
             view,
             lambda segment: segment.open().read_at,
@@ -337,78 +323,17 @@ class UnifiedLog:
             require_sound(found, start_offset, gaps_below)
         return found
 
-    def _open(self, segment: LogSegment) -> None:
-        segment.open()
-        if not segment.load_indexes():
-            self._indexes_mended += 1
-
-    def _survey(
-        self, at: int, on_progress: Callable[[int], None] = lambda size_bytes: None
-    ) -> None:
-        """Something in a segment is wrong: its index, or what stands in it."""
-        segment, is_active = self._segments[at], at == len(self._segments) - 1
-        end_offset = self._end if is_active else self._segments[at + 1].base_offset
-        found = segment.survey(end_offset, on_progress)
-        if not found:
-            self._indexes_mended += 1
-        self._note_damages(segment.base_offset, end_offset, found)
-
-    def _note_damages(self, base_offset: int, end_offset: int, found: Sequence[Damage]) -> None:
-        """All that is damaged in one segment."""
-        elsewhere = [d for d in self._damages if not base_offset <= d.offset < end_offset]
-        self._damages = tuple(sorted([*elsewhere, *found]))
-
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""
-        segment, end_offset = scrub.segment, scrub.end_offset
-        at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
-        if not (
-            self._segments[at : at + 1] == [segment]
-            and segment.size_bytes == scrub.size_bytes
-            and [s.base_offset for s in self._segments[at + 1 : at + 2]] == [end_offset]
-        ):
-            return False
-        segment.adopt(scrub.fresh)
-        self._note_damages(segment.base_offset, end_offset, scrub.damages)
-        if scrub.is_index_wrong and not scrub.damages:
-            segment.write_indexes()
-            self._indexes_mended += 1
-        return True
-
-    def _by_index(self, at: int, look: Callable[[], T]) -> T:
-        """``look`` at a segment by its index; if that leads nowhere, once more by a new one."""
-        self._open(self._segments[at])
-        try:
-            return look()
-        except CorruptRecordError:
-            self._survey(at)
-        return look()
+        return self._soundness.take_scrubbed(scrub)
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record that is not older than ``timestamp``; its batch, if that won't open."""
-        for at, segment in enumerate(self._segments):
-            largest = segment.largest_timestamp()
-            if largest is None or largest.timestamp < timestamp:
-                continue
-            look = partial(segment.batch_for_timestamp, timestamp, self._start)
-            found = self._by_index(at, look)
-            if found is not None:
-                header = found.header
-                epoch = header.partition_leader_epoch
-                record = segment.record_for_timestamp(found, timestamp)
-                if record is None:
-                    return FoundTimestamp(header.max_timestamp, header.base_offset, epoch)
-                return FoundTimestamp(record.timestamp_ms, record.offset, epoch)
-        return None
+        return first_from(self._segments, timestamp, self._start, self._soundness.by_index)
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The largest timestamp, and the last offset of its batch."""
-        largest = [found for s in self._segments if (found := s.largest_timestamp())]
-        if not largest:
-            return None
-        youngest = max(largest, key=lambda entry: entry.timestamp)
-        epoch = epoch_at(self._epochs, youngest.offset)
-        return FoundTimestamp(youngest.timestamp, youngest.offset, epoch)
+        return youngest(self._segments, self._epochs)
 
     # -- shorten ----------------------------------------------------------------------------
 
@@ -450,7 +375,7 @@ class UnifiedLog:
         damage = self.view().damage_from(offset)
         if damage is None or damage.offset > offset:
             try:
-                located = self._by_index(at, look)
+                located = self._soundness.by_index(at, look)
             except CorruptRecordError:
                 located, damage = None, self.view().damage_from(offset)
             if located is not None:
@@ -472,9 +397,8 @@ class UnifiedLog:
             self._size_bytes -= cut_bytes
             self._forget_from(oldest.base_offset, Cut(0, 0))
         self._producers = ProducerState()
-        self._go_on_in_place(offset)
-        self._end = self._start = offset
         self._epochs = ()
+        self._go_on_in_place(offset)
         self._write_epochs(self._epochs)
 
     def _retire_behind(self, last: LogSegment) -> None:
@@ -489,7 +413,7 @@ class UnifiedLog:
         self._truncations += 1
         self._end = end
         self._start = min(self._start, end)
-        self._damages = tuple(d for d in self._damages if d.offset < end)
+        self._soundness.forget_from(end)
         self._recovery_point = min(self._recovery_point, end)
         self._epochs = cut_epochs_from(self._epochs, end)
 
@@ -499,10 +423,12 @@ class UnifiedLog:
     def _go_on_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
         (old,) = self._segments
-        self._size_bytes -= old.size_bytes
         fresh = old.reborn(offset)
+        self._size_bytes -= old.size_bytes
         self._segments[0] = fresh
         self._shown = (fresh,)
+        self._end = offset
+        self._begin_at(offset)
         self._sync_names()
         fresh.cut_torn_tail()
 
@@ -519,7 +445,7 @@ class UnifiedLog:
 
     def _begin_at(self, offset: int) -> None:
         self._start = offset
-        self._damages = tuple(d for d in self._damages if d.next_offset > offset)
+        self._soundness.forget_before(offset)
         self._epochs = cut_epochs_before(self._epochs, offset)
         self._recovery_point = max(self._recovery_point, offset)
 
@@ -533,13 +459,19 @@ class UnifiedLog:
         """
         self.name_compacted()
         self._producers.expire(now_ms - self._producer_expiration_ms)
-        doomed = self._count_expendable(now_ms, high_watermark)
+        doomed = count_expendable(
+            self._segments,
+            self.config,
+            log_start_offset=self._start,
+            high_watermark=high_watermark,
+            log_end_offset=self._end,
+            now_ms=now_ms,
+        )
         is_active_doomed = doomed == len(self._segments)
         for _ in range(doomed - is_active_doomed):
             self._retire_oldest()
         if is_active_doomed and in_place:
             self._go_on_in_place(self._end)
-            self._begin_at(self._end)
         elif is_active_doomed:
             self.roll(now_ms)
             self._retire_oldest()
@@ -547,32 +479,6 @@ class UnifiedLog:
             self._write_epochs(self._epochs)
             drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
         return doomed
-
-    def _count_expendable(self, now_ms: int, high_watermark: int) -> int:
-        doomed, size_bytes = 0, self._size_bytes
-        for i, segment in enumerate(self._segments):
-            is_active = i == len(self._segments) - 1
-            next_base = self._end if is_active else self._segments[i + 1].base_offset
-            if next_base > high_watermark or segment.size_bytes == 0:
-                break
-            if not self._is_expendable(segment, next_base, now_ms, size_bytes):
-                break
-            size_bytes -= segment.size_bytes
-            doomed += 1
-        return doomed
-
-    def _is_expendable(
-        self, segment: LogSegment, next_base: int, now_ms: int, size_bytes: int
-    ) -> bool:
-        if next_base <= self._start:
-            return True
-        is_delete = self.config.cleanup_policy.is_delete
-        if is_delete and 0 <= self.config.retention_bytes <= size_bytes - segment.size_bytes:
-            return True
-        if not is_delete or self.config.retention_ms < 0:
-            return False
-        largest = segment.largest_timestamp()
-        return largest is not None and now_ms - largest.timestamp > self.config.retention_ms
 
     def _retire_oldest(self) -> None:
         self._retire(0)
@@ -642,9 +548,8 @@ class UnifiedLog:
         self._unnamed.append(swap)
 
     def _require_sealed(self, sources: Sequence[LogSegment], truncations: int) -> int:
-        at = bisect_left(self._segments, sources[0].base_offset, key=lambda s: s.base_offset)
-        is_here = self._segments[at:-1][: len(sources)] == list(sources)
-        if not is_here or truncations != self._truncations:
+        at = place_of(sources, self._segments)
+        if at is None or truncations != self._truncations:
             raise OverloadedError(f"{self.topic_partition} changed while it was compacted")
         return at
 
@@ -660,8 +565,8 @@ class UnifiedLog:
 
     def move_to(self, directory: str) -> None:
         """Rename the replica's directory, durably."""
+        self.name_compacted()
         if self.directory != directory:
-            self.name_compacted()
             self._vfs.rename(self.directory, directory)
             self.directory = directory
             for segment in self._segments:
