@@ -109,3 +109,24 @@ def test_unknown_topic_is_an_error_that_names_the_file():
     vfs.unlink_if_exists("/d1/t-0/partition.metadata")
     with pytest.raises(CorruptCheckpointError, match=r"/d1/t-0/partition\.metadata is missing"):
         load(vfs)
+
+
+def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop():
+    vfs, log = make(4)
+    log.flush()
+    data = batch(body=bytes(200))
+    log.append_as_leader(data, headers_of(data), 7, 0)
+    recovered = load(vfs).log
+    epochs = recovered.view().epochs
+    assert epochs[-1].epoch == 7
+    recovered.close()
+    clean = LogLoader(
+        vfs=vfs,
+        directory="/d1/t-0",
+        topic_partition=TP,
+        config=CONFIG,
+        was_clean=True,
+        recovery_point=recovered.view().recovery_point,
+    ).load()
+    assert clean.scanned_bytes == 0
+    assert clean.log.view().epochs == epochs
