@@ -420,6 +420,7 @@ class FutureLog:
                 log_end_offset=view.log_end_offset,
                 recovery_point=view.log_end_offset,
                 epochs=view.epochs,
+                epochs_on_disk=view.epochs,
                 producers=producers,
                 may_have_gaps=view.may_have_gaps,
             ),

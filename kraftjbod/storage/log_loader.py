@@ -157,6 +157,7 @@ class LogLoader:
         self._producer_expiration_ms = producer_expiration_ms
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
+        self._epochs_on_disk: EpochEntries | None = None
         self._scanned_bytes = 0
         self._cut_bytes = 0
         self._was_future = False
@@ -202,6 +203,7 @@ class LogLoader:
             log_end_offset=end,
             recovery_point=max(start, min(self._recovery_point, end)),
             epochs=epochs,
+            epochs_on_disk=self._epochs_on_disk,
             producers=load_producers(self._vfs, self._directory, segments, end),
         )
 
@@ -223,7 +225,8 @@ class LogLoader:
             return False
         for epoch, start_offset in entries:
             self._epochs = assign_epoch(self._epochs, epoch, start_offset)
-        return self._epochs == tuple(EpochEntry(*entry) for entry in entries)
+        self._epochs_on_disk = tuple(EpochEntry(*entry) for entry in entries)
+        return self._epochs == self._epochs_on_disk
 
     def _find_segments(self) -> list[LogSegment]:
         """Segments by their files; leftovers and indexes without a log are removed."""
@@ -303,7 +306,7 @@ class LogLoader:
         fresh.cut_torn_tail()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
-        return _nothing(fresh)
+        return _nothing(fresh, epochs_on_disk=None)
 
 
 def _segment(
@@ -321,15 +324,16 @@ def _segment(
 def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
     segment = _segment(vfs, directory, config, start_offset, 0)
     segment.create()
-    return _nothing(segment)
+    return _nothing(segment, epochs_on_disk=())
 
 
-def _nothing(segment: LogSegment) -> LogContent:
+def _nothing(segment: LogSegment, *, epochs_on_disk: EpochEntries | None) -> LogContent:
     return LogContent(
         segments=[segment],
         log_start_offset=segment.base_offset,
         log_end_offset=segment.base_offset,
         recovery_point=segment.base_offset,
         epochs=(),
+        epochs_on_disk=epochs_on_disk,
         producers=ProducerState(),
     )

@@ -64,6 +64,8 @@ class LogContent:
     log_end_offset: int
     recovery_point: int
     epochs: EpochEntries
+    #: What their file says, be it more or less than is so; None if that is not known.
+    epochs_on_disk: EpochEntries | None
     producers: ProducerState
     #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
     may_have_gaps: bool = False

@@ -103,7 +103,7 @@ class UnifiedLog:
         self._end = content.log_end_offset
         self._recovery_point = content.recovery_point
         self._epochs = content.epochs
-        self._epochs_on_disk = content.epochs
+        self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
         self._retired: list[LogSegment] = []
         self._cut: Cut | None = None
