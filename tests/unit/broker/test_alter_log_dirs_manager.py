@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from errno import EMFILE
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.hosted_replicas import HostedReplica
@@ -33,6 +34,7 @@ from tests.unit.broker.broker_rig import (
     topic,
 )
 from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import answer, fill, stall
 from tests.unit.broker.scripted_controller import RealClock
 
 D1, D2, D3 = (dir_of(1, n) for n in (1, 2, 3))
@@ -298,6 +300,71 @@ async def test_a_topic_that_is_deleted_ends_its_moves():
             assert handle is not None and handle.topic_id == again
             assert handle.log_end_offset == 0
             assert names(rig, 2)[0] == "t-0" and "t-0" not in names(rig, 1)
+
+
+# --- impaired directories -------------------------------------------------------------------------
+
+
+async def test_a_target_that_fills_up_ends_the_move_and_gets_its_room_back():
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        with capture_logs() as lines:
+            await fill(rig.dirs[1])
+            await until(lambda: not rig.parts.moves.moves())
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and rig.logs.futures() == []
+        assert [line["reason"] for line in told(lines, "replica_move_failed")] == [
+            "target_filled_up"
+        ]
+        await write(rig)
+        assert where(rig) is rig.dirs[0] and await read_values(rig) == 4
+
+
+async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_it_is():
+    """The swap fails by itself, and the move ends with it."""
+    tight = MemVfs()
+    async with one_broker(MemVfs(), tight) as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        tight.capacity_bytes = tight.used_bytes()
+        await write(rig, 200)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig)[-1] == D1 and where(rig) is rig.dirs[0]
+        assert rig.logs.futures() == [] and not hosted(rig).gate.is_closed
+        await write(rig)
+        assert await read_values(rig) == 204
+
+
+async def test_a_replica_moves_out_of_a_full_directory():
+    async with one_broker() as rig, with_handler(rig):
+        await fill(rig.dirs[0])
+        begin(rig)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+        await write(rig)
+        assert await read_values(rig) == 4, "where it is now it is written again"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
+    async with one_broker() as rig, with_handler(rig):
+        stalled = rig.dirs[number - 1]
+        stall(stalled)
+        with capture_logs() as lines:
+            begin(rig)
+            await until(lambda: told(lines, "replica_move_paused"))
+            await asyncio.sleep(0)
+            assert rig.parts.moves.moves() and not told(lines, "replica_move_step_failed")
+            await answer(stalled)
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and len(told(lines, "replica_move_paused")) == 1
 
 
 # --- dead directories -----------------------------------------------------------------------------

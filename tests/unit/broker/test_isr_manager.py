@@ -18,6 +18,7 @@ from kraftjbod.protocol.rpc_messages import (
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import TP, BrokerRig, accept, brokers, partition, produce, topic
 from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import answer, stall
 
 
 def wishes(rig: BrokerRig) -> list[tuple[BrokerId, ...]]:
@@ -129,3 +130,21 @@ async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata()
         assert replica.partition.pending_isr_change is None
         assert isr(rigs[0]) == (1, 2)
         assert wishes(rigs[0]) == [(1, 2)]
+
+
+async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out():
+    async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        waiting = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=4_000), 9))
+        await until(lambda: len(rig.parts.hosted.produces))
+        stall(rig.dirs[0])
+        rig.parts.replicas.note_dir_state(rig.dirs[0])
+        rig.tasks.start(rig.parts.isr.run(), "isr")
+        rig.tasks.start(rig.parts.isr.watch(), "watch")
+        await asyncio.sleep(0.2)
+        assert isr(rig) == (1, 2) and wishes(rig) == []
+        await answer(rig.dirs[0])
+        rig.parts.replicas.note_dir_state(rig.dirs[0])
+        written = await waiting
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert isr(rig) == (1,)

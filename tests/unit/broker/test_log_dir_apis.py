@@ -23,6 +23,7 @@ from tests.unit.broker.broker_rig import (
     topic,
 )
 from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import fill, stall
 
 KIND = message("DescribeLogDirsRequest")
 ALTER = message("AlterReplicaLogDirsRequest")
@@ -220,3 +221,19 @@ async def test_a_move_is_told_from_the_moment_that_it_is_ordered():
             await gate.reached()
             told = (await rig.ask(KIND(topics=None))).results[1].topics[0].partitions
         assert [(p.partition_size, p.offset_lag, p.is_future_key) for p in told] == [(0, 3, True)]
+
+
+async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        await fill(rig.dirs[0])
+        stall(rig.dirs[1])
+        described = (await rig.ask(KIND(topics=None))).results
+        assert [(d.error_code, d.state, len(d.topics)) for d in described] == [
+            (0, "saturated", 1),
+            (0, "stalled", 1),
+        ]
+        assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
+        other = TopicPartition("t", 1)
+        assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await alter(rig, "/d1") == 0, "that is where it is"

@@ -33,6 +33,8 @@ from kraftjbod.core.ids import (
     TopicPartition,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.metadata.records import ImpairedLogDir
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -66,6 +68,7 @@ def broker(
     fenced: bool = False,
     leaving: bool = False,
     dir_online: bool = True,
+    impaired: LogDirState | None = None,
     epoch: BrokerEpoch = EPOCH,
 ) -> BrokerRegistration:
     other = DirectoryId(b"z" * 16)
@@ -78,6 +81,9 @@ def broker(
         fenced=fenced,
         in_controlled_shutdown=leaving,
         log_dirs=(DIRS[broker_id], other) if dir_online else (other,),
+        impaired_log_dirs=()
+        if impaired is None
+        else (ImpairedLogDir(directory_id=DIRS[broker_id], state=impaired),),
     )
 
 
@@ -381,9 +387,19 @@ def test_a_follower_must_have_reached_the_start_of_the_leaders_epoch() -> None:
         broker(THREE, fenced=True),
         broker(THREE, leaving=True),
         broker(THREE, dir_online=False),
+        broker(THREE, impaired=LogDirState.SATURATED),
+        broker(THREE, impaired=LogDirState.STALLED),
         broker(THREE, epoch=BrokerEpoch(EPOCH + 1)),
     ],
-    ids=["unregistered", "fenced", "shutting_down", "dir_offline", "not_the_one_that_fetched"],
+    ids=[
+        "unregistered",
+        "fenced",
+        "shutting_down",
+        "dir_offline",
+        "dir_saturated",
+        "dir_stalled",
+        "not_the_one_that_fetched",
+    ],
 )
 def test_a_follower_that_cannot_count_does_not_join(
     registration: BrokerRegistration | None,
@@ -412,6 +428,7 @@ def test_a_pending_member_is_waited_for_before_it_is_committed() -> None:
         (ErrorCode.INELIGIBLE_REPLICA, IsrVerdict.ROLLED_BACK, False),
         (ErrorCode.INVALID_UPDATE_VERSION, IsrVerdict.AWAIT_METADATA, True),
         (ErrorCode.FENCED_LEADER_EPOCH, IsrVerdict.AWAIT_METADATA, True),
+        (ErrorCode.NEW_LEADER_ELECTED, IsrVerdict.AWAIT_METADATA, True),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, IsrVerdict.AWAIT_METADATA, True),
         (ErrorCode.NOT_CONTROLLER, IsrVerdict.RETRY, True),
         (ErrorCode.UNKNOWN_SERVER_ERROR, IsrVerdict.RETRY, True),

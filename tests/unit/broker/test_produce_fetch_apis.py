@@ -6,6 +6,8 @@ import asyncio
 import gc
 from errno import EAGAIN
 
+import pytest
+
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
@@ -17,6 +19,7 @@ from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,
     brokers,
+    dir_of,
     fetch,
     only,
     partition,
@@ -24,6 +27,7 @@ from tests.unit.broker.broker_rig import (
     topic,
 )
 from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import fill
 
 BY_NAME = 12
 
@@ -240,3 +244,48 @@ async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_direc
         sick.release()
         await until(lambda: not rig.dirs[0].is_online)
         gc.collect()
+
+
+@pytest.mark.parametrize("version", [9, 10, 12])
+async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(version: int):
+    """KIP-951, since version 10."""
+    async with brokers(2) as (rig, other):
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
+        response = await rig.ask(produce(batch()), version)
+        part = only(response)
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version < 10:
+            assert part.current_leader is None
+        else:
+            leader = part.current_leader
+            assert (leader.leader_id, leader.leader_epoch) == (2, 3)
+            (node,) = response.node_endpoints
+            assert (node.node_id, node.host, node.port) == (2, "127.0.0.1", other.door.port)
+
+
+@pytest.mark.parametrize(("version", "says"), [(11, (0, 0)), (12, (1, 0)), (16, (1, 1))])
+async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
+    version: int, says: tuple[int, int]
+):
+    """KIP-951: the leader since version 12, and where it is since version 16."""
+    async with brokers(2) as (rig, _):
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
+        request = fetch()
+        request.topics[0].topic_id = topic().topic_id
+        response = await rig.ask(request, version)
+        part = only(response)
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        has_leader = part.current_leader is not None and part.current_leader.leader_id == 2
+        assert (int(has_leader), len(getattr(response, "node_endpoints", ()) or ())) == says
+
+
+async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says_why():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        await fill(rig.dirs[0])
+        request = produce(batch())
+        request.topic_data += produce(batch(), tp=TP._replace(partition=1)).topic_data
+        response = await rig.ask(request, BY_NAME)
+        full, fine = (one.partition_responses[0] for one in response.responses)
+        assert (full.error_code, fine.error_code) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
+        assert "saturated" in full.error_message and full.base_offset == -1

@@ -9,6 +9,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from tests.faults.rig import batch, headers_of
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.impaired_dirs import fill, stall
 from tests.unit.broker.scripted_controller import RealClock
 
 caught_up: list[BrokerId] = []
@@ -111,3 +112,34 @@ async def test_damage_is_told_with_the_range_of_the_log_and_met_once_per_read():
             assert damaged.code is ErrorCode.CORRUPT_MESSAGE
             assert (damaged.log_start_offset, damaged.high_watermark) == (0, 4)
         assert len(met) == 3
+
+
+async def test_a_full_directory_is_read_by_everybody():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await rig.ask(produce(batch(), acks=1), 9)
+        await fill(rig.dirs[0])
+        for replica_id in (-1, 2):
+            wanted = FetchFrom(TP, 0, 1000, replica_id=BrokerId(replica_id))
+            cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+            cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
+            assert cached.records and cold.records
+
+
+async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_followers_an_error():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await rig.ask(produce(batch(), acks=1), 9)
+        stall(rig.dirs[0])
+        wanted = FetchFrom(TP, 0, 1000)
+        cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+        cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
+        for data in (cached, cold):
+            assert (data.code, len(data.records), data.high_watermark) == (ErrorCode.NONE, 0, 1)
+            assert data.is_in_memory, "it is not to be asked for in the directory's thread"
+        wanted = wanted._replace(replica_id=BrokerId(2))
+        data = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+        assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        data = await reads_of(rig).read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
+        assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
