@@ -76,6 +76,33 @@ class Disk:
         """Unmount lazily: open files go on working, the path shows the directory beneath."""
         _run("umount", "-l", self.path)
 
+    @property
+    def image(self) -> str:
+        """What a loop device makes a disk of; a tmpfs has none."""
+        assert self.kind != "tmpfs", "a tmpfs is gone with its mount"
+        return f"{os.path.dirname(self.path)}/image"
+
+    def unmount(self) -> None:
+        """In order, as before a repair.
+
+        :raises DiskKitError: if a process has a file of it open.
+        """
+        _run("umount", self.path)
+
+    def repair(self) -> None:
+        """Check the file system that is not mounted, and mend what is wrong."""
+        # The journal of xfs is replayed by mounting it, and xfs_repair insists on that.
+        if self.kind == "ext4":
+            _run("e2fsck", "-p", "-f", self.image, may_be=(0, 1))
+
+    def wipe(self) -> None:
+        """A new, empty file system in the place of one that is not mounted."""
+        _make_filesystem(self.kind, self.image)
+
+    def mount(self, *, at: str | None = None, options: str = "loop") -> None:
+        """Mount it again, where it was or ``at`` another place."""
+        _run("mount", "-t", self.kind, "-o", options, self.image, at or self.path)
+
     def fill(self) -> None:
         """Write until there is no space left."""
         fd = os.open(f"{self.path}/balloon", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -127,6 +154,18 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
 
 
 @contextlib.contextmanager
+def empty_mount_point() -> Iterator[str]:
+    """A directory for somebody else to mount on; what is there at the end is unmounted."""
+    home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    os.chmod(home, 0o755)
+    os.mkdir(f"{home}/mount")
+    try:
+        yield f"{home}/mount"
+    finally:
+        _undo(home)
+
+
+@contextlib.contextmanager
 def closed_to_owner(path: str) -> Iterator[None]:
     """``chmod 000`` on ``path``, and the old mode again afterwards."""
     mode = os.stat(path).st_mode & 0o7777
@@ -159,11 +198,15 @@ def _tools(kind: Kind) -> tuple[str, ...]:
 def _mount_image(kind: Kind, image: str, path: str, size_bytes: int) -> None:
     with open(image, "wb") as file:
         file.truncate(size_bytes)
+    _make_filesystem(kind, image)
+    # "-o loop" detaches the loop device by itself once nothing uses it any more.
+    _run("mount", "-t", kind, "-o", "loop", image, path)
+
+
+def _make_filesystem(kind: Kind, image: str) -> None:
     # Without reserved blocks (-m 0) a full ext4 is full for root too.
     options = ("-q", "-F", "-m", "0") if kind == "ext4" else ("-q", "-f")
     _run(f"mkfs.{kind}", *options, image)
-    # "-o loop" detaches the loop device by itself once nothing uses it any more.
-    _run("mount", "-t", kind, "-o", "loop", image, path)
 
 
 def _undo(home: str) -> None:
@@ -183,7 +226,7 @@ def _mount_points() -> list[str]:
         return [line.split(" ")[1] for line in file][::-1]
 
 
-def _run(*command: str) -> None:
+def _run(*command: str, may_be: tuple[int, ...] = (0,)) -> None:
     try:
         done = subprocess.run(
             command,
@@ -195,7 +238,7 @@ def _run(*command: str) -> None:
         )
     except subprocess.TimeoutExpired as e:
         raise DiskKitError(f"{' '.join(command)}: no answer in {COMMAND_TIMEOUT_S} s") from e
-    if done.returncode != 0:
+    if done.returncode not in may_be:
         raise DiskKitError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
 
 
