@@ -538,20 +538,22 @@ class LogManager:
 
     async def _close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
-        closings: list[Awaitable[None]] = [h.close() for h in self._book.every_handle_in(log_dir)]
-        closings += [future.sync() for future in self._book.futures_in(log_dir)]
-        failed: list[OperatingError] = []
-        for closing in closings:
+        closings: list[Callable[[], Awaitable[None]]] = [
+            *(handle.close for handle in self._book.every_handle_in(log_dir)),
+            *(future.sync for future in self._book.futures_in(log_dir)),
+        ]
+        failed: OperatingError | None = None
+        for close in closings:
             try:
-                await closing
+                await close()
             except OperatingError as e:
-                failed.append(e)
-        if log_dir not in self._loaded:
-            return
+                failed = failed or e
         try:
             await self._checkpoint(log_dir)
-            if failed:
-                raise failed[0]
+            if failed is not None:
+                raise failed
+            if log_dir not in self._loaded:
+                return
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(broker_epoch)
             await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))
