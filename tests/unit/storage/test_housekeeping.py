@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from errno import ENOSPC
 
 import pytest
 
+from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (
     TOPIC_ID,
@@ -123,3 +126,82 @@ async def test_a_hung_dir_holds_up_the_chores_of_no_other():
         hung.release()
         with pytest.raises(asyncio.CancelledError):
             await background
+
+
+async def full(manager: LogManager, vfs: MemVfs) -> None:
+    """Leave no room, and let somebody find out."""
+    vfs.capacity_bytes = vfs.used_bytes()
+    handle = manager.get(TP)
+    assert handle is not None
+    with pytest.raises(LogDirImpairedError):
+        await handle.append_as_leader(batch(), headers_of(batch()), 0)
+
+
+async def segments(manager: LogManager, count: int, config: TopicConfig = CONFIG) -> LogHandle:
+    handle = await manager.create(TP, TOPIC_ID, config=config)
+    data = batch(body=bytes(600))
+    for _ in range(count):
+        await handle.append_as_leader(data, headers_of(data), 0)
+    handle.high_watermark = handle.log_end_offset
+    return handle
+
+
+async def test_a_full_dir_lets_go_at_once_and_again():
+    manager, vfs, clock = await make()
+    handle = await segments(manager, 4)
+    await full(manager, vfs)
+    used = vfs.used_bytes()
+    await chores(manager).make_room()
+    assert handle.log_start_offset == 0
+    # Less may be kept from now on: that does not wait for the next round, nor for any delay.
+    manager.update_config(TP.topic, CONFIG.model_copy(update={"retention_bytes": 600}))
+    await chores(manager).make_room()
+    assert handle.log_start_offset == 3
+    assert vfs.used_bytes() < used - 1800
+    with pytest.raises(OffsetOutOfRangeError):
+        await handle.read(0, 1 << 20, 2**62, True)
+    # And with time it goes on by itself.
+    handle.set_config(CONFIG.model_copy(update={"retention_ms": 0}))
+    await chores(manager).make_room()
+    assert handle.size_bytes > 0
+    clock.ms += 3_000
+    await chores(manager).make_room()
+    assert (handle.size_bytes, handle.log_start_offset) == (0, 4)
+
+
+async def test_a_dir_with_room_keeps_to_its_intervals():
+    manager, vfs, _ = await make()
+    handle = await segments(manager, 4, CONFIG.model_copy(update={"retention_bytes": 600}))
+    await chores(manager).make_room()
+    assert handle.log_start_offset == 0
+    await handle.apply_retention()
+    used = vfs.used_bytes()
+    await chores(manager).make_room()
+    assert vfs.used_bytes() == used
+
+
+async def test_a_deleted_replica_gives_its_room_back_at_once_if_the_dir_is_full():
+    manager, vfs, _ = await make()
+    await segments(manager, 4)
+    await full(manager, vfs)
+    await manager.delete(TP)
+    await chores(manager).make_room()
+    assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []
+
+
+async def test_a_flush_that_found_no_room_is_made_up_for():
+    mem, clock = MemVfs(), ManualClock()
+    format_dir(mem, "/d1", 1)
+    vfs = FaultVfs(mem)
+    manager = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
+    await manager.load()
+    handle = await segments(manager, 1)
+    fault = vfs.inject(Fault(errno=ENOSPC, path="*leader-epoch*", sticky=False))
+    chores(manager).request_flush(handle)
+    background = asyncio.ensure_future(chores(manager)._flush_rolled())
+    while not fault.hits:
+        await asyncio.sleep(0.001)
+    while handle.recovery_point < handle.log_end_offset:
+        await chores(manager).flush_overdue()
+        await asyncio.sleep(0.001)
+    background.cancel()
