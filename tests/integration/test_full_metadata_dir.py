@@ -1,0 +1,184 @@
+"""The controller's disk fills: what is still decided, what is refused, and how it heals.
+
+A real controller and real brokers, its metadata dir on a small file system of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+from kafka.errors import KafkaError
+
+from tests.disk import mounts
+from tests.integration import clients
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.clients,
+    pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs"))),
+]
+
+SESSION_S = 3
+#: The disk is looked at several times in it.
+CHECKS_S = 1.5
+RESERVE_BYTES = 256 * 1024
+BALLOON = "balloon"
+
+
+@contextlib.contextmanager
+def _cluster_on(make_cluster: MakeCluster, **controller: str) -> Iterator[tuple[Cluster, Path]]:
+    """Two brokers and a controller whose metadata dir is a file system of 2 MiB."""
+    with mounts.mounted("tmpfs", size_bytes=2 * 1024 * 1024) as disk:
+        metadata = {"log.dirs": disk.path, "metadata.log.dir": disk.path}
+        cluster = make_cluster(
+            brokers=2,
+            dirs=2,
+            config={
+                "broker.session.timeout.ms": str(SESSION_S * 1000),
+                "broker.heartbeat.interval.ms": "500",
+                "log.dir.reserve.bytes": str(RESERVE_BYTES),
+            },
+            controller_config={**metadata, **controller},
+        )
+        try:
+            cluster.create_topic("before", partitions=2, replication_factor=2)
+            yield cluster, Path(disk.path)
+        finally:
+            # Before its disk goes.
+            cluster.local.kill()
+
+
+def _fill(disk: Path) -> None:
+    mounts.Disk(path=str(disk), kind="tmpfs").fill()
+
+
+def _configure(cluster: Cluster, *values: int) -> None:
+    """Changes of the metadata, one after the other, that do not make it grow for good.
+
+    :raises KafkaException: for the first that is refused.
+    """
+    admin = AdminClient(clients.quiet(cluster.bootstrap))
+    for value in values:
+        entry = ConfigEntry("retention.ms", str(value), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "before", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result()
+
+
+def _restart(cluster: Cluster) -> None:
+    """The controller is killed, and started on the disk as it is."""
+    controller = cluster.local.controller
+    controller.kill()
+    cluster.wait_exit(controller)
+    controller.start()
+    cluster.wait_event(controller, "controller_started", 2)
+
+
+def _refused(cluster: Cluster, topic: str) -> str:
+    with pytest.raises(KafkaError) as refused, cluster.admin() as admin:
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
+    return str(refused.value)
+
+
+def _retention(cluster: Cluster) -> str:
+    return cluster.metadata().topic_config("before")["retention.ms"]
+
+
+def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster) -> None:
+    with _cluster_on(make_cluster) as (cluster, disk):
+        controller = cluster.local.controller
+        pid = controller.pid
+        _fill(disk)
+        _configure(cluster, *range(1_000_000, 1_000_100))
+        cluster.wait_event(controller, "log_dir_saturated")
+        cluster.wait_event(controller, "log_dir_reserve_released")
+        said = _refused(cluster, "refused")
+        assert str(disk) in said
+        assert "is full" in said
+        _configure(cluster, 2_000_000)
+        assert _retention(cluster) == "2000000"
+
+        # A broker dies and comes back: elections and registrations have room.
+        cluster.brokers[2].kill()
+        cluster.wait(
+            "broker 1 to lead",
+            lambda: all(part.leader == 1 for part in cluster.partitions("before", ask=1).values()),
+        )
+        clients.write_confluent(cluster.brokers[1].address, "before", [b"a", b"b"])
+        cluster.start_daemon(cluster.brokers[2])
+        cluster.wait_whole("before")
+        assert controller.pid == pid
+
+        # Killed and started on the full disk, it is as full as before.
+        _restart(cluster)
+        cluster.wait("topics to be refused again", lambda: "is full" in _refused(cluster, "again"))
+        assert _retention(cluster) == "2000000"
+        assert (disk / BALLOON).exists()
+
+        (disk / BALLOON).unlink()
+        cluster.wait_event(controller, "log_dir_reserve_rebuilt")
+        cluster.wait("topics to be made", lambda: _is_made(cluster, "after"))
+        assert set(cluster.metadata().topic_ids) == {"before", "after"}
+        assert clients.read_confluent(cluster.bootstrap, "before", 2) == [b"a", b"b"]
+
+
+def _is_made(cluster: Cluster, topic: str) -> bool:
+    cluster.create_topic(topic)
+    return True
+
+
+def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> None:
+    """Nothing is written any more, and nothing that needs no write suffers."""
+    margin = RESERVE_BYTES - 32 * 1024
+    last_room = {"metadata.log.last.room.bytes": str(margin)}
+    with _cluster_on(make_cluster, **last_room) as (cluster, disk):
+        controller = cluster.local.controller
+        pid = controller.pid
+        _fill(disk)
+        _exhaust(cluster)
+        accepted = _retention(cluster)
+        with pytest.raises(KafkaException, match="has to be written"):
+            _configure(cluster, 5000)
+        assert _retention(cluster) == accepted, "what was refused is not in the log"
+        time.sleep(2 * SESSION_S)
+        assert not any(broker.fenced for broker in cluster.metadata().brokers.values())
+        clients.write_confluent(cluster.bootstrap, "before", [b"a"])
+        assert controller.pid == pid
+
+        _restart(cluster)
+        assert _retention(cluster) == accepted
+        (disk / BALLOON).unlink()
+        cluster.wait("configurations to be taken", lambda: _is_configured(cluster, 7))
+        assert _retention(cluster) == "7"
+
+
+def _exhaust(cluster: Cluster) -> None:
+    """Until a refusal stands although the disk was looked at since."""
+    numbers = itertools.count(1)
+    while True:
+        with pytest.raises(KafkaException, match="has to be written"):
+            _configure(cluster, *itertools.islice(numbers, 5000))
+        time.sleep(CHECKS_S)
+        if not _is_configured(cluster, next(numbers)):
+            return
+
+
+def _is_configured(cluster: Cluster, value: int) -> bool:
+    try:
+        _configure(cluster, value)
+    except KafkaException:
+        return False
+    return True
