@@ -4,7 +4,7 @@
 * an incarnation keeps every directory it registered *known*, online or not, so that repeating
   the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
 * a broker with several directories stays fenced while the directory of any of its replicas is
-  not known (KIP-858, "Broker registration");
+  not known (KIP-858, "Broker registration"), unless all of them are full or stalled;
 * the same incarnation may register again: with directories that came back or are new, and without
   those that it releases for good;
 * a saturated or stalled directory (KIP-928) stays registered and online; each heartbeat says anew
@@ -219,11 +219,12 @@ class ClusterControlManager:
         """
         online = _still_online(broker, request.offline_log_dirs)
         cordoned = self._cordoned(broker, request)
+        impaired = self._impaired(broker, request, online)
         lost_all = bool(broker.known_log_dirs) and not online
         wish = BrokerWish(
             want_fence=request.want_fence or lost_all,
             want_shut_down=request.want_shut_down,
-            may_unfence=self._may_unfence(broker, request.current_metadata_offset),
+            may_unfence=self._may_unfence(broker, online, impaired, request),
             leads_something=self._index.led_count(broker.broker_id) > 0,
             shutdown_is_known=self._heartbeats.is_shutdown_known(
                 broker.broker_id, self.active_brokers()
@@ -240,7 +241,7 @@ class ClusterControlManager:
             in_controlled_shutdown=True if enters_shutdown else None,
             log_dirs=None if online == broker.log_dirs else online,
             cordoned_log_dirs=None if cordoned == broker.cordoned_log_dirs else cordoned,
-            impaired_log_dirs=self._impaired(broker, request, online),
+            impaired_log_dirs=impaired,
         )
         return state, None if broker.merge(change) == broker else change
 
@@ -279,11 +280,21 @@ class ClusterControlManager:
             broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=True
         )
 
-    def _may_unfence(self, broker: BrokerRegistration, metadata_offset: int) -> bool:
-        if metadata_offset < broker.epoch:
+    def _may_unfence(
+        self,
+        broker: BrokerRegistration,
+        online: tuple[DirectoryId, ...],
+        impaired: tuple[ImpairedLogDir, ...] | None,
+        request: BrokerHeartbeatRequest,
+    ) -> bool:
+        """``impaired`` is what it says anew of its ``online`` directories, if anything."""
+        if request.current_metadata_offset < broker.epoch:
             return False
-        has_several_dirs = len(broker.known_log_dirs) > 1
-        return not (has_several_dirs and self._index.has_unresolved(broker.broker_id))
+        if len(broker.known_log_dirs) <= 1 or not self._index.has_unresolved(broker.broker_id):
+            return True
+        # No directory takes the replicas that have none; what it holds is needed all the same.
+        said = broker.impaired_log_dirs if impaired is None else impaired
+        return {one.directory_id for one in said}.issuperset(online)
 
 
 def _registered(
