@@ -181,7 +181,7 @@ async def verify(
     moves = await _move_states(client, plan)
     click.echo("\n".join(map(str, moves)))
     if not ongoing and all(move.is_done for move in moves) and not preserve_throttles:
-        await _clear_throttles(client, plan, metadata)
+        await clear_throttles(client, plan, metadata)
 
 
 async def cancel(
@@ -213,7 +213,7 @@ async def cancel(
         click.echo("None of the specified partition moves are active.")
     await _forget_wishes(client, moves, found)
     if not preserve_throttles:
-        await _clear_throttles(client, plan, metadata)
+        await clear_throttles(client, plan, metadata)
 
 
 async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
@@ -434,7 +434,7 @@ async def _set_throttles(
         click.echo(f"The replica-alter-dir throttle limit was set to {options.mover_throttle} B/s")
 
 
-async def _clear_throttles(
+async def clear_throttles(
     client: ClusterClient, plan: ReassignmentPlan, metadata: ClusterMetadata
 ) -> None:
     """Of all brokers: nothing tells which of them an earlier call has slowed down."""

@@ -1,0 +1,255 @@
+"""``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
+
+Cordons it, moves its replicas to where there is most room, and says when it may go. The same order
+given again resumes a drain that was interrupted; ``--cancel`` takes it back.
+
+Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 something went wrong; 2 not
+everything fits elsewhere, and nothing was moved; 130 interrupted, with moves going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import connection_options, make_client, run, size_text
+from kraftjbod.cli.drain_plan import DrainPlan, Misfit, Move
+from kraftjbod.cli.drain_run import DoesNotFitError, Drain, DrainOptions
+
+_DOES_NOT_FIT: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What was asked for."""
+
+    broker_id: int
+    directory: str | None
+    options: DrainOptions
+    dry_run: bool
+    cancel: bool
+    as_json: bool
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.option("--dir", "directory", metavar="BROKER:PATH|ID", help="Empty this log directory.")
+@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Empty this broker.")
+@click.option(
+    "--across-brokers", is_flag=True, help="What fits nowhere else on its broker leaves it."
+)
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=1),
+    metavar="B/S",
+    help="Limit per broker; the limit is taken off at the end.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved where.")
+@click.option("--cancel", is_flag=True, help="Bring back what is on its way, and lift the cordon.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON document at the end.",
+)
+def main(
+    bootstrap_server: str,
+    command_config: str | None,
+    directory: str | None,
+    broker: int | None,
+    across_brokers: bool,
+    throttle: int | None,
+    dry_run: bool,
+    cancel: bool,
+    style: str,
+) -> None:
+    """Empty a log directory or a broker, and say when it may be pulled or stopped."""
+    if (directory is None) == (broker is None):
+        raise click.UsageError("give exactly one of --dir, --broker")
+    if cancel and (dry_run or throttle is not None):
+        raise click.UsageError("--cancel stands alone")
+    if broker is not None and across_brokers:
+        raise click.UsageError("--across-brokers belongs to --dir")
+    path = None
+    if directory is not None:
+        broker, path = parse_directory(directory)
+    assert broker is not None
+    order = Order(
+        broker_id=broker,
+        directory=path,
+        options=DrainOptions(throttle=throttle, across_brokers=across_brokers),
+        dry_run=dry_run,
+        cancel=cancel,
+        as_json=style == "json",
+    )
+    run(_perform(bootstrap_server, command_config, order), failed="Error")
+
+
+def parse_directory(text: str) -> tuple[int, str]:
+    """``1:/disk2`` or ``1:<directory id>``.
+
+    :raises click.BadParameter: for anything else.
+    """
+    broker, colon, directory = text.partition(":")
+    if not (colon and directory and broker.isascii() and broker.isdigit()):
+        raise click.BadParameter(
+            f"{text!r} is not BROKER:PATH or BROKER:ID, such as 1:/disk2", param_hint="--dir"
+        )
+    return int(broker), directory
+
+
+async def _perform(bootstrap_server: str, command_config: str | None, order: Order) -> None:
+    async with make_client(bootstrap_server, command_config) as client:
+        try:
+            await _drain(client, order)
+        except asyncio.CancelledError:
+            click.echo(
+                "Interrupted. What was begun goes on, and the cordon stays. Give the same order "
+                "again to resume, or with --cancel to take it back.",
+                err=True,
+            )
+            raise
+
+
+async def _drain(client: ClusterClient, order: Order) -> None:
+    drain = await Drain.find(
+        client,
+        order.broker_id,
+        order.directory,
+        order.options,
+        tell=lambda line: click.echo(line, err=True),
+    )
+    if order.cancel:
+        count = await drain.cancel()
+        _say(order, drain, "cancelled", f"Cancelled {count} moves out of {drain.source}.")
+        return
+    if order.dry_run:
+        plan = await drain.plan()
+        _tell_plan(order, drain, plan)
+        if plan.misfits:
+            sys.exit(_DOES_NOT_FIT)
+        return
+    try:
+        count = await drain.run()
+    except DoesNotFitError as e:
+        _tell_plan(order, drain, e.plan)
+        sys.exit(_DOES_NOT_FIT)
+    _say(order, drain, "drained", await _farewell(drain, count), moved=count)
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+async def _farewell(drain: Drain, count: int) -> str:
+    """That it is over, and what to do next."""
+    source = drain.source
+    broker, path = source.broker_id, source.path
+    done = f"Moved {count} replicas."
+    if path is None:
+        return (
+            f"{done} Broker {broker} has no replicas and leads nothing: it is safe to stop.\n"
+            f"Next: stop it. Its cordon stays; should it serve again, lift that with\n"
+            f"  kraftjbod-configs --alter --entity-type brokers --entity-name {broker} "
+            "--delete-config cordoned.log.dirs"
+        )
+    if await drain.has_metadata():
+        return (
+            f"{done} {path} of broker {broker} has no replicas, but the broker's own metadata: it "
+            "is not safe to pull while the broker runs.\n"
+            f"Next: stop broker {broker}, give it another metadata.log.dir, and take {path} out of "
+            "log.dirs."
+        )
+    return (
+        f"{done} {path} of broker {broker} is empty: it is safe to pull.\n"
+        "Next: release its id with\n"
+        f"  kraftjbod-log-dirs --forget {broker}:{path}\n"
+        "then pull the disk, and take the directory out of log.dirs in the broker's file."
+    )
+
+
+def _tell_plan(order: Order, drain: Drain, plan: DrainPlan) -> None:
+    state = "refused" if plan.misfits else "planned"
+    lines = [move_line(move) for move in plan.moves] if order.dry_run else []
+    if plan.misfits:
+        lines.append(f"{drain.source} cannot be drained; there is no place for")
+        lines += [misfit_line(misfit) for misfit in plan.misfits]
+        if not order.dry_run:
+            lines.append("Nothing of this plan was moved.")
+    else:
+        lines.append(f"{len(plan.moves)} replicas, {size_text(plan.size_bytes)}, would be moved.")
+    _say(order, drain, state, "\n".join(lines), plan=plan)
+
+
+def move_line(move: Move) -> str:
+    """One replica and its way."""
+    replica = move.replica
+    source = f"{replica.broker_id}:{move.source}" if move.source else str(replica.broker_id)
+    told = f"{replica.topic_partition} ({size_text(move.size_bytes)}) {source} -> {move.target}"
+    if move.is_under_way:
+        told += ", under way"
+    return told + (", in a rack with another replica" if move.shares_rack else "")
+
+
+def misfit_line(misfit: Misfit) -> str:
+    """One replica, and the best that there is for it."""
+    best = "no open directory"
+    if misfit.best_free_bytes is not None:
+        best = f"{size_text(max(0, misfit.best_free_bytes))} free at best"
+    return f"  {misfit.replica.topic_partition}: {size_text(misfit.size_bytes)}, {best}"
+
+
+def _say(
+    order: Order,
+    drain: Drain,
+    state: str,
+    text: str,
+    *,
+    plan: DrainPlan | None = None,
+    moved: int | None = None,
+) -> None:
+    if not order.as_json:
+        click.echo(text)
+        return
+    document: dict[str, Any] = {
+        "version": 1,
+        "broker": drain.source.broker_id,
+        "logDir": drain.source.path,
+        "state": state,
+    }
+    if moved is not None:
+        document["moved"] = moved
+    if plan is not None:
+        document["moves"] = [_move_json(move) for move in plan.moves]
+        document["doesNotFit"] = [_misfit_json(misfit) for misfit in plan.misfits]
+    click.echo(json.dumps(document))
+
+
+def _move_json(move: Move) -> dict[str, Any]:
+    return {
+        "partition": str(move.replica.topic_partition),
+        "size": move.size_bytes,
+        "from": {"broker": move.replica.broker_id, "logDir": move.source or None},
+        "to": {"broker": move.target.broker_id, "logDir": move.target.path},
+        "isUnderWay": move.is_under_way,
+        "sharesRack": move.shares_rack,
+    }
+
+
+def _misfit_json(misfit: Misfit) -> dict[str, Any]:
+    return {
+        "partition": str(misfit.replica.topic_partition),
+        "size": misfit.size_bytes,
+        "bestFree": misfit.best_free_bytes,
+    }
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-drain")
