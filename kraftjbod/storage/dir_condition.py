@@ -34,7 +34,8 @@ class DirCondition:
         self.is_on_trial = False
         #: As of the last check; zeros before the first.
         self.space = NO_SPACE_KNOWN
-        self._log = get_logger(log_dir=path)
+        #: Its telemetry.
+        self.log = get_logger(log_dir=path)
 
     @property
     def is_online(self) -> bool:
@@ -57,6 +58,10 @@ class DirCondition:
     def impaired_error(self) -> LogDirImpairedError:
         return self._impaired_error(self.state, self.impaired_reason)
 
+    def saturated_error(self, reason: str) -> LogDirImpairedError:
+        """For the moment between the disk's saying so and the state's."""
+        return self._impaired_error(LogDirState.SATURATED, reason)
+
     def offline_error(self) -> KafkaStorageError:
         return KafkaStorageError(
             f"log dir {self.path} is offline: {self.offline_reason}",
@@ -72,7 +77,7 @@ class DirCondition:
             state=state.value,
         )
 
-    def _step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
+    def step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
         """Take the step that ``event`` leads to and tell of it; False if it leads nowhere.
 
         ``failed`` tells of an operation: its kind, and its replica if there is one.
@@ -86,7 +91,7 @@ class DirCondition:
         self._tell(event, reason, failed)
         return True
 
-    def _story(self, reason: str) -> dict[str, str | int]:
+    def story(self, reason: str) -> dict[str, str | int]:
         """What telemetry says of the dir beside its path."""
         return {
             "directory_id": str(self.directory_id),
@@ -96,21 +101,21 @@ class DirCondition:
         }
 
     def _tell(self, event: LogDirEvent, reason: str, failed: dict[str, str]) -> None:
-        story = self._story(reason) | failed
+        story = self.story(reason) | failed
         match event:
             case LogDirEvent.FILLED_UP:
-                self._log.warning("log_dir_saturated", **story)
+                self.log.warning("log_dir_saturated", **story)
             case LogDirEvent.HAS_ROOM:
-                self._log.info("log_dir_has_room_again", **story)
+                self.log.info("log_dir_has_room_again", **story)
             case LogDirEvent.SUSPECTED:
-                self._log.warning("log_dir_stalled", **story)
+                self.log.warning("log_dir_stalled", **story)
             case LogDirEvent.ANSWERED | LogDirEvent.ANSWERED_FULL:
                 state = self.state.value
-                self._log.info("log_dir_answers_again", **story, state=state)
+                self.log.info("log_dir_answers_again", **story, state=state)
             case LogDirEvent.FAILED if self.is_on_trial:
-                self._log.info("log_dir_not_opened", **story)
+                self.log.info("log_dir_not_opened", **story)
             case LogDirEvent.FAILED:
-                self._log.error("log_dir_offline", **story)
+                self.log.error("log_dir_offline", **story)
             case LogDirEvent.REATTACHED:
                 raise AssertionError("a dir that comes back is another object")
             case _:

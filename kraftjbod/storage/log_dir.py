@@ -7,8 +7,7 @@
   the table in ``log_dir_policy.py`` says, with an error that is worth another try.
 * A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
   abandoned, and its open files are given up in yet another one: closing can hang as well.
-* The first operation that finds no room gives the reserve away, in the dir's thread, and nothing
-  that was queued behind it takes that room for good. The check rebuilds it (``room_plan.py``).
+* What a disk without room means is in ``dir_room.py``.
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
   the end. Which of two dirs a copy between them waits for is not clear; their own checks tell.
@@ -32,9 +31,10 @@ from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_condition import DirCondition
 from kraftjbod.storage.dir_executor import LogDirExecutor, run_apart
 from kraftjbod.storage.dir_names import LOCK_FILE
+from kraftjbod.storage.dir_room import DirRoom
 from kraftjbod.storage.dir_watch import DirWatch
 from kraftjbod.storage.disk_check import check_disk
-from kraftjbod.storage.io_statistics import GROUPS, IoStatistics
+from kraftjbod.storage.io_statistics import GROUPS, IoGroup, IoStatistics
 from kraftjbod.storage.log_dir_policy import (
     TAKES_ROOM,
     OpKind,
@@ -45,7 +45,7 @@ from kraftjbod.storage.log_dir_policy import (
 )
 from kraftjbod.storage.reserve_file import ReserveFile
 from kraftjbod.storage.room_plan import RoomPlan
-from kraftjbod.storage.vfs import Space, Vfs, VfsFile
+from kraftjbod.storage.vfs import Vfs, VfsFile
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,14 +56,15 @@ _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
 _NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
 #: No read ever fails with these.
 _WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
-_FULL_STORY: Final = "full_story"
 
 
-class _FullStory(NamedTuple):
-    """What the thread saw when an operation found no room."""
+class _Way(NamedTuple):
+    """How operations of one kind go through the dir's threads."""
 
-    space: Space
-    had_reserve: bool
+    lane: LogDirExecutor
+    on_error: Callable[[BaseException], None]
+    group: IoGroup
+    may_be_taken_back: bool
 
 
 class LogDirFailureChannel:
@@ -115,10 +116,6 @@ class LogDir(DirCondition):
         self.statistics = IoStatistics()
         self._failure_channel = self._news = failure_channel
         self._io_timeout_ms = io_timeout_ms
-        self._reserve = reserve or ReserveFile(
-            vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes
-        )
-        self._room_plan = room_plan or RoomPlan(reserve_bytes=self._reserve.size_bytes)
         self._lane = LogDirExecutor(
             name=f"log-dir:{path}",
             clock=clock,
@@ -139,8 +136,17 @@ class LogDir(DirCondition):
             timeout_ms=io_timeout_ms,
             check_interval_ms=check_interval_ms,
         )
-        #: What sees an operation's error first, in the thread.
-        self._on_error = {kind: partial(self._look_for_full, kind) for kind in OpKind}
+        self._room = DirRoom(
+            self,
+            vfs=vfs,
+            lane=self._lane,
+            reserve=reserve
+            or ReserveFile(vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes),
+            plan=room_plan or RoomPlan(),
+            probe=self._probe,
+            tell=self._tell_of_change,
+        )
+        self._ways = {kind: self._way_of(kind) for kind in OpKind}
         #: ``st_dev`` when the dir was identified; another number means another disk.
         self._device: int | None = None
         #: Held from :meth:`try_lock` to :meth:`close`.
@@ -149,10 +155,7 @@ class LogDir(DirCondition):
         self._kernel_copies = True
         #: Operations in other threads that touch this dir.
         self._guests: set[asyncio.Future[Any]] = set()
-        #: The check or the rebuilding of the reserve that is under way.
-        self._check: asyncio.Future[Any] | None = None
-        #: Why it was found full, until there is room again; survives a stall.
-        self._full_reason = ""
+        self._check: asyncio.Future[None] | None = None
         #: Why others hold it for stalled, though its operations end.
         self._demotion = ""
 
@@ -167,7 +170,7 @@ class LogDir(DirCondition):
     @property
     def reserve_bytes(self) -> int:
         """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
-        return self._reserve.size_bytes if self._reserve.is_held else 0
+        return self._room.reserve_bytes
 
     # -- the gate ---------------------------------------------------------------------------
 
@@ -190,16 +193,25 @@ class LogDir(DirCondition):
         :raises LogDirImpairedError: at once, or in the future: the dir does not take it now.
         :raises OverloadedError: at once if the queue is full.
         """
-        self.require_allowed(kind)
-        lane = self._flush_lane if kind is OpKind.FLUSH else self._lane
+        if self.state is not LogDirState.ONLINE:
+            self.require_allowed(kind)
+        lane, on_error, group, may_be_taken_back = self._ways[kind]
         return lane.submit_op(
             op,
             settle=settle,
             translate=lambda error: self._judge(kind, error, replica),
-            on_error=self._on_error[kind],
+            on_error=on_error,
             size_bytes=size_bytes,
-            group=GROUPS[kind],
-            may_be_taken_back=kind in TAKES_ROOM,
+            group=group,
+            may_be_taken_back=may_be_taken_back,
+        )
+
+    def _way_of(self, kind: OpKind) -> _Way:
+        return _Way(
+            self._flush_lane if kind is OpKind.FLUSH else self._lane,
+            partial(self._room.look_for_full, kind),
+            GROUPS[kind],
+            kind in TAKES_ROOM,
         )
 
     async def run(
@@ -350,7 +362,7 @@ class LogDir(DirCondition):
         :raises LogDirImpairedError: there is no room for it; the dir is SATURATED.
         :raises KafkaStorageError: the dir goes offline.
         """
-        await self.run(OpKind.START, lambda: self._reserve.build(self.beat))
+        await self.run(OpKind.START, lambda: self._room.build_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
         """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""
@@ -367,7 +379,7 @@ class LogDir(DirCondition):
 
         ``failed`` tells of the operation: its kind, and its replica if there is one.
         """
-        if not self._step(LogDirEvent.FAILED, reason, **failed):
+        if not self.step(LogDirEvent.FAILED, reason, **failed):
             return
         self._watch.stop()
         self._lane.abandon(self.offline_error)
@@ -377,7 +389,7 @@ class LogDir(DirCondition):
         # A disk in use cannot be unmounted, checked and mounted again.
         run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
         if report:
-            self._failure_channel.report(self)
+            self._tell_of_change()
 
     def close(self) -> None:
         """Stop the watches and let the threads end after what they still have to do."""
@@ -409,14 +421,14 @@ class LogDir(DirCondition):
                 message = f"log dir {self.path} is offline: {said}"
                 return self._error(error_class(part), message, failed)
             case Verdict.FULL:
-                self._fill_up(said, error, is_attempt=kind is OpKind.PROBE)
+                self._room.fill_up(said, error, is_attempt=kind is OpKind.PROBE)
                 return self.impaired_error()
             case Verdict.CALLER_BUG:
-                self._log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
+                self.log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
                 self.check_disk()
                 return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
             case Verdict.PROCESS_LIMIT:
-                self._log.warning("log_dir_operation_lacked_resources", reason=said)
+                self.log.warning("log_dir_operation_lacked_resources", reason=said)
                 return OverloadedError(f"log dir {self.path}: {said}")
             case _:
                 assert_never(verdict)
@@ -426,74 +438,26 @@ class LogDir(DirCondition):
     ) -> KafkaStorageError:
         return kind(message, directory_id=self.directory_id, path=self.path, **failed)
 
-    # -- room -------------------------------------------------------------------------------
-
-    def _look_for_full(self, kind: OpKind, error: BaseException) -> None:
-        """In the thread, as soon as an operation has failed: if there was no room, make some."""
-        if not isinstance(error, OSError):
-            return
-        if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
-            # What was queued while there seemed to be room shall not eat up the reserve.
-            self._lane.hold_back(lambda: self._impaired_error(LogDirState.SATURATED, f"{error}"))
-            vars(error)[_FULL_STORY] = self._give_reserve()
-
-    def _give_reserve(self) -> _FullStory:
-        """In the thread."""
-        space = self.vfs.space(self.path)
-        return _FullStory(space, self._reserve.release())
-
-    def _fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
-        """There was no room for an operation, be it only an attempt to find out."""
-        self._full_reason = reason
-        story: _FullStory | None = vars(error).get(_FULL_STORY)
-        if story is not None:
-            self._note_full(story)
-        elif not self._lane.is_full:
-            # It was in a thread that is not the dir's.
-            self._probe(self._give_reserve, self._note_full)
-        if self._step(LogDirEvent.FILLED_UP, reason) or is_attempt:
-            self._room_plan.filled_up(None if story is None else story.space)
-            self._failure_channel.report(self)
-
-    def _note_full(self, story: _FullStory) -> None:
-        self.space = story.space
-        if story.had_reserve:
-            self._log.warning("log_dir_reserve_released", **self._story(self._full_reason))
-
-    def _heal(self) -> None:
-        """Rebuild the reserve; with that there is room again."""
-        if self._lane.is_full:
-            return  # The next check sees to it.
-        was_held = self._reserve.is_held
-        self._check = self._probe(
-            lambda: self._reserve.build(self.beat), lambda _: self._end_full(was_held)
-        )
-
-    def _end_full(self, had_reserve: bool) -> None:
-        if not had_reserve and self._reserve.size_bytes:
-            self._log.info("log_dir_reserve_rebuilt", **self._story(self._full_reason))
-        self._full_reason = ""
-        self._lane.let_go()
-        if self._step(LogDirEvent.HAS_ROOM, f"{self.space.usable_bytes} bytes are free"):
-            self._failure_channel.report(self)
-
     # -- watches ----------------------------------------------------------------------------
+
+    def _tell_of_change(self) -> None:
+        self._failure_channel.report(self)
 
     def on_suspect(self, running_ms: int) -> None:
         self._stall(f"an operation has been running for {running_ms} ms")
 
     def _stall(self, reason: str) -> None:
-        if self._step(LogDirEvent.SUSPECTED, reason):
+        if self.step(LogDirEvent.SUSPECTED, reason):
             self._lane.take_back(self.impaired_error)
-            self._failure_channel.report(self)
+            self._tell_of_change()
 
     def on_answer(self) -> None:
         """Nothing runs for too long any more."""
         if self._watch.is_suspicious or self._demotion:
             return
-        event = LogDirEvent.ANSWERED_FULL if self._full_reason else LogDirEvent.ANSWERED
-        if self._step(event, self._full_reason or "operations end again"):
-            self._failure_channel.report(self)
+        event = LogDirEvent.ANSWERED_FULL if self._room.full_reason else LogDirEvent.ANSWERED
+        if self.step(event, self._room.full_reason or "operations end again"):
+            self._tell_of_change()
 
     def on_hung(self, running_ms: int) -> None:
         self.go_offline(f"an operation has been running for {running_ms} ms")
@@ -503,9 +467,11 @@ class LogDir(DirCondition):
         self.statistics.look(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):
             return
+        if self._room.is_rebuilding:
+            return
         if self._lane.is_full:
             return  # Busy is not broken; the stall watch looks after a queue that stands still.
-        device, has_room = self._device, not self._full_reason
+        device, has_room = self._device, not self._room.full_reason
         self._check = self._probe(
             lambda: check_disk(
                 self.vfs,
@@ -514,7 +480,7 @@ class LogDir(DirCondition):
                 device=device,
                 has_room=has_room,
             ),
-            self._note_space,
+            lambda space: self._room.note_space(space, self.beat),
         )
 
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
@@ -522,16 +488,6 @@ class LogDir(DirCondition):
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
         probe.add_done_callback(_note_seen)
         return probe
-
-    def _note_space(self, space: Space) -> None:
-        self.space = space
-        if self._full_reason:
-            if self._room_plan.may_heal(space, has_reserve=self._reserve.is_held):
-                self._heal()
-        elif self._room_plan.is_short(space):
-            self._full_reason = f"{space.usable_bytes} bytes are free, which is too few"
-            if self._step(LogDirEvent.FILLED_UP, self._full_reason):
-                self._failure_channel.report(self)
 
 
 def _note_seen(probe: asyncio.Future[Any]) -> None:

@@ -47,7 +47,7 @@ def test_steps_are_told_with_reason_and_room(
     condition = make()
     with capture_logs() as told:
         for step in steps:
-            assert condition._step(step, f"because of {step.name}")
+            assert condition.step(step, f"because of {step.name}")
     assert condition.state is state
     assert condition.is_impaired == state.is_impaired
     last = told[-1]
@@ -60,31 +60,31 @@ def test_steps_are_told_with_reason_and_room(
 def test_a_step_that_leads_nowhere_is_not_told():
     condition = make()
     with capture_logs() as told:
-        assert not condition._step(LogDirEvent.HAS_ROOM, "")
-        assert condition._step(LogDirEvent.FAILED, "gone")
-        assert not condition._step(LogDirEvent.FAILED, "gone again")
+        assert not condition.step(LogDirEvent.HAS_ROOM, "")
+        assert condition.step(LogDirEvent.FAILED, "gone")
+        assert not condition.step(LogDirEvent.FAILED, "gone again")
     assert [line["event"] for line in told] == ["log_dir_offline"]
     assert condition.offline_reason == "gone"
 
 
 def test_reasons_belong_to_the_state():
     condition = make()
-    condition._step(LogDirEvent.FILLED_UP, "full")
+    condition.step(LogDirEvent.FILLED_UP, "full")
     assert (condition.impaired_reason, condition.offline_reason) == ("full", "")
-    condition._step(LogDirEvent.SUSPECTED, "slow")
+    condition.step(LogDirEvent.SUSPECTED, "slow")
     assert condition.impaired_reason == "slow"
-    condition._step(LogDirEvent.FAILED, "dead")
+    condition.step(LogDirEvent.FAILED, "dead")
     assert (condition.impaired_reason, condition.offline_reason) == ("", "dead")
 
 
 def test_what_is_refused_says_why():
     condition = make()
     condition.require_allowed(OpKind.APPEND)
-    condition._step(LogDirEvent.FILLED_UP, "full")
+    condition.step(LogDirEvent.FILLED_UP, "full")
     condition.require_allowed(OpKind.READ)
     with pytest.raises(LogDirImpairedError, match="log dir /d1 is saturated: full") as refused:
         condition.require_allowed(OpKind.APPEND)
     assert (refused.value.state, refused.value.directory_id) == ("saturated", directory_id(1))
-    condition._step(LogDirEvent.FAILED, "dead")
+    condition.step(LogDirEvent.FAILED, "dead")
     with pytest.raises(KafkaStorageError, match="log dir /d1 is offline: dead"):
         condition.require_allowed(OpKind.READ)
