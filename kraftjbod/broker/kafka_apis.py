@@ -16,6 +16,7 @@ from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.offset_apis import OffsetApis
 from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
 from kraftjbod.broker.reassignment_apis import ReassignmentApis
+from kraftjbod.broker.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
@@ -29,6 +30,7 @@ class KafkaApis:
         *,
         produce_fetch: ProduceFetchApis,
         offsets: OffsetApis,
+        record_deletion: RecordDeletionApis,
         metadata: MetadataApis,
         topics: TopicApis,
         configs: ConfigApis,
@@ -42,6 +44,7 @@ class KafkaApis:
             ApiKey.FETCH: produce_fetch.fetch,
             ApiKey.LIST_OFFSETS: offsets.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: record_deletion.delete_records,
             ApiKey.METADATA: metadata.metadata,
             ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
             ApiKey.CREATE_TOPICS: topics.create_topics,

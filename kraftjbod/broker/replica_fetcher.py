@@ -362,6 +362,8 @@ class ReplicaFetcher:
         if data.records:
             return asyncio.ensure_future(self._append(one, data))
         self._note_fetched(one, data.high_watermark)
+        if data.log_start_offset > one.handle.log_start_offset:
+            return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
         return None
 
     async def _append(self, one: Followed, data: Message) -> None:
@@ -381,6 +383,17 @@ class ReplicaFetcher:
         if self._session.is_followed(one):
             self._session.tell_last(one)
             self._note_fetched(one, data.high_watermark)
+            if data.log_start_offset > one.handle.log_start_offset:
+                await self._follow_start(one, data.log_start_offset)
+
+    async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
+        """The leader let go of its oldest records (KIP-107): so do we, as far as we know them."""
+        try:
+            await one.handle.start_at(min(leader_log_start, one.handle.high_watermark))
+        except OperatingError as e:
+            self._delay(one, e.code, str(e))
+            return
+        self._session.tell(one)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:
         partition = one.replica.partition

@@ -43,6 +43,7 @@ from kraftjbod.broker.offset_apis import OffsetApis
 from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
 from kraftjbod.broker.producer_ids import ProducerIdManager
 from kraftjbod.broker.reassignment_apis import ReassignmentApis
+from kraftjbod.broker.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.replica_appends import ReplicaAppends
 from kraftjbod.broker.replica_fetcher import ReplicaFetcher
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
@@ -427,6 +428,7 @@ class BrokerParts:
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
             offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
+            record_deletion=RecordDeletionApis(replicas=self.hosted),
             metadata=MetadataApis(
                 broker_id=config.node_id,
                 cache=self.cache,

@@ -360,8 +360,12 @@ class LogHandle:
         """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
 
         Needs no room; the files go when retention is applied next.
+
+        :raises OverloadedError: its copy is about to take its place: try again.
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
+        if self._is_held_still:
+            raise OverloadedError(f"{self.topic_partition} is moving just now, try again")
         await asyncio.shield(self._submit(OpKind.RETENTION, lambda: self._log.start_at(offset)))
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:

@@ -1,0 +1,83 @@
+"""DeleteRecords (KIP-107): a partition's log starts later, and what lies before is hidden at once.
+
+* Only its leader takes the request, and only up to the high watermark; -1 means just that.
+* Followers take the new start over with their next fetch, see replica_fetcher.py. The answer does
+  not wait for them: one that becomes leader before that shows the records again.
+* The room comes back with retention, which a full directory applies at once.
+
+The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.broker.hosted_replicas import HostedReplicas
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.kafka_codec import Message, message
+
+DeleteRecordsResponse = message("DeleteRecordsResponse")
+
+_HIGH_WATERMARK: Final = -1
+_UNKNOWN_LOW_WATERMARK: Final = -1
+
+
+class RecordDeletionApis:
+    def __init__(self, *, replicas: HostedReplicas) -> None:
+        self._replicas = replicas
+
+    async def delete_records(self, request: Message, _context: RequestContext) -> Message:
+        async def of_topic(topic: Message) -> Message:
+            result: Message = DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=await asyncio.gather(
+                    *(
+                        self._delete(topic.name, part, request.timeout_ms)
+                        for part in topic.partitions
+                    )
+                ),
+            )
+            return result
+
+        response: Message = DeleteRecordsResponse(
+            topics=await asyncio.gather(*map(of_topic, request.topics))
+        )
+        return response
+
+    async def _delete(self, topic: str, part: Message, timeout_ms: int) -> Message:
+        result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+            partition_index=part.partition_index, low_watermark=_UNKNOWN_LOW_WATERMARK
+        )
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                result.low_watermark = await self._start_at(
+                    TopicPartition(topic, part.partition_index), part.offset
+                )
+        except TimeoutError:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        except OperatingError as e:
+            result.error_code = e.code
+        return result
+
+    async def _start_at(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Where the log starts then."""
+        partition, handle = self._replicas.require(topic_partition).require_open()
+        partition.require_leader()
+        if not handle.config.cleanup_policy.is_delete:
+            raise OperatingError(
+                f"cleanup.policy of {topic_partition.topic} does not let records be deleted",
+                code=ErrorCode.POLICY_VIOLATION,
+            )
+        wanted = partition.high_watermark if offset == _HIGH_WATERMARK else offset
+        if not 0 <= wanted <= partition.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {wanted} is outside 0..{partition.high_watermark} of {topic_partition}"
+            )
+        await handle.start_at(wanted)
+        if handle.log_dir.state is LogDirState.SATURATED:
+            await handle.apply_retention()
+        return handle.log_start_offset
