@@ -1,4 +1,4 @@
-"""The controller's disk fills: what is still decided, what is refused, and how it heals.
+"""The controller's disk fills or hangs: what is decided, refused or waits, and how it heals.
 
 A real controller and real brokers, its metadata dir on a small file system of its own.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (
 from kafka.errors import KafkaError
 
 from tests.disk import mounts
+from tests.disk.frozen import frozen
 from tests.integration import clients
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -40,9 +42,13 @@ BALLOON = "balloon"
 
 
 @contextlib.contextmanager
-def _cluster_on(make_cluster: MakeCluster, **controller: str) -> Iterator[tuple[Cluster, Path]]:
-    """Two brokers and a controller whose metadata dir is a file system of 2 MiB."""
-    with mounts.mounted("tmpfs", size_bytes=2 * 1024 * 1024) as disk:
+def _cluster_on(
+    make_cluster: MakeCluster,
+    controller: Mapping[str, str] | None = None,
+    kind: mounts.Kind = "tmpfs",
+) -> Iterator[tuple[Cluster, mounts.Disk]]:
+    """Two brokers and a controller whose metadata dir is a file system of 2 MiB, or the least."""
+    with mounts.mounted(kind, size_bytes=2 * 1024 * 1024) as disk:
         metadata = {"log.dirs": disk.path, "metadata.log.dir": disk.path}
         cluster = make_cluster(
             brokers=2,
@@ -52,18 +58,14 @@ def _cluster_on(make_cluster: MakeCluster, **controller: str) -> Iterator[tuple[
                 "broker.heartbeat.interval.ms": "500",
                 "log.dir.reserve.bytes": str(RESERVE_BYTES),
             },
-            controller_config={**metadata, **controller},
+            controller_config={**metadata, **(controller or {})},
         )
         try:
             cluster.create_topic("before", partitions=2, replication_factor=2)
-            yield cluster, Path(disk.path)
+            yield cluster, disk
         finally:
             # Before its disk goes.
             cluster.local.kill()
-
-
-def _fill(disk: Path) -> None:
-    mounts.Disk(path=str(disk), kind="tmpfs").fill()
 
 
 def _configure(cluster: Cluster, *values: int) -> None:
@@ -101,12 +103,12 @@ def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster
     with _cluster_on(make_cluster) as (cluster, disk):
         controller = cluster.local.controller
         pid = controller.pid
-        _fill(disk)
+        disk.fill()
         _configure(cluster, *range(1_000_000, 1_000_100))
         cluster.wait_event(controller, "log_dir_saturated")
         cluster.wait_event(controller, "log_dir_reserve_released")
         said = _refused(cluster, "refused")
-        assert str(disk) in said
+        assert disk.path in said
         assert "is full" in said
         _configure(cluster, 2_000_000)
         assert _retention(cluster) == "2000000"
@@ -126,9 +128,9 @@ def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster
         _restart(cluster)
         cluster.wait("topics to be refused again", lambda: "is full" in _refused(cluster, "again"))
         assert _retention(cluster) == "2000000"
-        assert (disk / BALLOON).exists()
-
-        (disk / BALLOON).unlink()
+        balloon = Path(disk.path, BALLOON)
+        assert balloon.exists()
+        balloon.unlink()
         cluster.wait_event(controller, "log_dir_reserve_rebuilt")
         cluster.wait("topics to be made", lambda: _is_made(cluster, "after"))
         assert set(cluster.metadata().topic_ids) == {"before", "after"}
@@ -144,10 +146,10 @@ def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> 
     """Nothing is written any more, and nothing that needs no write suffers."""
     margin = RESERVE_BYTES - 32 * 1024
     last_room = {"metadata.log.last.room.bytes": str(margin)}
-    with _cluster_on(make_cluster, **last_room) as (cluster, disk):
+    with _cluster_on(make_cluster, last_room) as (cluster, disk):
         controller = cluster.local.controller
         pid = controller.pid
-        _fill(disk)
+        disk.fill()
         _exhaust(cluster)
         accepted = _retention(cluster)
         with pytest.raises(KafkaException, match="has to be written"):
@@ -160,7 +162,7 @@ def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> 
 
         _restart(cluster)
         assert _retention(cluster) == accepted
-        (disk / BALLOON).unlink()
+        Path(disk.path, BALLOON).unlink()
         cluster.wait("configurations to be taken", lambda: _is_configured(cluster, 7))
         assert _retention(cluster) == "7"
 
@@ -182,3 +184,25 @@ def _is_configured(cluster: Cluster, value: int) -> bool:
     except KafkaException:
         return False
     return True
+
+
+@pytest.mark.skipif(mounts.why_not("ext4") is not None, reason=str(mounts.why_not("ext4")))
+def test_a_metadata_disk_that_hangs_is_waited_for(make_cluster: MakeCluster) -> None:
+    suspect = {"log.dir.io.suspect.ms": "500"}
+    with _cluster_on(make_cluster, suspect, "ext4") as (cluster, disk):
+        controller = cluster.local.controller
+        pid = controller.pid
+        with ThreadPoolExecutor(1) as pool:
+            with frozen(disk, at_most_s=20):
+                cluster.wait_event(controller, "log_dir_stalled")
+                creation = pool.submit(cluster.create_topic, "waits", replication_factor=2)
+                time.sleep(2 * SESSION_S)
+                clients.write_confluent(cluster.bootstrap, "before", [b"a", b"b"])
+                assert not creation.done(), "it is not on the disk"
+                assert not controller.events("broker_fenced")
+                committed = cluster.metadata()
+                assert set(committed.topic_ids) == {"before"}, "nobody is shown what is not there"
+            creation.result()
+        cluster.wait_event(controller, "log_dir_answers_again")
+        assert set(cluster.metadata().topic_ids) == {"before", "waits"}
+        assert controller.pid == pid
