@@ -121,8 +121,6 @@ DEATHS: dict[str, tuple[Kind, Callable[[Disk], None]]] = {
     "ext4 aborted to read-only": ("ext4", Disk.abort),
     "ext4 unmounted lazily": ("ext4", Disk.detach),
     "xfs unmounted lazily": ("xfs", Disk.detach),
-    "tmpfs full": ("tmpfs", Disk.fill),
-    "ext4 full": ("ext4", Disk.fill),
 }
 
 

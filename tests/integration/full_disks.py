@@ -1,0 +1,90 @@
+"""Small disks under real daemons, that fill and get room again, and how a broker tells of them.
+
+* :func:`small_disks` mounts them for the length of a test; :func:`logs_on` makes a log directory
+  on each, which is what a cluster is given.
+* :meth:`Disk.fill` fills one from outside, :func:`make_room` undoes it.
+* :func:`wait_state` waits until a broker says so of a directory, :func:`wait_led_elsewhere` until
+  the cluster has taken the consequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.kafka_codec import message
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind
+from tests.integration import raw
+from tests.integration.cluster import Cluster
+
+SMALL_BYTES: Final = 48 * 1024 * 1024
+_DESCRIBE = message("DescribeLogDirsRequest")
+_DESCRIBE_VERSION: Final = 5
+
+
+@contextlib.contextmanager
+def small_disks(
+    count: int, *, kind: Kind = "tmpfs", size_bytes: int = SMALL_BYTES
+) -> Iterator[list[Disk]]:
+    """Fresh file systems; skips the test where they cannot be mounted."""
+    reason = mounts.why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(mounts.mounted(kind, size_bytes=size_bytes)) for _ in range(count)
+        ]
+
+
+def logs_on(disks: Sequence[Disk]) -> list[Path]:
+    """One log directory per disk."""
+    paths = [Path(disk.path, "logs") for disk in disks]
+    for path in paths:
+        path.mkdir()
+    return paths
+
+
+def make_room(disk: Disk) -> None:
+    """Undo :meth:`Disk.fill`."""
+    os.unlink(f"{disk.path}/balloon")
+
+
+def states(cluster: Cluster, broker_id: int) -> dict[str, LogDirState]:
+    """The state of each of a broker's directories, by path."""
+    address = cluster.brokers[broker_id].address
+    told = raw.exchange(address, _DESCRIBE(topics=None), _DESCRIBE_VERSION)
+    return {one.log_dir: LogDirState(one.state) for one in told.results}
+
+
+def wait_state(cluster: Cluster, broker_id: int, path: Path, state: LogDirState) -> None:
+    cluster.wait(
+        f"{path} of broker {broker_id} to be {state.value}",
+        lambda: states(cluster, broker_id)[str(path)] is state,
+        explain=lambda: str(states(cluster, broker_id)),
+    )
+
+
+def wait_led_elsewhere(
+    cluster: Cluster, topic: str, broker_id: int, partitions: Sequence[int]
+) -> None:
+    """Until the broker neither leads these nor counts as in sync for them."""
+
+    def is_so() -> bool:
+        told = cluster.partitions(topic)
+        return all(
+            told[index].leader not in (broker_id, -1) and broker_id not in told[index].isr
+            for index in partitions
+        )
+
+    cluster.wait(
+        f"{topic} {list(partitions)} to be led elsewhere than on broker {broker_id}",
+        is_so,
+        explain=lambda: str(cluster.partitions(topic)),
+    )

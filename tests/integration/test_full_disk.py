@@ -1,0 +1,260 @@
+"""A disk fills under load, and gets room again: nothing acknowledged is lost (KIP-928).
+
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small memory file systems, and
+daemons are not root, so a full one is full for them.
+The gaps that are printed are measured and not asserted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from kraftjbod.core.log_dir_state import LogDirState
+from tests.disk import mounts
+from tests.disk.mounts import Disk
+from tests.integration import raw
+from tests.integration.checker import Load, judge, read
+from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
+from tests.integration.conftest import MakeCluster
+from tests.integration.full_disks import (
+    logs_on,
+    make_room,
+    small_disks,
+    states,
+    wait_led_elsewhere,
+    wait_state,
+)
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.clients,
+    pytest.mark.disk,
+    pytest.mark.timeout(400),
+]
+
+PARTITIONS = 6
+BROKER = 2
+TOPIC = "wanted"
+FULL, ONLINE = LogDirState.SATURATED, LogDirState.ONLINE
+#: What is deleted is gone at once, so that the disk feels it.
+QUICK = {
+    "log.segment.delete.delay.ms": "100",
+    "log.retention.check.interval.ms": "500",
+    "broker.session.timeout.ms": "6000",
+}
+
+
+@contextlib.contextmanager
+def _cluster(
+    make_cluster: MakeCluster, disks: int, **parameters: Any
+) -> Iterator[tuple[Cluster, list[Disk], list[Path]]]:
+    """Every directory of :data:`BROKER` is a disk of its own."""
+    with small_disks(disks) as made:
+        paths = logs_on(made)
+        cluster = make_cluster(
+            brokers=3, dirs=disks, log_dirs={BROKER: paths}, config=QUICK, **parameters
+        )
+        try:
+            yield cluster, made, paths
+        finally:
+            # Open files would keep the disks from being unmounted.
+            cluster.local.kill()
+
+
+def _create(cluster: Cluster) -> None:
+    cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+
+
+def _held_in(cluster: Cluster, path: Path) -> list[int]:
+    held = cluster.replicas_by_dir(BROKER, TOPIC)[str(path)]
+    assert held, "the directory holds replicas"
+    return held
+
+
+def _goes_on(cluster: Cluster, load: Load, records: int = 20) -> None:
+    before = load.acked_by_partition()
+    cluster.wait(
+        "every partition to go on", lambda: load.flowed_since(before, records), explain=load.explain
+    )
+
+
+def _end(cluster: Cluster, load: Load, title: str) -> None:
+    """Nothing was lost, nothing came twice, and nobody stopped on the way."""
+    load.stop()
+    load.print_gaps(title)
+    assert all(part.failures == [] for part in load.partitions), load.explain()
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_a_disk_fills_under_load_and_its_replicas_come_back(make_cluster: MakeCluster) -> None:
+    with _cluster(make_cluster, 2) as (cluster, disks, paths):
+        _create(cluster)
+        held, pid = _held_in(cluster, paths[0]), cluster.brokers[BROKER].pid
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            disks[0].fill()
+            wait_state(cluster, BROKER, paths[0], FULL)
+            wait_led_elsewhere(cluster, TOPIC, BROKER, held)
+            _goes_on(cluster, load)
+            described = cluster.directories(BROKER)[str(paths[0])]
+            assert described.error == 0, "it is described as any other"
+            assert {f"{TOPIC}-{index}" for index in held} <= set(described.sizes)
+            make_room(disks[0])
+            wait_state(cluster, BROKER, paths[0], ONLINE)
+            cluster.wait_whole(TOPIC)
+            _goes_on(cluster, load)
+            _end(cluster, load, "a disk fills")
+        assert cluster.brokers[BROKER].pid == pid
+        assert not cluster.brokers[BROKER].events("log_dir_offline")
+
+
+def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
+    make_cluster: MakeCluster,
+) -> None:
+    """Its leader stays, read-only: there is nobody else."""
+    with _cluster(make_cluster, 1) as (cluster, disks, paths):
+        cluster.create_topic("alone", assignments={0: [BROKER]})
+        address = cluster.brokers[BROKER].address
+        values = [b"%d" % number for number in range(50)]
+        assert raw.produce(address, "alone", raw.batch(values))[0] == 0
+        disks[0].fill()
+        cluster.wait(
+            "appends to be refused",
+            lambda: raw.produce(address, "alone", raw.batch([b"x"] * 1000))[0] != 0,
+        )
+        wait_state(cluster, BROKER, paths[0], FULL)
+        assert raw.produce(address, "alone", raw.batch([b"no"]))[0] == KAFKA_STORAGE_ERROR
+        (part,) = cluster.partitions("alone").values()
+        assert (part.leader, part.offline) == (BROKER, ())
+        assert [value for _, value in read(cluster.bootstrap, "alone", 0)][:50] == values
+        make_room(disks[0])
+        cluster.wait(
+            "appends to be taken again",
+            lambda: raw.produce(address, "alone", raw.batch([b"yes"]))[0] == 0,
+        )
+        *_, (_, last) = read(cluster.bootstrap, "alone", 0)
+        assert last == b"yes" and states(cluster, BROKER)[str(paths[0])] is ONLINE
+
+
+@pytest.mark.parametrize("how", ["in order", "killed"])
+def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -> None:
+    """It stays saturated, gives out what it has, and leads nothing before there is room."""
+    with _cluster(make_cluster, 2) as (cluster, disks, paths):
+        _create(cluster)
+        held, daemon = _held_in(cluster, paths[0]), cluster.brokers[BROKER]
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            disks[0].fill()
+            wait_state(cluster, BROKER, paths[0], FULL)
+            if how == "killed":
+                assert daemon.pid is not None
+                os.kill(daemon.pid, signal.SIGKILL)
+                cluster.wait_exit(daemon)
+            else:
+                cluster.stop_daemon(daemon)
+            cluster.start_daemon(daemon)
+            assert states(cluster, BROKER) == {str(paths[0]): FULL, str(paths[1]): ONLINE}
+            wait_led_elsewhere(cluster, TOPIC, BROKER, held)
+            _goes_on(cluster, load)
+            make_room(disks[0])
+            wait_state(cluster, BROKER, paths[0], ONLINE)
+            cluster.wait_whole(TOPIC)
+            _end(cluster, load, f"restart on a full disk, {how}")
+
+
+def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
+    with _cluster(make_cluster, 3) as (cluster, disks, paths):
+        _create(cluster)
+        held = [*_held_in(cluster, paths[0]), *_held_in(cluster, paths[1])]
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            disks[0].fill()
+            with mounts.closed_to_owner(str(paths[1])):
+                wait_state(cluster, BROKER, paths[0], FULL)
+                wait_state(cluster, BROKER, paths[1], LogDirState.OFFLINE)
+                wait_led_elsewhere(cluster, TOPIC, BROKER, held)
+                _goes_on(cluster, load)
+                make_room(disks[0])
+                wait_state(cluster, BROKER, paths[0], ONLINE)
+                _goes_on(cluster, load)
+            daemon = cluster.brokers[BROKER]
+            cluster.stop_daemon(daemon)
+            cluster.start_daemon(daemon)
+            cluster.wait_whole(TOPIC)
+            _end(cluster, load, "one disk full, another dead")
+
+
+def test_both_disks_of_a_broker_full(make_cluster: MakeCluster) -> None:
+    """The broker lives, and takes part again once there is room."""
+    with _cluster(make_cluster, 2) as (cluster, disks, paths):
+        _create(cluster)
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            for disk in disks:
+                disk.fill()
+            for path in paths:
+                wait_state(cluster, BROKER, path, FULL)
+            wait_led_elsewhere(cluster, TOPIC, BROKER, range(PARTITIONS))
+            _goes_on(cluster, load)
+            for disk in disks:
+                make_room(disk)
+            cluster.wait_whole(TOPIC)
+            _end(cluster, load, "both disks of a broker full")
+        assert cluster.brokers[BROKER].is_running
+
+
+def _delete(cluster: Cluster, topic: str) -> None:
+    with cluster.admin() as admin:
+        admin.delete_topics([topic])
+
+
+def _shrink(cluster: Cluster, topic: str) -> None:
+    resource = ConfigResource(
+        ConfigResourceType.TOPIC, topic, configs={"retention.bytes": str(1024 * 1024)}
+    )
+    with cluster.admin() as admin:
+        admin.alter_configs([resource])
+
+
+@pytest.mark.parametrize("way_out", [_delete, _shrink], ids=["topic deleted", "retention shrunk"])
+def test_all_brokers_full(
+    make_cluster: MakeCluster, way_out: Callable[[Cluster, str], None]
+) -> None:
+    """Nothing can be written anywhere; what takes data away still works, and everything goes on."""
+    ballast_bytes = 12 * 1024 * 1024
+    with small_disks(3) as disks:
+        paths = logs_on(disks)
+        cluster = make_cluster(
+            brokers=3,
+            dirs=1,
+            log_dirs={number: [path] for number, path in enumerate(paths, start=1)},
+            config=QUICK,
+        )
+        try:
+            _create(cluster)
+            cluster.create_topic("ballast", replication_factor=3, segment_bytes=1024 * 1024)
+            with Load(cluster.bootstrap, "ballast", 1, value_bytes=100_000, in_flight=20) as weight:
+                cluster.wait("ballast", lambda: weight.acked * 100_000 >= ballast_bytes)
+                weight.stop()
+            with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+                _goes_on(cluster, load)
+                for disk in disks:
+                    disk.fill()
+                for number, path in enumerate(paths, start=1):
+                    wait_state(cluster, number, path, FULL)
+                way_out(cluster, "ballast")
+                for number, path in enumerate(paths, start=1):
+                    wait_state(cluster, number, path, ONLINE)
+                cluster.wait_whole(TOPIC)
+                _goes_on(cluster, load)
+                _end(cluster, load, "all brokers full")
+        finally:
+            cluster.local.kill()
