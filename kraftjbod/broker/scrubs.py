@@ -55,6 +55,7 @@ class Scrubs:
         self._max_bytes_per_second = max_bytes_per_second
         self._busy_ms = busy_ms
         self._scrubs: dict[LogDir, Scrub] = {}
+        self._running: dict[LogDir, asyncio.Task[None]] = {}
 
     @property
     def by_dir(self) -> Mapping[LogDir, Scrub]:
@@ -73,10 +74,11 @@ class Scrubs:
     def _look(self, tasks: BackgroundTasks) -> None:
         present = {log_dir for log_dir in self._logs.dirs() if log_dir.is_online}
         for log_dir in self._scrubs.keys() - present:
-            del self._scrubs[log_dir]  # It ended, or ends, by itself.
+            del self._scrubs[log_dir]
+            self._running.pop(log_dir).cancel()
         for log_dir in present - self._scrubs.keys():
             scrub = self._scrubs[log_dir] = self._make(log_dir)
-            tasks.start(scrub.run(), f"scrub-{log_dir.path}")
+            self._running[log_dir] = tasks.start(scrub.run(), f"scrub-{log_dir.path}")
 
     def _make(self, log_dir: LogDir) -> Scrub:
         return Scrub(

@@ -279,11 +279,16 @@ class Scrub:
     # -- the file ---------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn how far the last life was."""
+        """Learn how far the last life was.
+
+        What it found is known no more, so a pass that found something is made once more.
+        """
         await self._until_free()
         path, vfs = self._path, self.log_dir.vfs
         data = await self.log_dir.run(OpKind.LOAD, lambda: vfs.read_if_exists(path))
         self.state = parse_scrub_state(data)
+        if self.state.damages:
+            self.state = replace(self.state, began_ms=-1, position=None)
 
     async def _save(self) -> None:
         """Best effort: what is lost with it is read once more."""

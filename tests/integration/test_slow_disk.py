@@ -32,7 +32,9 @@ BROKERS = (1, 2, 3)
 PARTITIONS = 6
 TOPIC = "slow"
 #: Of each write and sync; a check of the disk makes two of them.
-DELAY_S = 0.1
+DELAY_S = 0.25
+#: A busy machine is not a slow disk.
+SLOW_MIN_MS = 200
 
 
 @pytest.fixture
@@ -52,6 +54,7 @@ def start(make_cluster: MakeCluster, disk: SlowDisk, tmp_path: Path, action: str
         log_dirs={1: paths},
         config={
             "log.dir.slow.action": action,
+            "log.dir.slow.min.ms": str(SLOW_MIN_MS),
             "broker.session.timeout.ms": "6000",
             "broker.heartbeat.interval.ms": "500",
         },

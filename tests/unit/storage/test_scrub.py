@@ -333,32 +333,53 @@ async def test_no_more_is_read_than_is_allowed():
             await running
 
 
+def next_life(rig: Rig) -> Scrub:
+    """What a daemon that starts on the same dir has."""
+    return Scrub(
+        rig.log_dir,
+        clock=rig.clock,
+        replicas=lambda: TPS,
+        get=rig.manager.get,
+        is_moving=lambda tp: False,
+        is_busy=lambda: False,
+        on_damage=lambda handle: rig.met.append(handle.topic_partition),
+        interval_ms=1_000_000,
+        max_bytes_per_second=FAST,
+    )
+
+
 async def test_a_restart_goes_on_where_the_last_life_was():
-    vfs = MemVfs()
-    async with scrubbing(vfs) as rig:
-        began_ms = rig.clock.wall_ms()
-        rig.scrub.state = ScrubState(began_ms=began_ms, damages=2)
-        for _ in range(3):
-            rig.scrub._todo.extend(TPS if not rig.scrub._todo else [])
-            cold = rig.scrub._next()
-            assert cold is not None
-            assert await rig.scrub._check_unless_gone(cold)
-            rig.scrub._note_position(cold)
+    async with scrubbing(rate=2 * PER_SEGMENT * SIZE) as rig:
+        # Three segments are read, and then there is no more to spend.
+        rig.clock.ms += 100_000
+        running = asyncio.ensure_future(rig.scrub.scrub_all())
+        await until(lambda: rig.scrub.figures.segments == 2)
         await rig.scrub._save()
-        assert rig.saved.position is not None
-        later = Scrub(
-            rig.log_dir,
-            clock=rig.clock,
-            replicas=lambda: TPS,
-            get=rig.manager.get,
-            is_moving=lambda tp: False,
-            is_busy=lambda: False,
-            on_damage=lambda handle: None,
-            interval_ms=1_000_000,
-            max_bytes_per_second=FAST,
-        )
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        began_ms = rig.clock.wall_ms()
+        assert rig.saved.began_ms == began_ms
+        assert rig.saved.position == (TPS[0], 2 * PER_SEGMENT)
+        later = next_life(rig)
         await later.load()
         assert later.state.is_under_way
         await later.scrub_all()
-        assert later.figures.segments == 3
-        assert rig.saved == ScrubState(began_ms=began_ms, completed_ms=began_ms, damages=2)
+        assert later.figures.segments == 4
+        assert rig.saved == ScrubState(began_ms=began_ms, completed_ms=began_ms)
+
+
+async def test_a_pass_that_found_something_is_made_once_more_after_a_restart():
+    """What was found lived in memory only."""
+    async with scrubbing() as rig:
+        rig.flip(3)
+        await rig.scrub.scrub_all()
+        assert rig.saved.damages == 1
+        later = next_life(rig)
+        await later.load()
+        assert later.state.is_due(rig.clock.wall_ms(), 1_000_000)
+        await later.scrub_all()
+        assert later.state.damages == 0
+        once_more = next_life(rig)
+        await once_more.load()
+        assert not once_more.state.is_due(rig.clock.wall_ms(), 1_000_000)
