@@ -225,7 +225,7 @@ def find_cleanable(
             break
         if following.base_offset <= first_dirty:
             clean_bytes += segment.size_bytes
-        elif _is_young(segment, now_ms - config.min_compaction_lag_ms):
+        elif config.min_compaction_lag_ms and _is_young(segment, config, now_ms):
             break
         else:
             dirty_bytes += segment.size_bytes
@@ -239,6 +239,6 @@ def find_cleanable(
     return Cleanable(tuple(found), end_offset, first_dirty, dirt)
 
 
-def _is_young(segment: LogSegment, newest_ms: int) -> bool:
+def _is_young(segment: LogSegment, config: TopicConfig, now_ms: int) -> bool:
     largest = segment.largest_timestamp()
-    return largest is not None and largest.timestamp > newest_ms
+    return largest is not None and largest.timestamp > now_ms - config.min_compaction_lag_ms

@@ -1,0 +1,152 @@
+"""Records as they lie in a batch: found, thinned out and packed again, whatever the compression."""
+
+from __future__ import annotations
+
+import gzip
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.protocol.raw_records import (
+    NO_HORIZON,
+    delete_horizon,
+    empty_batch,
+    raw_records,
+    require_keys,
+    thinned_batch,
+)
+from kraftjbod.protocol.record_batch import Compression, check_crc, read_header
+from kraftjbod.protocol.records import Record, build_batch, open_body, read_records
+
+RECORDS = [
+    Record(key=b"a", value=b"1", timestamp_ms=1000),
+    Record(key=b"b", value=None, timestamp_ms=1_000_000, headers=(("h", b"v"), ("n", None))),
+    Record(key=None, value=b"3" * 300, timestamp_ms=900),
+    Record(key=b"", value=b"", timestamp_ms=5000),
+]
+ALL = list(Compression)
+
+
+def packed(compression: Compression, records: list[Record] | None = None) -> bytes:
+    """The records as one batch at offset 40, compressed as clients do."""
+    plain = build_batch(
+        records or RECORDS, base_offset=40, leader_epoch=3, producer_id=9, base_sequence=5
+    )
+    header = read_header(plain)
+    body = open_body(plain, 0, header)
+    header = header._replace(attributes=header.attributes | compression)
+    return thinned_batch(header, body, list(raw_records(body, header.record_count)))
+
+
+@pytest.mark.parametrize("compression", ALL)
+def test_every_compression_is_written_and_read_back(compression: Compression):
+    batch = packed(compression)
+    header = read_header(batch)
+    check_crc(batch, 0, header)
+    assert header.compression == compression
+    found = list(read_records(batch))
+    assert [(r.key, r.value, r.timestamp_ms, r.headers) for r in found] == [
+        (r.key, r.value, r.timestamp_ms, r.headers) for r in RECORDS
+    ]
+    assert [r.offset for r in found] == [40, 41, 42, 43]
+
+
+def test_lz4_and_gzip_are_what_others_read():
+    """Large enough for several blocks of lz4, some of which do not get smaller."""
+    noise = bytes((i * i * 2654435761 >> 7) & 0xFF for i in range(70_000))
+    records = [Record(key=b"k", value=noise), Record(key=b"l", value=bytes(200_000))]
+    body = packed(Compression.NONE, records)[61:]
+    assert bytes(cramjam.lz4.decompress(packed(Compression.LZ4, records)[61:])) == body
+    assert gzip.decompress(packed(Compression.GZIP, records)[61:]) == body
+
+
+@pytest.mark.parametrize("compression", ALL)
+def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(compression: Compression):
+    batch = packed(compression)
+    header = read_header(batch)
+    body = open_body(batch, 0, header)
+    kept = [r for r in raw_records(body, 4) if r.offset_delta in (1, 3)]
+    thin = thinned_batch(header, body, kept)
+    after = read_header(thin)
+    check_crc(thin, 0, after)
+    assert [(r.offset, r.key, r.timestamp_ms) for r in read_records(thin)] == [
+        (41, b"b", 1_000_000),
+        (43, b"", 5000),
+    ]
+    same = ("base_offset", "last_offset_delta", "producer_id", "base_sequence", "base_timestamp")
+    assert [getattr(after, name) for name in same] == [getattr(header, name) for name in same]
+    assert (after.record_count, after.max_timestamp) == (2, 1_000_000)
+    assert after.partition_leader_epoch == 3
+
+
+@pytest.mark.parametrize("compression", ALL)
+def test_a_horizon_changes_no_timestamp(compression: Compression):
+    batch = packed(compression)
+    header = read_header(batch)
+    assert delete_horizon(header) == NO_HORIZON
+    body = open_body(batch, 0, header)
+    thin = thinned_batch(header, body, list(raw_records(body, 4)), 123_456_789)
+    after = read_header(thin)
+    check_crc(thin, 0, after)
+    assert delete_horizon(after) == 123_456_789
+    expected = [(r.key, r.value, r.timestamp_ms, r.headers) for r in RECORDS]
+    assert [(r.key, r.value, r.timestamp_ms, r.headers) for r in read_records(thin)] == expected
+    # It is set once: a later pass does not put it off.
+    body = open_body(thin, 0, after)
+    again = thinned_batch(after, body, list(raw_records(body, 4)), 999_999_999)
+    assert delete_horizon(read_header(again)) == 123_456_789
+    assert [r.timestamp_ms for r in read_records(again)] == [r.timestamp_ms for r in RECORDS]
+
+
+def test_append_time_holds_for_all_that_is_left():
+    batch = packed(Compression.NONE)
+    header = read_header(batch)
+    header = header._replace(attributes=header.attributes | 8, max_timestamp=77)
+    body = open_body(batch, 0, header)
+    thin = thinned_batch(header, body, list(raw_records(body, 4))[:1])
+    assert read_header(thin).max_timestamp == 77
+    assert [r.timestamp_ms for r in read_records(thin)] == [77]
+
+
+@pytest.mark.parametrize("compression", ALL)
+def test_an_empty_batch_says_what_the_full_one_said(compression: Compression):
+    header = read_header(packed(compression))
+    empty = empty_batch(header)
+    after = read_header(empty)
+    check_crc(empty, 0, after)
+    assert len(empty) == 61
+    assert list(read_records(empty)) == []
+    assert (after.base_offset, after.last_offset) == (40, 43)
+    assert (after.producer_id, after.base_sequence, after.last_sequence) == (9, 5, 8)
+    assert (after.record_count, after.compression) == (0, 0)
+    assert delete_horizon(after) == NO_HORIZON
+
+
+@pytest.mark.parametrize("compression", ALL)
+def test_a_record_without_a_key_is_found(compression: Compression):
+    batch = packed(compression)
+    with pytest.raises(OperatingError, match="record 2 of the batch") as caught:
+        require_keys(batch, 0, read_header(batch))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    keyed = packed(compression, [RECORDS[0], RECORDS[3]])
+    require_keys(keyed, 0, read_header(keyed))
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_wrong_number_of_records_is_noticed(count: int):
+    body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
+    with pytest.raises(CorruptRecordError):
+        list(raw_records(body, count))
+
+
+@given(st.binary(max_size=60), st.integers(1, 4))
+def test_rubbish_is_corrupt_and_nothing_else(body: bytes, count: int):
+    try:
+        found = list(raw_records(body, count))
+    except CorruptRecordError:
+        return
+    assert len(found) == count
+    assert found[-1].end == len(body)
