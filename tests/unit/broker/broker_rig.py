@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.ids import (
     BrokerEpoch,
     BrokerId,
@@ -151,7 +151,9 @@ class BrokerRig:
             logs=self.logs,
             make_log_dir=self._make_log_dir,
         )
-        self.parts = BrokerParts(self.config, self.around, self.disks, (), self.tasks)
+        # The registration that the others follow is the rig's own, with the door's real port.
+        advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
+        self.parts = BrokerParts(self.config, self.around, self.disks, advertised, self.tasks)
         self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 

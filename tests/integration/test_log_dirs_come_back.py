@@ -1,0 +1,448 @@
+"""Directories come back, come and go for good while their broker runs, under load.
+
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all, the verifying producer; orders are given
+by the tool as an operator gives them. Nothing acknowledged is lost, in-sync sets are whole again,
+and the broker is the same process in the same epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.tour.cluster_process import directory_id
+from tests.disk import mounts
+from tests.disk.mounts import Disk, Kind
+from tests.integration.checker import Load, judge
+from tests.integration.cluster import WAIT_S, Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+BROKER = 2
+PARTITIONS = 6
+TOPIC = "wanted"
+MANY = 30
+DISK_BYTES = 256 * 1024 * 1024
+
+
+def _start(make_cluster: MakeCluster, **parameters: object) -> Cluster:
+    config = {"broker.session.timeout.ms": "6000"}
+    cluster = make_cluster(
+        **{"brokers": 3, "dirs": 2, "config": config, **parameters}  # type: ignore[arg-type]
+    )
+    cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+    return cluster
+
+
+def order(cluster: Cluster, *words: str) -> tuple[int, str]:
+    """Exit code and what the tool printed."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "kraftjbod.cli.log_dirs_tool"),
+            *("--bootstrap-server", cluster.bootstrap, *words),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S * 2,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def ordered(cluster: Cluster, *words: str) -> str:
+    code, said = order(cluster, *words)
+    assert code == 0, said
+    return said
+
+
+def refused(cluster: Cluster, *words: str) -> str:
+    code, said = order(cluster, *words)
+    assert code == 1, said
+    return said
+
+
+def _flowing(cluster: Cluster, load: Load) -> None:
+    before = load.acked_by_partition()
+    cluster.wait(
+        "every partition to go on", lambda: load.flowed_since(before, MANY), explain=load.explain
+    )
+
+
+def _errors(cluster: Cluster) -> dict[str, int]:
+    return {path: found.error for path, found in cluster.directories(BROKER).items()}
+
+
+def _epoch(cluster: Cluster) -> int:
+    return cluster.metadata().brokers[BrokerId(BROKER)].epoch
+
+
+def _go_offline(cluster: Cluster, path: Path, count: int = 1) -> None:
+    """Wait until the broker and the cluster know."""
+    cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline", count)
+    cluster.wait(
+        "the cluster to know",
+        lambda: any(BROKER in part.offline for part in cluster.partitions(TOPIC).values()),
+    )
+
+
+class Same:
+    """The broker neither restarts nor gets another epoch meanwhile."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = (cluster.brokers[BROKER].pid, _epoch(cluster))
+
+    def check(self) -> None:
+        now = (self._cluster.brokers[BROKER].pid, _epoch(self._cluster))
+        assert now == self._before
+        assert self._cluster.brokers[BROKER].is_running
+
+
+def test_permissions_come_back_under_load(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
+    same = Same(cluster)
+    path = cluster.local.dir_path(BROKER, 1)
+    alone = set(cluster.replicas_by_dir(BROKER, "alone")[str(path)])
+    assert alone
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        with mounts.closed_to_owner(str(path)):
+            _go_offline(cluster, path)
+            _flowing(cluster, load)
+            said = refused(cluster, "--reattach", f"{BROKER}:{path}")
+            assert "Permission denied" in said
+        said = ordered(cluster, "--reattach", f"{BROKER}:{path}")
+        assert f"is back at {path}" in said
+        cluster.wait_whole(TOPIC)
+        # Nobody else has these: their leader is back.
+        cluster.wait_whole("alone")
+        _flowing(cluster, load)
+        load.stop()
+    assert set(_errors(cluster).values()) == {0}
+    same.check()
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+    said = refused(cluster, "--reattach", f"{BROKER}:{path}")
+    assert "is online: only a directory that is OFFLINE is brought back" in said
+    # And it can die again.
+    with mounts.closed_to_owner(str(path)):
+        _go_offline(cluster, path, 2)
+    ordered(cluster, "--reattach", f"{BROKER}:dirid:{directory_id(path)}")
+    cluster.wait_whole(TOPIC)
+
+
+@contextlib.contextmanager
+def disks(kind: Kind = "ext4", count: int = 2) -> Iterator[list[Disk]]:
+    """Real ones for the directories of :data:`BROKER`, whose mount points anybody may write."""
+    if (reason := mounts.why_not(kind)) is not None:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(mounts.mounted(kind, size_bytes=DISK_BYTES)) for _ in range(count)
+        ]
+        for disk in made:
+            disk.unmount()
+            os.chmod(disk.path, 0o777)
+            disk.mount()
+            os.chmod(disk.path, 0o777)
+        yield made
+
+
+def _on(cluster_disks: list[Disk]) -> dict[str, object]:
+    return {"log_dirs": {BROKER: [Path(disk.path) for disk in cluster_disks]}}
+
+
+def _unmount(cluster: Cluster, disk: Disk) -> None:
+    """The broker lets go of what it had open there, sooner or later."""
+
+    def is_done() -> bool:
+        with contextlib.suppress(mounts.DiskKitError):
+            disk.unmount()
+        return not disk.is_mounted
+
+    cluster.wait(f"{disk.path} to be unmounted", is_done)
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
+    make_cluster: MakeCluster, kind: Kind
+) -> None:
+    """While the broker runs: no file of the dead disk is open any more."""
+    with disks(kind) as (bad, good), contextlib.ExitStack() as stack:
+        cluster = _start(make_cluster, **_on([bad, good]))
+        stack.callback(cluster.local.kill)
+        uid = directory_id(Path(bad.path))
+        assert cluster.replicas_by_dir(BROKER, TOPIC)[bad.path]
+        same = Same(cluster)
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _flowing(cluster, load)
+            bad.shut_down()
+            _go_offline(cluster, Path(bad.path))
+            assert "Input/output error" in refused(cluster, "--reattach", f"{BROKER}:{bad.path}")
+            _unmount(cluster, bad)
+            said = refused(cluster, "--reattach", f"{BROKER}:{bad.path}")
+            assert f"directory {uid} is missing from {bad.path}" in said
+            assert os.listdir(bad.path) == []
+            bad.repair()
+            bad.mount(options="loop,ro")
+            said = refused(cluster, "--reattach", f"{BROKER}:{bad.path}")
+            assert "Read-only file system" in said
+            _unmount(cluster, bad)
+            bad.mount()
+            _flowing(cluster, load)
+            ordered(cluster, "--reattach", f"{BROKER}:dirid:{uid}")
+            cluster.wait_whole(TOPIC)
+            _flowing(cluster, load)
+            load.stop()
+        same.check()
+        assert set(_errors(cluster).values()) == {0}
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+@pytest.mark.disk
+def test_a_wiped_disk_is_forgotten_and_taken_in_as_a_new_one(make_cluster: MakeCluster) -> None:
+    with disks() as (bad, good), contextlib.ExitStack() as stack:
+        cluster = _start(make_cluster, **_on([bad, good]))
+        stack.callback(cluster.local.kill)
+        path, uid = bad.path, directory_id(Path(bad.path))
+        same = Same(cluster)
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _flowing(cluster, load)
+            bad.shut_down()
+            _go_offline(cluster, Path(path))
+            _unmount(cluster, bad)
+            bad.wipe()
+            bad.mount()
+            os.chmod(path, 0o777)
+            said = refused(cluster, "--reattach", f"{BROKER}:{path}")
+            assert f"directory {uid} is missing from {path}" in said
+            assert "already" in refused(cluster, "--add", f"{BROKER}:{path}")
+            said = ordered(cluster, "--forget", f"{BROKER}:{path}")
+            assert f"directory {uid} at {path} is forgotten" in said
+            cluster.wait_whole(TOPIC)
+            assert list(cluster.replicas_by_dir(BROKER, TOPIC)[good.path]) == list(
+                range(PARTITIONS)
+            )
+            said = ordered(cluster, "--add", f"{BROKER}:{path}")
+            fresh = directory_id(Path(path))
+            assert fresh not in (None, uid)
+            assert f"directory {fresh} was added at {path}" in said
+            _flowing(cluster, load)
+            load.stop()
+        same.check()
+        cluster.create_topic("spread", assignments={index: [BROKER] for index in range(6)})
+        assert cluster.replicas_by_dir(BROKER, "spread")[path]
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+        cluster.stop_daemon(cluster.brokers[BROKER])
+        cluster.start_daemon(cluster.brokers[BROKER])
+        cluster.wait_whole(TOPIC)
+        cluster.wait_whole("spread")
+        assert _errors(cluster) == {path: 0, good.path: 0}
+
+
+@pytest.mark.disk
+def test_disks_that_changed_mount_points_are_found_by_id(make_cluster: MakeCluster) -> None:
+    with disks() as (one, other), contextlib.ExitStack() as stack:
+        cluster = _start(make_cluster, **_on([one, other]))
+        stack.callback(cluster.local.kill)
+        before = cluster.replicas_by_dir(BROKER, TOPIC)
+        ids = {path: directory_id(Path(path)) for path in (one.path, other.path)}
+        cluster.stop_daemon(cluster.brokers[BROKER])
+        one.unmount()
+        other.unmount()
+        one.mount(at=other.path)
+        other.mount(at=one.path)
+        cluster.start_daemon(cluster.brokers[BROKER])
+        cluster.wait_whole(TOPIC)
+        assert directory_id(Path(one.path)) == ids[other.path]
+        after = cluster.replicas_by_dir(BROKER, TOPIC)
+        assert (after[one.path], after[other.path]) == (before[other.path], before[one.path])
+
+
+def test_a_directory_that_is_gone_for_good_is_forgotten(make_cluster: MakeCluster) -> None:
+    """Its replicas are made anew from their peers; the last copy of anything is not given up."""
+    cluster = _start(make_cluster)
+    cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
+    same = Same(cluster)
+    gone, left = (cluster.local.dir_path(BROKER, n) for n in (1, 2))
+    alone = cluster.replicas_by_dir(BROKER, "alone")[str(gone)]
+    assert alone
+    said = refused(cluster, "--forget", f"{BROKER}:{gone}")
+    assert "is online and holds" in said
+    with (
+        mounts.closed_to_owner(str(gone)),
+        Load(cluster.bootstrap, TOPIC, PARTITIONS) as load,
+    ):
+        _flowing(cluster, load)
+        _go_offline(cluster, gone)
+        said = refused(cluster, "--forget", f"{BROKER}:{gone}")
+        assert "holds the last in-sync replica of " in said
+        assert all(f"alone-{index}" in said for index in alone)
+        assert TOPIC not in said
+        assert "alone" in refused(cluster, "--forget", f"{BROKER}:{gone}", "--force")
+        with cluster.admin() as admin:
+            admin.delete_topics(["alone"])
+        ordered(cluster, "--forget", f"{BROKER}:{gone}")
+        cluster.wait_whole(TOPIC)
+        _flowing(cluster, load)
+        load.stop()
+        assert _errors(cluster) == {str(left): 0}
+        same.check()
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+        said = refused(cluster, "--forget", f"{BROKER}:{left}")
+        assert "is the last directory of this broker" in said
+
+
+def test_the_last_copy_is_given_up_only_where_that_is_allowed(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    cluster.create_topic(
+        "cache",
+        partitions=4,
+        assignments={n: [BROKER] for n in range(4)},
+        unclean_leader_election_enable=True,
+    )
+    gone = cluster.local.dir_path(BROKER, 1)
+    with mounts.closed_to_owner(str(gone)):
+        _go_offline(cluster, gone)
+        assert "cache-" in refused(cluster, "--forget", f"{BROKER}:{gone}")
+        ordered(cluster, "--forget", f"{BROKER}:{gone}", "--force")
+        cluster.wait_whole("cache")
+        cluster.wait_whole(TOPIC)
+
+
+def _new_dir(cluster: Cluster, name: str = "disk-9") -> Path:
+    new = cluster.brokers[BROKER].files.directory / name
+    new.mkdir()
+    cluster.local.privileges.give(new)
+    return new
+
+
+def test_a_new_disk_is_taken_in_under_load_and_leaves_again(make_cluster: MakeCluster) -> None:
+    """It is known after a restart, configured or not; empty, it may go."""
+    cluster = _start(make_cluster)
+    broker = cluster.brokers[BROKER]
+    same, new = Same(cluster), _new_dir(cluster)
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        ordered(cluster, "--add", f"{BROKER}:{new}")
+        cluster.create_topic("spread", assignments={index: [BROKER] for index in range(6)})
+        assert cluster.replicas_by_dir(BROKER, "spread")[str(new)]
+        same.check()
+        cluster.stop_daemon(broker)
+        cluster.start_daemon(broker)
+        assert broker.events("added_log_dir_not_configured")[-1]["log_dir"] == str(new)
+        cluster.wait_whole("spread")
+        cluster.wait_whole(TOPIC)
+        _flowing(cluster, load)
+        load.stop()
+    same = Same(cluster)
+    assert "drain it first" in refused(cluster, "--forget", f"{BROKER}:{new}")
+    with cluster.admin() as admin:
+        admin.delete_topics(["spread"])
+    for index in cluster.replicas_by_dir(BROKER, TOPIC)[str(new)]:
+        raise AssertionError(f"{TOPIC}-{index} was made before the directory came")
+    cluster.wait(
+        "the directory to be empty", lambda: not cluster.directories(BROKER)[str(new)].sizes
+    )
+    ordered(cluster, "--forget", f"{BROKER}:{new}")
+    same.check()
+    assert str(new) not in _errors(cluster)
+    # Its lock is free, and it is as good as any disk of this node.
+    ordered(cluster, "--add", f"{BROKER}:{new}")
+    assert _errors(cluster)[str(new)] == 0
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    home = cluster.brokers[BROKER].files.directory
+    full = _new_dir(cluster, "full")
+    (full / "a-file").touch()
+    foreign = _new_dir(cluster, "foreign")
+    meta = (cluster.local.dir_path(BROKER, 1) / "meta.properties").read_text()
+    (foreign / "meta.properties").write_text(meta.replace("node.id=2", "node.id=1"))
+    cluster.local.privileges.give(foreign / "meta.properties")
+    for path, said in {
+        str(home / "nowhere"): "does not exist",
+        "relative": "is no absolute path",
+        str(cluster.local.dir_path(BROKER, 1) / "below"): "are one in the other",
+        str(home): "are one in the other",
+        str(full): "neither empty nor formatted for this node: it holds a-file",
+        str(foreign): "belongs to node 1, and this is node 2",
+        str(cluster.local.dir_path(1, 1)): "Failed to acquire lock",
+    }.items():
+        assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path
+    assert "is none of this broker's directories" in refused(
+        cluster, "--reattach", f"{BROKER}:/nowhere"
+    )
+    assert set(_errors(cluster).values()) == {0}
+
+
+def test_a_directory_comes_back_by_itself_if_that_is_configured(make_cluster: MakeCluster) -> None:
+    config = {"broker.session.timeout.ms": "6000"}
+    cluster = _start(
+        make_cluster,
+        config=config,
+        broker_config={BROKER: {"log.dir.reattach.interval.ms": "200"}},
+    )
+    same, path = Same(cluster), cluster.local.dir_path(BROKER, 1)
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        with mounts.closed_to_owner(str(path)):
+            _go_offline(cluster, path)
+            told = cluster.wait_event(cluster.brokers[BROKER], "log_dir_still_offline")
+            assert "Permission denied" in told["reason"]
+        cluster.wait_event(cluster.brokers[BROKER], "log_dir_operation_done")
+        cluster.wait_whole(TOPIC)
+        load.stop()
+    same.check()
+    assert len(cluster.brokers[BROKER].events("log_dir_still_offline")) == 1
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+@pytest.mark.parametrize("operation", ["reattach", "add", "forget"])
+@pytest.mark.parametrize("moment", ["log_dir_operation_began", "log_dir_operation_done"])
+def test_a_broker_that_is_killed_over_it_starts_again(
+    make_cluster: MakeCluster, operation: str, moment: str
+) -> None:
+    """At its beginning, or at its end, while replicas find their logs."""
+    cluster = _start(make_cluster)
+    broker = cluster.brokers[BROKER]
+    path = _new_dir(cluster) if operation == "add" else cluster.local.dir_path(BROKER, 1)
+    with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        if operation != "add":
+            faults.enter_context(mounts.closed_to_owner(str(path)))
+            _go_offline(cluster, path)
+            if operation == "reattach":
+                faults.close()
+        tool = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kraftjbod.cli.log_dirs_tool"),
+                *("--bootstrap-server", cluster.bootstrap, f"--{operation}", f"{BROKER}:{path}"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            cluster.wait_event(broker, moment)
+            broker.kill()
+        finally:
+            tool.wait(WAIT_S)
+        cluster.start_daemon(broker)
+        if operation == "forget" and path.name in {Path(p).name for p in _errors(cluster)}:
+            # Either it was forgotten before, or it can be now.
+            assert order(cluster, "--forget", f"{BROKER}:{path}")[0] == 0
+        cluster.wait_whole(TOPIC)
+        _flowing(cluster, load)
+        load.stop()
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
