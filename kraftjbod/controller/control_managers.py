@@ -172,6 +172,13 @@ class ControlManagers:
             self._heartbeats.end_session(broker.broker_id)
         return result
 
+    def take_back(self, request: RpcRequest) -> None:
+        """What :meth:`decide` made of the request could not be written, so it is not so."""
+        if isinstance(request, BrokerRegistrationRequest):
+            broker = self.state.brokers.get(request.broker_id)
+            if broker is None or broker.incarnation_id != request.incarnation_id:
+                self._heartbeats.end_session(request.broker_id)
+
     def bootstrap(self, metadata_version: int) -> ControllerResult[None]:
         """The first records of an empty log; none in any other."""
         if METADATA_VERSION in self.state.features:

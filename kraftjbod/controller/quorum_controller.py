@@ -156,13 +156,22 @@ class QuorumController:
         if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
         else:
-            await self._commit(result, grows=_grows(request))
+            if result.records:
+                self._apply_or_take_back(request, result.records)
+            await self._until_committed(self._last_proposal)
         return result.response
 
-    async def _commit(self, result: ControllerResult[object], *, grows: bool = False) -> None:
+    def _apply_or_take_back(self, request: RpcRequest, records: Sequence[Record]) -> None:
+        try:
+            self._apply(records, grows=_grows(request))
+        except OperatingError:
+            self._managers.take_back(request)
+            raise
+
+    async def _commit(self, result: ControllerResult[object]) -> None:
         """Make it so, and return when everything that it was based on is committed."""
         if result.records:
-            self._apply(result.records, grows=grows)
+            self._apply(result.records, grows=False)
         await self._until_committed(self._last_proposal)
 
     async def _until_committed(self, proposal: Proposal | None) -> None:

@@ -335,6 +335,22 @@ async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
     assert committed == node.managers.state.offset
 
 
+async def test_a_registration_without_room_may_be_tried_again(vfs: FaultVfs, node: Node) -> None:
+    """What was not written does not count as another incarnation that is alive."""
+    epoch = await node.register("ab")
+    _fill(node, vfs)
+    with capture_logs() as events:
+        stuck = asyncio.create_task(node.heartbeat(epoch, "a"))
+        while "metadata_log_waits" not in {event["event"] for event in events}:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(LogDirImpairedError):
+                await node.register("cd", TWO)
+        vfs.inner.capacity_bytes = None
+        await stuck
+        assert await node.register("cd", TWO) > epoch
+
+
 async def test_impaired_directories_are_told_and_counted(vfs: FaultVfs) -> None:
     node = Node(vfs, level=30)
     await node.controller.start()
