@@ -1,0 +1,210 @@
+"""A disk hangs under load: its directory is doubted, then given up, and nobody else notices.
+
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. The directories of :data:`BROKER` are ext4
+on loop devices, and one of them is frozen: what is written to it waits in the kernel, and a signal
+does not help. The gaps that are printed are measured and not asserted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.disk import mounts
+from tests.disk.frozen import frozen
+from tests.disk.mounts import Disk
+from tests.integration.checker import Load, judge
+from tests.integration.cluster import KAFKA_STORAGE_ERROR, WAIT_S, Cluster
+from tests.integration.conftest import MakeCluster
+from tests.integration.live_consumer import LiveConsumer
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.clients,
+    pytest.mark.disk,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(mounts.why_not("ext4") is not None, reason=str(mounts.why_not("ext4"))),
+]
+
+BROKER = 2
+PARTITIONS = 12
+TOPIC = "wanted"
+ALONE = "alone"
+DISK_BYTES = 256 * 1024 * 1024
+#: The thaw timer's; longer than anything that a test does while a disk is frozen.
+AT_MOST_S = 100.0
+IMPATIENT = {"log.dir.io.suspect.ms": "500", "log.dir.io.timeout.ms": "3000"}
+
+
+@contextlib.contextmanager
+def _cluster(
+    make_cluster: MakeCluster, config: dict[str, str] | None = None
+) -> Iterator[tuple[Cluster, list[Disk], list[Path]]]:
+    with contextlib.ExitStack() as stack:
+        disks = [
+            stack.enter_context(mounts.mounted("ext4", size_bytes=DISK_BYTES)) for _ in range(3)
+        ]
+        paths = [Path(disk.path, "logs") for disk in disks]
+        for path in paths:
+            path.mkdir()
+        cluster = make_cluster(
+            brokers=3,
+            dirs=3,
+            log_dirs={BROKER: paths},
+            config={"broker.session.timeout.ms": "6000", **(config or {})},
+        )
+        # Open files would keep the disks from being unmounted.
+        stack.callback(cluster.local.kill)
+        cluster.create_topic(
+            TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2
+        )
+        yield cluster, disks, paths
+
+
+def _goes_on(cluster: Cluster, load: Load) -> None:
+    before = load.acked_by_partition()
+    cluster.wait(
+        "every partition to go on", lambda: load.flowed_since(before, 20), explain=load.explain
+    )
+
+
+def _require_others_untouched(cluster: Cluster, path: Path) -> None:
+    """No other directory was doubted, and the broker was never fenced."""
+    for daemon in cluster.brokers.values():
+        told = {e["log_dir"] for e in daemon.events("log_dir_stalled")}
+        assert told <= {str(path)}, told
+    assert cluster.brokers[BROKER].is_running
+    assert not cluster.local.controller.events("broker_fenced"), "it missed its beats"
+
+
+def test_a_disk_hangs_and_answers_again(make_cluster: MakeCluster) -> None:
+    with _cluster(make_cluster) as (cluster, disks, paths):
+        broker = cluster.brokers[BROKER]
+        with (
+            Load(cluster.bootstrap, TOPIC, PARTITIONS) as load,
+            LiveConsumer(cluster.bootstrap, TOPIC, PARTITIONS) as reader,
+        ):
+            _goes_on(cluster, load)
+            with frozen(disks[0], at_most_s=AT_MOST_S):
+                cluster.wait_event(broker, "log_dir_stalled")
+                _goes_on(cluster, load)
+                held = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(paths[0])])
+                assert held
+                told = cluster.partitions(TOPIC)
+                assert all(told[index].leader != BROKER for index in held)
+                assert all(BROKER not in told[index].isr for index in held)
+                time.sleep(3)
+                _goes_on(cluster, load)
+            cluster.wait_event(broker, "log_dir_answers_again")
+            cluster.wait_whole(TOPIC)
+            _goes_on(cluster, load)
+            load.stop()
+            load.print_gaps("fsfreeze")
+            assert reader.finish(load) == []
+        assert not broker.events("log_dir_offline")
+        _require_others_untouched(cluster, paths[0])
+        assert {found.error for found in cluster.directories(BROKER).values()} == {0}
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_the_only_replica_waits_for_its_disk(make_cluster: MakeCluster) -> None:
+    """It has no other leader; its producers go on by themselves, and nothing is lost or doubled."""
+    with _cluster(make_cluster) as (cluster, disks, paths):
+        cluster.create_topic(ALONE, partitions=6, assignments={n: [BROKER] for n in range(6)})
+        held = cluster.replicas_by_dir(BROKER, ALONE)[str(paths[0])]
+        assert held
+        with Load(cluster.bootstrap, ALONE, 6) as load:
+            _goes_on(cluster, load)
+            with frozen(disks[0], at_most_s=AT_MOST_S):
+                cluster.wait_event(cluster.brokers[BROKER], "log_dir_stalled")
+                told = cluster.partitions(ALONE)
+                assert all(told[index].leader == BROKER for index in held)
+                before = load.acked_by_partition()
+                others = [n for n in range(6) if n not in held]
+                cluster.wait(
+                    "the other directories to go on",
+                    lambda: all(load.acked_by_partition()[n] > before[n] + 20 for n in others),
+                )
+            _goes_on(cluster, load)
+            load.stop()
+            load.print_gaps("fsfreeze, RF 1")
+        assert judge(cluster.bootstrap, ALONE, load).findings == []
+
+
+def test_a_disk_that_hangs_for_too_long_is_given_up_and_reattached(
+    make_cluster: MakeCluster,
+) -> None:
+    with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
+        broker = cluster.brokers[BROKER]
+        pid = broker.pid
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            with frozen(disks[0], at_most_s=AT_MOST_S):
+                cluster.wait_event(broker, "log_dir_offline")
+                _goes_on(cluster, load)
+                assert cluster.directories(BROKER)[str(paths[0])].error == KAFKA_STORAGE_ERROR
+            _reattach(cluster, paths[0])
+            cluster.wait_whole(TOPIC)
+            _goes_on(cluster, load)
+            load.stop()
+            load.print_gaps("fsfreeze beyond the limit, and reattached")
+        assert broker.pid == pid
+        _require_others_untouched(cluster, paths[0])
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_a_disk_that_hangs_at_the_start_costs_itself(make_cluster: MakeCluster) -> None:
+    with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
+        broker = cluster.brokers[BROKER]
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            cluster.stop_daemon(broker)
+            with frozen(disks[0], at_most_s=AT_MOST_S):
+                cluster.start_daemon(broker)
+                _goes_on(cluster, load)
+                errors = {path: d.error for path, d in cluster.directories(BROKER).items()}
+                assert errors == {
+                    str(path): KAFKA_STORAGE_ERROR if path == paths[0] else 0 for path in paths
+                }
+            _reattach(cluster, paths[0])
+            cluster.wait_whole(TOPIC)
+            load.stop()
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+def test_a_short_hang_at_the_start_is_waited_for(make_cluster: MakeCluster) -> None:
+    with _cluster(make_cluster, {"log.dir.io.suspect.ms": "500"}) as (cluster, disks, _):
+        broker = cluster.brokers[BROKER]
+        cluster.stop_daemon(broker)
+        with frozen(disks[0], at_most_s=AT_MOST_S):
+            broker.start()
+            time.sleep(3)
+        cluster.wait_healthy()
+        cluster.wait_whole(TOPIC)
+        assert {found.error for found in cluster.directories(BROKER).values()} == {0}
+
+
+def _reattach(cluster: Cluster, path: Path) -> None:
+    """As an operator does it; the disk may still be busy with what waited for the thaw."""
+
+    def is_back() -> bool:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "kraftjbod.cli.log_dirs_tool"),
+                *("--bootstrap-server", cluster.bootstrap, "--reattach", f"{BROKER}:{path}"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S * 2,
+            check=False,
+        )
+        print(done.stdout, done.stderr)
+        return done.returncode == 0
+
+    cluster.wait(f"{path} to be back", is_back)
