@@ -56,16 +56,22 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
-        """Remove the copy that a move was building, if there is one."""
-        try:
-            await self._logs.drop_future(topic_partition)
-        except OperatingError as e:
-            self._log.warning(
-                "future_replica_not_removed", partition=str(topic_partition), reason=str(e)
-            )
+        """Remove the copy that a move was building, if there is one; its dir may be busy first."""
+        future, failures = self._logs.future(topic_partition), 0
+        while future is not None and self._logs.future(topic_partition) is future:
+            try:
+                await self._logs.drop_future(topic_partition)
+            except OverloadedError:
+                failures += 1
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+            except OperatingError as e:
+                self._log.warning(
+                    "future_replica_not_removed", partition=str(topic_partition), reason=str(e)
+                )
+                return
 
     async def remove(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
-        """Take the log that is here out of service; once more where too much waits for its dir."""
+        """Take the log that is here out of service; once more where its dir is busy or stalled."""
         failures = 0
         while True:
             try:

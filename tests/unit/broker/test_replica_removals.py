@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import Uuid
@@ -9,6 +12,7 @@ from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TP, brokers, partition, topic
 from tests.unit.broker.gates import Gate
+from tests.unit.broker.impaired_dirs import answer, fill, stall
 
 
 async def test_a_name_is_taken_until_both_copies_are_gone():
@@ -48,3 +52,34 @@ async def test_a_future_copy_that_cannot_be_removed_is_told():
             await going
         assert "future_replica_not_removed" in [line["event"] for line in told]
         assert rig.logs.futures() == []
+
+
+@pytest.mark.parametrize("what", ["current", "future"])
+async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(what: str):
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
+        removals = rig.parts.removals
+        log_dir = rig.dirs[0 if what == "current" else 1]
+        stall(log_dir)
+        if what == "current":
+            removals.begin(TP)
+            going = asyncio.create_task(removals.delete(TP))
+        else:
+            going = asyncio.create_task(removals.drop_future(TP))
+        await asyncio.sleep(0.05)
+        assert not going.done()
+        await answer(log_dir)
+        await going
+        assert rig.logs.futures() == [] and len(rig.logs.handles()) == (what == "future")
+
+
+async def test_a_full_directory_lets_go_of_what_it_has():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
+        for log_dir in rig.dirs:
+            await fill(log_dir)
+        rig.parts.removals.begin(TP)
+        await rig.parts.removals.delete(TP)
+        assert rig.logs.handles() == [] and rig.logs.futures() == []
