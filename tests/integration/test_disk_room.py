@@ -1,0 +1,54 @@
+"""A disk fills up beside its directory's own logs: the operator is told, and nothing stops."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.disk import mounts
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.disk, pytest.mark.timeout(180)]
+
+DISK_BYTES = 64 * 1024 * 1024
+
+
+def told(cluster: Cluster, event: str) -> list[dict[str, Any]]:
+    return cluster.brokers[1].events(event)
+
+
+def test_the_operator_is_told_before_a_disk_is_full(make_cluster: MakeCluster) -> None:
+    reason = mounts.why_not("tmpfs")
+    if reason is not None:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        disks = [stack.enter_context(mounts.mounted("tmpfs", size_bytes=DISK_BYTES)) for _ in "12"]
+        paths = [Path(disk.path, "logs") for disk in disks]
+        for path in paths:
+            path.mkdir()
+        cluster = make_cluster(brokers=1, log_dirs={1: paths})
+        # Open files would keep the disks from being unmounted.
+        stack.callback(cluster.local.kill)
+        balloon = Path(disks[0].path, "balloon")
+        balloon.write_bytes(os.urandom(int(DISK_BYTES * 0.92)))
+        cluster.wait_event(cluster.brokers[1], "log_dir_filling_up")
+        (warning,) = told(cluster, "log_dir_filling_up")
+        assert warning["log_dir"] == str(paths[0])
+        assert 0 < warning["free_bytes"] < DISK_BYTES // 10
+        assert warning["total_bytes"] == DISK_BYTES
+        assert warning["growth_bytes_per_second"] > 0
+        assert warning["seconds_until_full"] >= 0
+        figures = json.loads(cluster.brokers[1].files.metrics_path.read_text())
+        tag = f'logDirectory="{paths[0]}"'
+        assert figures[f"LogDirectoryTotalBytes,{tag}"] == DISK_BYTES
+        assert figures[f"LogDirectorySaturated,{tag}"] == 0
+        balloon.unlink()
+        cluster.wait_event(cluster.brokers[1], "log_dir_no_longer_filling_up")
+        assert not told(cluster, "log_dir_saturated")
+        assert len(told(cluster, "log_dir_filling_up")) == 1
