@@ -9,7 +9,7 @@ be asked; once it is not, the controller takes what does no harm unchecked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -101,13 +101,16 @@ class ConfigApis:
         topic_configs: TopicConfigs,
         dynamic_configs: DynamicConfigs,
         channel: ControllerChannel,
+        own_dirs: Callable[[], Collection[str]],
     ) -> None:
+        """``own_dirs`` gives the paths of this broker's directories, which may come and go."""
         self._broker_id = config.node_id
         self._config = config
         self._cache = cache
         self._topic_configs = topic_configs
         self._dynamic_configs = dynamic_configs
         self._channel = channel
+        self._own_dirs = own_dirs
         self._forward_timeout_ms = config.controller_request_timeout_ms
         self._broker_values: Mapping[str, Any] = config.by_key()
         self._set_by_file: Collection[str] = frozenset(
@@ -179,7 +182,7 @@ class ConfigApis:
         if resource.name and not is_own:
             self._require_gone(resource.name)
             return resource
-        known = self._config.data_dirs if is_own else self._all_dirs()
+        known = self._own_dirs() if is_own else self._all_dirs()
         return resource.model_copy(
             update={
                 "changes": tuple(
@@ -209,7 +212,7 @@ class ConfigApis:
             for broker in self._cache.state.brokers.values()
             for path in broker.log_dir_paths.values()
         )
-        return {*self._config.data_dirs, *registered}
+        return {*self._own_dirs(), *registered}
 
     def _describe(self, resource: Message, *, with_synonyms: bool) -> Message:
         described: Message = DescribeConfigsResponse.DescribeConfigsResult(

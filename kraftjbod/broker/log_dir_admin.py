@@ -26,6 +26,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.log_dir_cordons import LogDirCordons
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.replica_states import ReplicaState
@@ -85,6 +86,7 @@ class LogDirAdmin:
         leftovers: LeftoverCopies,
         publisher: BrokerMetadataPublisher,
         lifecycle: BrokerLifecycleManager,
+        cordons: LogDirCordons,
         cache: MetadataCache,
         topic_configs: TopicConfigs,
         reattach_interval_ms: int | None,
@@ -98,6 +100,7 @@ class LogDirAdmin:
         self._leftovers = leftovers
         self._publisher = publisher
         self._lifecycle = lifecycle
+        self._cordons = cordons
         self._cache = cache
         self._topic_configs = topic_configs
         self._reattach_interval_ms = reattach_interval_ms
@@ -253,6 +256,7 @@ class LogDirAdmin:
     async def _install(self, loaded: LoadedDir, replaces: LogDir | None) -> None:
         arrivals = self._logs.arrivals
         arrival = arrivals.install(loaded, replaces=replaces, is_taken=self._is_taken)
+        self._cordons.renew()
         loaded.log_dir.take_into_service()
         try:
             await arrivals.settle(arrival)

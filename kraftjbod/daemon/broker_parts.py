@@ -64,8 +64,8 @@ from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.dir_opener import DirOpener
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_cleaner import CleanerLimits
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.mover_pool import MoverPool
 from kraftjbod.storage.slow_dirs import SlowDirs
@@ -402,6 +402,7 @@ class BrokerParts:
             leftovers=self.leftovers,
             publisher=self.publisher,
             lifecycle=self.lifecycle,
+            cordons=self.cordons,
             cache=self.cache,
             topic_configs=self.topic_configs,
             reattach_interval_ms=config.log_dir_reattach_interval_ms,
@@ -442,6 +443,7 @@ class BrokerParts:
                 topic_configs=self.topic_configs,
                 dynamic_configs=self.dynamic_configs,
                 channel=self.channel,
+                own_dirs=lambda: [log_dir.path for log_dir in self._disks.logs.dirs()],
             ),
             log_dir_admin=LogDirAdminApis(admin=self.log_dir_admin),
             reassignments=ReassignmentApis(channel=self.channel),

@@ -71,6 +71,7 @@ def apis() -> ConfigApis:
         channel=ControllerChannel(
             voters=config.controller_quorum_voters, clock=RealClock(), random_unit=lambda: 0.5
         ),
+        own_dirs=tuple,
     )
 
 

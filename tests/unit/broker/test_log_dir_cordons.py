@@ -12,6 +12,7 @@ from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
+from tests.unit.broker.test_log_dir_admin import die, perform, registered
 
 CORDONS = "cordoned.log.dirs"
 
@@ -105,3 +106,17 @@ async def test_figures_tell_how_many_and_which() -> None:
             'LogDirectoryCordoned,logDirectory="/d1"': False,
             'LogDirectoryCordoned,logDirectory="/d2"': True,
         }
+
+
+async def test_a_directory_that_is_brought_back_is_cordoned_as_it_was() -> None:
+    """It is another object then, and knows the file only."""
+    async with registered() as rig:
+        await rig.follow(_set("1", "/d2"))
+        await die(rig)
+        await perform(rig, "reattach", "/d2")
+        back = rig.logs.dir_by_id(dir_of(1, 2))
+        assert back is not None and back is not rig.dirs[1]
+        assert back.is_cordoned
+        metrics = rig.around.metrics.snapshot()
+        assert metrics["CordonedLogDirectoryCount"] == 1
+        assert metrics['LogDirectoryCordoned,logDirectory="/d2"']
