@@ -110,7 +110,7 @@ class KeyReading:
     def __init__(
         self, found: CleanerMap, segment: LogSegment, file: VfsFile, end_offset: int, first: int
     ) -> None:
-        """Batches that end below the offset ``first`` are passed over."""
+        """Records below the offset ``first`` are passed over."""
         self._found = found
         self._reader = _Reader(segment, file, end_offset)
         self._first = first
@@ -124,7 +124,7 @@ class KeyReading:
                 read_bytes += header.size_bytes
                 if header.last_offset < self._first:
                     continue
-                if not put_keys(self._found, data, position, header):
+                if not put_keys(self._found, data, position, header, self._first):
                     self.is_map_full = True
                     return Stepped(read_bytes, 0, True)
         return Stepped(read_bytes, 0, self._reader.is_done)

@@ -86,8 +86,10 @@ def group_segments(
     return groups
 
 
-def put_keys(found: CleanerMap, data: Buffer, position: int, header: BatchHeader) -> bool:
-    """Note the keys of the batch at ``position``; False once the map is full.
+def put_keys(
+    found: CleanerMap, data: Buffer, position: int, header: BatchHeader, first_offset: int
+) -> bool:
+    """Note the keys of the batch at ``position``, from ``first_offset`` on; False: the map is full.
 
     :raises CorruptRecordError: if its records cannot be opened.
     """
@@ -95,7 +97,9 @@ def put_keys(found: CleanerMap, data: Buffer, position: int, header: BatchHeader
         body = open_body(data, position, header)
         for record in raw_records(body, header.record_count):
             offset = header.base_offset + record.offset_delta
-            if record.key is not None and not found.put(record.key, offset):
+            if offset < first_offset or record.key is None:
+                continue
+            if not found.put(record.key, offset):
                 return False
     found.pass_over(header.last_offset)
     return True

@@ -80,7 +80,7 @@ def batch(
 def map_of(*batches: bytes, max_bytes: int = 10_000) -> CleanerMap:
     found = CleanerMap(max_bytes=max_bytes, expected_keys=1000)
     for data in batches:
-        if not put_keys(found, data, 0, read_header(data)):
+        if not put_keys(found, data, 0, read_header(data), 0):
             break
     return found
 
@@ -178,3 +178,11 @@ def test_empty_batches_put_nothing_into_the_map():
     empty = empty_batch(read_header(batch(0, (b"a", b"1"), (b"b", b"1"))))
     found = map_of(empty)
     assert (found.entries, found.latest_offset) == (0, 1)
+
+
+def test_records_that_are_clean_already_take_no_room_in_the_map():
+    """A pass that had to stop in the middle of a batch goes on behind it, and never back."""
+    data = batch(0, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    found = CleanerMap(max_bytes=10_000, expected_keys=1)
+    assert put_keys(found, data, 0, read_header(data), 2)
+    assert (found.entries, found.latest_offset, found.latest(b"a")) == (1, 2, -1)
