@@ -18,6 +18,8 @@ from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs
 
 _CHUNK_BYTES: Final = 1024 * 1024
+#: A slow disk shall not be taken for one that hangs because of one long sync at the end.
+_SYNC_BYTES: Final = 8 * _CHUNK_BYTES
 
 
 class ReserveFile:
@@ -64,6 +66,8 @@ class ReserveFile:
                 for position in range(0, self.size_bytes, _CHUNK_BYTES):
                     size = min(_CHUNK_BYTES, self.size_bytes - position)
                     file.write_at(position, [self._random_bytes(size)])
+                    if position % _SYNC_BYTES == 0:
+                        file.sync()
                     beat()
                 file.sync()
             file.close()
