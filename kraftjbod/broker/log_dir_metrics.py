@@ -78,7 +78,7 @@ class LogDirMetrics:
 
     def _of(self, log_dir: LogDir) -> Figures:
         for state in (LogDirState.OFFLINE, LogDirState.SATURATED, LogDirState.STALLED):
-            yield state.value.capitalize(), log_dir.state is state
+            yield state.value.capitalize(), int(log_dir.state is state)
         if not log_dir.is_online:
             return  # Of what it was like nothing is true any more.
         space = log_dir.space
@@ -92,7 +92,7 @@ class LogDirMetrics:
         yield "GrowthBytesPerSecond", self._monitor.growth_bytes_per_second(log_dir)
         yield "SecondsUntilFull", _NOT_FILLING if seconds is None else seconds
         yield "LatencyMs", self._monitor.latency_ms(log_dir)
-        yield "Slow", self._monitor.is_slow(log_dir)
+        yield "Slow", int(self._monitor.is_slow(log_dir))
         yield from _of_operations(log_dir)
         yield from self._of_scrub(log_dir)
 
