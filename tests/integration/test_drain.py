@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from tests.disk import mounts
@@ -252,3 +253,58 @@ def test_what_is_not_there_is_named(cluster: Cluster, words: tuple[str, ...], wh
     done = drain(cluster, *words)
     assert done.returncode == 1
     assert why in done.stderr
+
+
+def test_draining_a_broker_is_taken_back(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [2, 3])
+    with draining(cluster, "--broker", "2", "--throttle", SLOW) as process:
+        cluster.wait("some of it on 1", lambda: f"{name}-0" in held(cluster, 1))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    done = drain(cluster, "--broker", "2", "--cancel", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "cancelled"
+    assert sorted(cluster.partitions(name)[0].replicas) == [2, 3]
+    words = ("--describe", "--entity-type", "brokers", "--entity-name", "2")
+    assert "cordoned.log.dirs" not in tool("configs", cluster, *words).stdout
+    require_whole(cluster, name)
+
+
+@pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))
+def test_a_full_directory_can_be_drained(make_cluster: MakeCluster) -> None:
+    """KIP-928: what is saturated takes nothing, and lets go of everything."""
+    mib = 1024 * 1024
+    with contextlib.ExitStack() as disks:
+        full, other = (
+            Path(disks.enter_context(mounts.mounted("tmpfs", size_bytes=size * mib)).path)
+            for size in (24, 16)
+        )
+        cluster = make_cluster(
+            brokers=1,
+            log_dirs={1: [full, other]},
+            config={"log.dir.reserve.bytes": "2097152", "log.dir.check.interval.ms": "100"},
+        )
+        disks.callback(cluster.local.kill)
+        name = next(_names)
+        cluster.create_topic(name, assignments={0: [1]}, segment_bytes=2 * mib)
+        assert dir_of(cluster, 1, name) == str(full)
+        write_confluent(cluster.bootstrap, name, VALUES)
+        ballast = full / "ballast"
+        with ballast.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(64 * 1024))
+                file.flush()
+        with pytest.raises(confluent_kafka.KafkaException):
+            write_confluent(cluster.bootstrap, name, VALUES, message_timeout_ms=5000)
+        cluster.wait("it to be saturated", lambda: _state(cluster, str(full)) == "saturated")
+        done = drain(cluster, "--dir", f"1:{full}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert held(cluster, 1, str(full)) == []
+        assert read_confluent(cluster.bootstrap, name, len(VALUES)) == VALUES
+
+
+def _state(cluster: Cluster, path: str) -> str:
+    told = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
+    dirs = {d["logDir"]: d for broker in told["brokers"] for d in broker["logDirs"]}
+    state: str = dirs[path]["state"]
+    return state
