@@ -18,7 +18,12 @@ from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.errors import (
+    LogDirImpairedError,
+    OffsetOutOfRangeError,
+    OperatingError,
+    StartupError,
+)
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
@@ -100,12 +105,15 @@ class QuorumController:
     async def start(self) -> None:
         """Load the log, lead, and make sure that an empty log gets its first records.
 
-        :raises StartupError: if the log cannot be read.
+        :raises StartupError: if the log cannot be read, or has no room for its first records.
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
         bootstrap = self._managers.bootstrap(self._metadata_version)
-        await self._commit(bootstrap)
+        try:
+            await self._commit(bootstrap)
+        except LogDirImpairedError as e:
+            raise StartupError(e.message) from e
         self._tasks.append(asyncio.create_task(self._sweep_sessions()))
         self._tasks.append(
             asyncio.create_task(

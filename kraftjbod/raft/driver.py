@@ -122,10 +122,13 @@ class RaftDriver:
     async def start(self, listener: RaftListener) -> None:
         """Load, tell the listener everything, and lead.
 
-        :raises StartupError: if the log cannot be read.
+        :raises StartupError: if the log cannot be read, or not be written for want of room.
         :raises KafkaStorageError: if the metadata dir fails.
         """
-        stored = await self._log_dir.run(OpKind.LOAD, self._store.open)
+        try:
+            stored = await self._log_dir.run(OpKind.LOAD, self._store.open)
+        except LogDirImpairedError as e:
+            raise self._impaired_at_start() from e
         for warning in stored.warnings:
             self._log.warning("metadata_log_repaired", what=warning)
         self._listener = listener
@@ -319,12 +322,15 @@ class RaftDriver:
                 while (ready := core.ready()) or core.role is not Role.LEADER:
                     await self._carry_out(core, ready)
         except TimeoutError as e:
-            log_dir = self._log_dir
-            raise StartupError(
-                f"metadata.log.dir {log_dir.path} is {log_dir.state.value} "
-                f"({log_dir.impaired_reason}), so the metadata log cannot be written; make room "
-                "there, or repair the disk, and start again"
-            ) from e
+            raise self._impaired_at_start() from e
+
+    def _impaired_at_start(self) -> StartupError:
+        log_dir = self._log_dir
+        return StartupError(
+            f"metadata.log.dir {log_dir.path} is {log_dir.state.value} "
+            f"({log_dir.impaired_reason}), so the metadata log cannot be written; make room "
+            "there, or repair the disk, and start again"
+        )
 
     async def _persist(self, core: RaftCore) -> None:
         try:
@@ -370,6 +376,7 @@ class RaftDriver:
                 await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
             except LogDirImpairedError as e:
                 failures += 1
+                self._room.note_no_room()
                 if failures == 1:
                     # The reserve may have been released just now: its room is tried at once.
                     continue

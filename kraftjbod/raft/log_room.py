@@ -74,6 +74,11 @@ class LogRoom:
         self._look()
         self._pending_bytes -= size_bytes
 
+    def note_no_room(self) -> None:
+        """A write found none: what was said then is no more so once some is made."""
+        self._look()
+        self._space_when_full = self._space
+
     def _look(self) -> None:
         if self._log_dir.space is not self._space:
             self._space = self._log_dir.space

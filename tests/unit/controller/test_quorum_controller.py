@@ -18,6 +18,7 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
     LogDirImpairedError,
     OperatingError,
+    StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -333,6 +334,25 @@ async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
         await repeated
     committed = node.metrics.snapshot()["LastCommittedRecordOffset"]
     assert committed == node.managers.state.offset
+
+
+async def test_a_log_without_room_for_its_first_records_does_not_start(vfs: FaultVfs) -> None:
+    node = Node(vfs)
+    memory = vfs.inner
+    assert isinstance(memory, MemVfs)
+    memory.usable_bytes = 500
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), sticky=False))
+    on_leader = node.controller.on_leader
+
+    def lead_after_a_look(term: int) -> None:
+        node.log_dir.space = memory.space("/d1")
+        on_leader(term)
+
+    node.controller.on_leader = lead_after_a_look  # type: ignore[method-assign]
+    with capture_logs(), pytest.raises(StartupError, match="/d1 is full"):
+        await node.controller.start()
+    await node.controller.stop()
+    node.log_dir.close()
 
 
 async def test_a_registration_without_room_may_be_tried_again(vfs: FaultVfs, node: Node) -> None:

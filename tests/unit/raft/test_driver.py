@@ -271,6 +271,14 @@ async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node:
     await more.stop()
 
 
+async def test_a_new_log_without_room_does_not_start(memory: MemVfs) -> None:
+    memory.capacity_inodes = 3
+    node = Node(memory, start_timeout_ms=50)
+    with pytest.raises(StartupError, match=r"/d1 is saturated.*make room"):
+        await node.start()
+    await node.stop()
+
+
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
 async def test_no_room_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
     """What was told is what is in the log, whichever operation found no room."""
