@@ -113,6 +113,8 @@ class LogDirStateHandler:
                 leads=lambda: self._replicas.leads_any(partitions),
                 has_untold_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
+            # A replica that waited for room there waits for something else now.
+            self._publisher.look_again()
 
     def _impaired(self, log_dir: LogDir) -> None:
         self._fetchers.stop_in(log_dir)

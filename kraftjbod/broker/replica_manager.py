@@ -10,15 +10,14 @@
 * A replica that has no log and may not get one yet is looked at again whenever metadata says
   something new about it.
 
-Moves between directories are alter_log_dirs_manager.py's: here is only told which to resume and
-which to end, and what it means that one is over.
+Logs are made by replica_maker.py. Moves between directories are alter_log_dirs_manager.py's: here
+is only told which to resume and which to end, and what it means that one is over.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.directory_reconcile import (
@@ -42,10 +41,11 @@ from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition, RoleChange
 from kraftjbod.broker.replica_changes import MoveToResume, ReplicaChanges
+from kraftjbod.broker.replica_maker import ReplicaMaker
 from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replica_states import ReplicaEvent, ReplicaState
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.errors import ErrorCode, LogDirImpairedError, OperatingError
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import (
     LOST_DIR,
     NO_LEADER,
@@ -62,9 +62,6 @@ from kraftjbod.metadata.state import MetadataDelta
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
-
-#: Directories that were asked for before the replica came.
-MAX_WISHED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaManager:
@@ -90,14 +87,18 @@ class ReplicaManager:
         self._topic_configs = topic_configs
         self._assignments = assignments
         self._clock = clock
-        self._backoff = backoff
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         #: A new log of the same name waits for those on their way out.
         self._removals = removals
-        #: Logs being made; one for a topic that took over the name waits for that.
-        self._making: dict[TopicPartition, asyncio.Event] = {}
-        #: Where replicas shall be made that are not here yet.
-        self._wishes: dict[TopicPartition, DirectoryId] = {}
+        self._maker = ReplicaMaker(
+            replicas=replicas,
+            removals=removals,
+            logs=logs,
+            topic_configs=topic_configs,
+            backoff=backoff,
+            next_step=lambda replica: self._reconcile(replica, None)[-1],
+            stay_offline=self._stay_offline,
+        )
         #: Whether the cluster knew this broker's directories when it was last looked at.
         self._knew_dirs = False
         self._log = get_logger(component="replica_manager")
@@ -390,11 +391,7 @@ class ReplicaManager:
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
         """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
-        self._wishes.pop(topic_partition, None)
-        if directory_id is not None:
-            self._wishes[topic_partition] = directory_id
-            while len(self._wishes) > MAX_WISHED_DIRECTORIES:
-                del self._wishes[next(iter(self._wishes))]
+        self._maker.prefer_directory(topic_partition, directory_id)
 
     def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
         """The future copy has taken the place of the replica's log, which is the same otherwise.
@@ -417,90 +414,12 @@ class ReplicaManager:
     # --- logs ------------------------------------------------------------------------------------
 
     async def create_log(self, replica: HostedReplica) -> ReplicaChanges:
-        """Make the log of a new replica; what is to be followed then.
-
-        Goes on trying, in another directory if the first one dies, until the replica has a log,
-        has to wait for a directory, or is not wanted any more. One that no directory takes for now
-        is left to :meth:`look_again`.
-        """
-        changes, failures = ReplicaChanges(), 0
-        topic_partition = replica.topic_partition
-        while self._replicas.is_current(replica) and replica.handle is None:
-            other = self._removals.under_way(topic_partition) or self._making.get(topic_partition)
-            if other is not None:
-                await other.wait()
-                continue
-            action = self._reconcile(replica, None)[-1]
-            if not isinstance(action, Create | CreateChosen | AdoptFuture):
-                self._stay_offline(replica, action)
-                break
-            self._making[topic_partition] = asyncio.Event()
-            try:
-                await self._make(replica, action, changes)
-            except LogDirImpairedError as e:
-                if self._is_still_impaired(e.directory_id):
-                    self._hold_back(replica, e)
-                    break
-            except OperatingError as e:
-                self._log.warning(
-                    "replica_creation_failed", partition=str(topic_partition), reason=str(e)
-                )
-            finally:
-                self._making.pop(topic_partition).set()
-            if replica.handle is None and self._replicas.is_current(replica):
-                failures += 1
-                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
-        return changes
-
-    def _is_still_impaired(self, directory_id: bytes | None) -> bool:
-        """Whether a new log has to wait for that directory, or for any at all if it is None."""
-        online = self._logs.online_dirs()
-        if directory_id is None:
-            return all(d.is_impaired for d in online)
-        return any(
-            log_dir.is_impaired and log_dir.directory_id == directory_id for log_dir in online
-        )
-
-    def _hold_back(self, replica: HostedReplica, error: LogDirImpairedError) -> None:
-        replica.note(ReplicaEvent.REFUSED)
-        self._log.warning(
-            "replica_awaits_impaired_dir",
-            partition=str(replica.topic_partition),
-            reason=str(error),
-        )
-
-    async def _make(
-        self,
-        replica: HostedReplica,
-        action: Create | CreateChosen | AdoptFuture,
-        changes: ReplicaChanges,
-    ) -> None:
-        """Make the log and open the replica, unless either is gone by then."""
-        topic_partition = replica.topic_partition
-        if isinstance(action, AdoptFuture):
-            self._log.warning("future_replica_adopted", partition=str(topic_partition))
-            handle = await self._logs.adopt_future(topic_partition)
-        else:
-            handle = await self._logs.create(
-                topic_partition,
-                replica.topic_id,
-                self._directory_for(topic_partition, action),
-                self._topic_configs.get(topic_partition.topic),
-            )
-        if not self._replicas.is_current(replica):
-            await self._removals.remove(topic_partition, is_wanted_nowhere=False)
-        elif handle.log_dir.is_online:
-            self._wishes.pop(topic_partition, None)
+        """Make the log of a new replica; what is to be followed then."""
+        changes = ReplicaChanges()
+        handle = await self._maker.make(replica)
+        if handle is not None:
             self._open(replica, handle, changes)
-
-    def _directory_for(
-        self, topic_partition: TopicPartition, action: Create | CreateChosen
-    ) -> DirectoryId | None:
-        """Where to make a log: where somebody asked for, where metadata says, or None."""
-        wished = self._wishes.get(topic_partition)
-        if wished in _ids(self._logs.online_dirs()):
-            return wished
-        return action.directory_id if isinstance(action, Create) else None
+        return changes
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write what is committed to each directory's checkpoint."""
@@ -560,7 +479,7 @@ class ReplicaManager:
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
         """The log that is here and may be used; one in a dying directory counts as gone."""
-        if topic_partition in self._removals or topic_partition in self._making:
+        if topic_partition in self._removals or topic_partition in self._maker:
             return None
         handle = self._logs.get(topic_partition)
         return handle if handle is not None and handle.log_dir.is_online else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from kraftjbod.broker.replica_manager import MAX_WISHED_DIRECTORIES
+from kraftjbod.broker.replica_maker import MAX_WISHED_DIRECTORIES
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import (
     LOST_DIR,
