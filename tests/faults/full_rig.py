@@ -6,6 +6,7 @@ saturated makes sure that memory and files agree, and does the same again when t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from errno import ENOSPC
@@ -62,15 +63,19 @@ ROOM_KINDS = frozenset(
 class Spell(Fault):
     """No room from the ``nth`` operation on, for ``length`` operations or until it is cleared.
 
-    The reserve is left alone: that the error is judged takes an operation or two of its own.
+    The reserve is left alone: that the error is judged takes an operation or two of its own. A
+    file that is there can be opened on any disk.
     """
 
+    mem: MemVfs
     errno: int = ENOSPC
     kinds: frozenset[str] | None = ROOM_KINDS
     length: int = 1
 
     def strikes(self, kind: str, path: str) -> bool:
         if path.endswith(RESERVE_FILE) or (self.kinds is not None and kind not in self.kinds):
+            return False
+        if kind == "open" and self.mem.exists(path):
             return False
         self.seen += 1
         struck = self.nth <= self.seen < self.nth + self.length
@@ -159,10 +164,16 @@ class World:
         for _ in range(300):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
-            self.log_dir.check_disk()
-            assert self.log_dir._check is not None
-            await self.log_dir._check
+            await self._look()
         raise AssertionError("it never healed")
+
+    async def _look(self) -> None:
+        self.log_dir.check_disk()
+        check = self.log_dir._check
+        assert check is not None
+        await asyncio.wait({check})
+        while self.log_dir._room.is_rebuilding:
+            await asyncio.sleep(0.0005)
 
     async def start(self) -> None:
         await self.manager.load()
@@ -205,12 +216,7 @@ class World:
         for _ in range(4):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
-            self.log_dir.check_disk()
-            if self.log_dir._check is not None:
-                try:
-                    await self.log_dir._check
-                except LogDirImpairedError:
-                    self.refusals += 1
+            await self._look()
         if self.mems[0].capacity_bytes is None and self.mems[0].capacity_inodes is None:
             await self.heal()
 
