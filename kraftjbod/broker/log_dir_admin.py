@@ -355,6 +355,7 @@ class LogDirAdmin:
             if log_dir.is_online or log_dir not in self._logs.dirs():
                 raise KafkaStorageError(f"{path} changed meanwhile", path=path)
             self._logs.arrivals.take_out(log_dir)
+        self._cordons.renew()
         await self._attacher.forget(uid)
         self._publisher.look_again(offline_too=True)
         return LogDirOutcome(

@@ -104,6 +104,8 @@ class DirArrivals:
         moved = [handle for handle in loaded.moved_here if handle not in superseded]
         self._checkpoints.found(log_dir, loaded.offsets)
         self._book.put_dir(log_dir, replaces)
+        if replaces is not None:
+            self._end(replaces)
         self._begin(log_dir)
         remaining = loaded._replace(handles=kept, moved_here=moved, futures=futures)
         return Arrival(remaining, superseded, old)
@@ -115,7 +117,7 @@ class DirArrivals:
             try:
                 await self._swap.remove(future)
             except OperatingError as e:
-                self._log.info("future_copy_not_removed", reason=e.message)
+                self._log.info("superseded_future_not_removed", reason=e.message)
         for handle in arrival.superseded:
             await self._supersede(handle)
 

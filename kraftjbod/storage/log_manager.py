@@ -114,21 +114,25 @@ class LogManager:
         )
         for log_dir in dirs:
             self._equip(log_dir)
+        self._make_moving_parts()
+
+    def _make_moving_parts(self) -> None:
+        """What brings replicas and whole dirs in, and lets replicas change their dirs."""
         self._loading = DirLoading(
             book=self._book,
             host=self,
-            clock=clock,
-            producer_expiration_ms=producer_expiration_ms,
+            clock=self._clock,
+            producer_expiration_ms=self._producer_expiration_ms,
         )
         self._swap = ReplicaSwap(
             book=self._book,
             checkpoints=self._checkpoints,
             host=self,
-            clock=clock,
+            clock=self._clock,
             loading=self._loading,
             purge_later=self._purge_later,
             purge_now=self._purge_now,
-            producer_expiration_ms=producer_expiration_ms,
+            producer_expiration_ms=self._producer_expiration_ms,
         )
         self._recovery = SwapRecovery(
             book=self._book,

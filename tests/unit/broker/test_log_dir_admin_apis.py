@@ -1,0 +1,40 @@
+"""AlterLogDirs over the wire: every outcome has a message; test_log_dir_admin.py has the cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.kafka_codec import message
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import BrokerRig, dir_of
+from tests.unit.broker.test_log_dir_admin import WAIT_MS, registered
+
+
+async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
+    request = message("AlterLogDirsRequest")
+    return await rig.ask(request(operation=operation, target=target, timeout_ms=WAIT_MS))
+
+
+async def test_what_was_done_is_told_with_id_and_state():
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        added = await ask(rig, 1, "/d3")
+        assert (added.error_code, added.state) == (ErrorCode.NONE, "online")
+        assert "was added at /d3" in added.message
+        gone = await ask(rig, 2, "/d2")
+        assert (gone.error_code, gone.state) == (ErrorCode.NONE, "")
+        assert gone.directory_id == dir_of(1, 2)
+
+
+async def test_what_was_refused_is_told_with_its_reason():
+    async with registered() as rig:
+        answer = await ask(rig, 0, "/nowhere")
+        assert answer.error_code == ErrorCode.LOG_DIR_NOT_FOUND
+        assert "none of this broker's directories" in answer.message
+        assert (answer.directory_id, answer.state) == (bytes(16), "")
+        unknown = await ask(rig, 9, "/d1")
+        assert unknown.error_code == ErrorCode.INVALID_REQUEST
+        assert unknown.message == "9 is no operation on a directory"
