@@ -170,7 +170,8 @@ class _NodeConfig(StorageSettings):
     log_dir_check_interval_ms: int = Field(default=500, ge=10)
     """How often a directory proves that it still is the disk it was."""
     log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
-    """An operation that runs longer makes its directory STALLED until it ends."""
+    """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
+    as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
     log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
     """Size of the file that a directory gives up when its disk is full (KIP-928); 0: none."""
     log_dir_min_free_bytes: int = Field(default=0, ge=0)

@@ -1,7 +1,7 @@
 """``DirWatch``: the two timers of a log dir that is online.
 
-* One looks for operations that do not end: after ``suspect_ms`` they are reported, once, and again
-  when they have ended; after ``timeout_ms`` they are given up.
+* One looks for operations that do not end: after a time that each lane has of its own they are
+  reported, once, and again when they have ended; after ``timeout_ms`` they are given up.
 * The other asks for a check of the disk.
 * Time in which this whole process stood still is no operation's fault.
 
@@ -11,12 +11,12 @@ It looks and reports; its dir decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kraftjbod.storage.dir_executor import LogDirExecutor
 
-#: The stall watch looks this many times per ``timeout_ms``, and per ``suspect_ms``.
+#: The stall watch looks this many times per ``timeout_ms``, and until it may suspect somebody.
 _LOOKS_PER_TIMEOUT: Final = 20
 _LOOKS_PER_SUSPECT: Final = 4
 #: A look that comes this late says that the loop stood still.
@@ -36,22 +36,21 @@ class Watched(Protocol):
 
 
 class DirWatch:
-    """Of one dir and its ``lanes``; for the loop's thread."""
+    """Of one dir; ``lanes`` says after how many ms each is suspected. For the loop's thread."""
 
     def __init__(
         self,
         watched: Watched,
-        lanes: Sequence[LogDirExecutor],
+        lanes: Mapping[LogDirExecutor, int],
         *,
-        suspect_ms: int,
         timeout_ms: int,
         check_interval_ms: int,
     ) -> None:
         self._watched = watched
         self._lanes = lanes
-        self._suspect_ms = suspect_ms
         self._timeout_ms = timeout_ms
         self._check_interval_s = check_interval_ms / 1000
+        suspect_ms = min(lanes.values())
         looks_ms = min(timeout_ms // _LOOKS_PER_TIMEOUT, suspect_ms // _LOOKS_PER_SUSPECT)
         self._look_interval_s = max(1, looks_ms) / 1000
         self._next_look: asyncio.TimerHandle | None = None
@@ -89,7 +88,7 @@ class DirWatch:
         running_ms = self.running_ms()
         if running_ms > self._timeout_ms:
             self._watched.on_hung(running_ms)
-        elif running_ms > self._suspect_ms:
+        elif any(lane.running_for_ms() > suspect_ms for lane, suspect_ms in self._lanes.items()):
             if not self.is_suspicious:
                 self._note(is_suspicious=True)
                 self._watched.on_suspect(running_ms)

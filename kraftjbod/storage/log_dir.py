@@ -131,8 +131,11 @@ class LogDir(DirCondition):
         )
         self._watch = DirWatch(
             self,
-            (self._lane, self._flush_lane),
-            suspect_ms=min(io_suspect_ms, io_timeout_ms),
+            {
+                self._lane: min(io_suspect_ms, io_timeout_ms),
+                # It takes as long as what is not written yet is large: 1 GiB is no hang.
+                self._flush_lane: max(io_suspect_ms, io_timeout_ms // 2),
+            },
             timeout_ms=io_timeout_ms,
             check_interval_ms=check_interval_ms,
         )

@@ -13,13 +13,16 @@ from tests.faults.rig import ManualClock
 class Scene:
     """Two lanes on a clock that stands still, and what their watch says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience_ms: int = 100) -> None:
         self.clock = ManualClock()
         self.lanes = [LogDirExecutor(name=name, clock=self.clock) for name in "ab"]
         self.told: list[str] = []
         self.checks = 0
         self.watch = DirWatch(
-            self, self.lanes, suspect_ms=100, timeout_ms=1000, check_interval_ms=1
+            self,
+            {self.lanes[0]: 100, self.lanes[1]: patience_ms},
+            timeout_ms=1000,
+            check_interval_ms=1,
         )
 
     def on_suspect(self, running_ms: int) -> None:
@@ -92,6 +95,23 @@ async def test_one_lane_that_answers_does_not_speak_for_the_other():
     assert await scene.lanes[0].submit_op(lambda: 1) == 1
     assert scene.told == ["suspect 101"]
     second.set()
+    await scene.until_told(2)
+    scene.watch.stop()
+
+
+async def test_each_lane_is_suspected_after_a_time_of_its_own():
+    scene = Scene(patience_ms=500)
+    hold = await scene.hang(1)
+    scene.watch.start()
+    scene.clock.ms += 400
+    checks = scene.checks
+    while scene.checks < checks + 50:
+        await asyncio.sleep(0.001)
+    assert scene.told == []
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    assert scene.told == ["suspect 501"]
+    hold.set()
     await scene.until_told(2)
     scene.watch.stop()
 
