@@ -306,6 +306,8 @@ def partition_data(index: int, data: FetchedData) -> Message:
         aborted_transactions=None,
         records=data.records,
     )
+    if data.may_have_gaps:
+        response.may_have_gaps = True
     if data.diverging is not None:
         epoch, end_offset = data.diverging
         response.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)

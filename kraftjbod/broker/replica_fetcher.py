@@ -368,7 +368,7 @@ class ReplicaFetcher:
 
     async def _append(self, one: Followed, data: Message) -> None:
         try:
-            await one.handle.append_as_follower(data.records)
+            await one.handle.append_as_follower(data.records, may_have_gaps=data.may_have_gaps)
         except OperatingError as e:
             if not one.handle.log_dir.is_online:
                 # Whoever handles that takes this replica away.

@@ -26,8 +26,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.timing import Clock
-from kraftjbod.protocol.record_batch import Buffer
-from kraftjbod.storage.log_handle import LogHandle
+from kraftjbod.protocol.record_batch import Buffer, behind_empty
+from kraftjbod.storage.log_handle import LogHandle, ReadResult
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
@@ -35,6 +35,9 @@ NO_TIMESTAMP: Final = -1
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
+
+#: A consumer is read on to where there are records again; so many reads are made for that.
+_READS_FOR_RECORDS: Final = 32
 
 
 class FetchedData(NamedTuple):
@@ -52,6 +55,8 @@ class FetchedData(NamedTuple):
     """There are records, but the request has no room left for them."""
     is_held_up: bool = False
     """Left out for a throttle, not for want of room."""
+    may_have_gaps: bool = False
+    """For followers: compaction may have taken offsets away between batches."""
 
 
 class FoundOffset(NamedTuple):
@@ -101,12 +106,13 @@ class ReplicaReads:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
         try:
             partition, handle = self._leader(wanted.topic_partition, wanted.current_leader_epoch)
-            result = await handle.read_checked(
-                wanted.fetch_offset,
-                wanted.max_bytes,
-                self._end_for(wanted, partition),
-                min_one_batch,
-            )
+            start, end = wanted.fetch_offset, self._end_for(wanted, partition)
+            for _ in range(_READS_FOR_RECORDS):
+                result = await handle.read_checked(start, wanted.max_bytes, end, min_one_batch)
+                behind = _behind_empty(wanted, result)
+                if behind is None or behind >= end:
+                    break
+                start = behind
         except LogDirImpairedError as e:
             return self._impaired(wanted, e)
         except OffsetOutOfRangeError as e:
@@ -121,6 +127,7 @@ class ReplicaReads:
             records=result.records,
             high_watermark=partition.high_watermark,
             log_start_offset=handle.log_start_offset,
+            may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
         )
 
     def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_look: bool) -> FetchedData:
@@ -150,12 +157,19 @@ class ReplicaReads:
             wanted.replica_id, wanted.fetch_offset
         )
         if not (is_again and is_first_look):
-            result = handle.read_cached(wanted.fetch_offset, wanted.max_bytes, end, min_one_batch)
+            start = wanted.fetch_offset
+            for _ in range(_READS_FOR_RECORDS):
+                result = handle.read_cached(start, wanted.max_bytes, end, min_one_batch)
+                behind = None if result is None else _behind_empty(wanted, result)
+                if behind is None or behind >= end:
+                    break
+                start = behind
         return FetchedData(
             records=b"" if result is None else result.records,
             high_watermark=partition.high_watermark,
             log_start_offset=handle.log_start_offset,
             is_in_memory=result is not None,
+            may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
         )
 
     def _note_follower(
@@ -298,3 +312,12 @@ def _require_in_range(offset: int, handle: LogHandle) -> None:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {handle.log_start_offset}..{handle.log_end_offset}"
         )
+
+
+def _behind_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
+    """Where to read on for a consumer who would get batches without any record.
+
+    Compaction leaves such batches; librdkafka takes an answer of nothing else for one that is
+    too small. Followers need them: producers are known by them.
+    """
+    return None if wanted.replica_id >= 0 else behind_empty(result.records)

@@ -28,6 +28,7 @@ from kraftjbod.broker.kafka_apis import KafkaApis
 from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.log_cleaner_metrics import register_cleaner_figures
 from kraftjbod.broker.log_dir_admin import LogDirAdmin
 from kraftjbod.broker.log_dir_admin_apis import LogDirAdminApis
 from kraftjbod.broker.log_dir_apis import LogDirApis
@@ -336,6 +337,7 @@ class BrokerParts:
             clock=around.clock,
             metrics=around.metrics,
         )
+        register_cleaner_figures(logs, around.metrics)
 
     def _build_moves(self) -> ReplicaAlterLogDirsManager:
         config, around = self._config, self._around

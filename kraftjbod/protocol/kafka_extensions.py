@@ -37,6 +37,19 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "tag": FIRST_OWN_TAG,
         },
     ),
+    # To a follower: offsets may be missing between the leader's batches, because compaction took
+    # them away. A follower that is not told takes what is missing for damage of the leader.
+    ("FetchResponse", "PartitionData"): (
+        {
+            "name": "MayHaveGaps",
+            "type": "bool",
+            "versions": "12+",
+            "taggedVersions": "12+",
+            "tag": FIRST_OWN_TAG,
+            "default": "false",
+            "ignorable": True,
+        },
+    ),
     # Kafka tells a directory's path only, while metadata speaks of ids.
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (
         {

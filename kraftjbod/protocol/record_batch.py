@@ -205,6 +205,19 @@ def whole_bytes(buf: Buffer) -> int:
     return position
 
 
+def behind_empty(buf: Buffer) -> int | None:
+    """Where the log goes on behind ``buf`` if that holds batches, and no record; None otherwise.
+
+    Compaction leaves batches without records.
+    """
+    behind = None
+    for _, header in batches(buf):
+        if header.record_count:
+            return None
+        behind = header.next_offset
+    return behind
+
+
 def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
     """CRC-32C of the batch of ``size_bytes`` at ``position``; nothing is copied."""
     return crc32c.crc32c(memoryview(buf)[position + _CRC_COVERS_FROM : position + size_bytes])

@@ -233,7 +233,8 @@ class LogCleaner:
 
     async def _clean(self, work: _Work) -> None:
         handle, cleanable = work
-        tp, config = handle.topic_partition, handle.config
+        config, began_ms = handle.config, self._clock.now_ms()
+        read_bytes, written_bytes = self._read_bytes, self._written_bytes
         latest = CleanerMap(
             max_bytes=self._limits.map_bytes // self._limits.threads,
             expected_keys=cleanable.end_offset - cleanable.first_dirty,
@@ -261,11 +262,14 @@ class LogCleaner:
         await self._offsets.advance(handle, latest.latest_offset + 1)
         self._log.info(
             "log_compacted",
-            partition=str(tp),
+            partition=str(handle.topic_partition),
             log_dir=handle.log_dir.path,
             keys=latest.entries,
             clean_to=latest.latest_offset + 1,
             freed_bytes=before - handle.size_bytes,
+            read_bytes=self._read_bytes - read_bytes,
+            written_bytes=self._written_bytes - written_bytes,
+            took_ms=self._clock.now_ms() - began_ms,
         )
 
     async def _read_keys(self, work: _Work, latest: CleanerMap) -> None:

@@ -191,8 +191,12 @@ class LogHandle:
             size_bytes=len(records),
         )
 
-    def append_as_follower(self, records: Buffer) -> asyncio.Future[AppendResult]:
+    def append_as_follower(
+        self, records: Buffer, *, may_have_gaps: bool = False
+    ) -> asyncio.Future[AppendResult]:
         """Append batches as the leader sent them; a torn last one is left out.
+
+        ``may_have_gaps``: the leader says that compaction took offsets away.
 
         The future fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
         log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
@@ -200,7 +204,7 @@ class LogHandle:
         log, now_ms = self._log, self._clock.wall_ms()
         return self._submit(
             OpKind.APPEND,
-            lambda: log.append_as_follower(records, now_ms),
+            lambda: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),
         )
 
@@ -349,12 +353,17 @@ class LogHandle:
         if self._is_held_still:
             return 0
         log, now_ms, high_watermark = self._log, self._clock.wall_ms(), self.high_watermark
-        return await asyncio.shield(
-            self._submit(
-                OpKind.RETENTION,
-                lambda: log.delete_old_segments(now_ms, high_watermark, in_place=in_place),
+        try:
+            return await asyncio.shield(
+                self._submit(
+                    OpKind.RETENTION,
+                    lambda: log.delete_old_segments(now_ms, high_watermark, in_place=in_place),
+                )
             )
-        )
+        except LogDirImpairedError:
+            # Segments may have left the log before: purging them is what makes room.
+            await self.refresh()
+            raise
 
     async def start_at(self, offset: int) -> None:
         """Hide what is below ``offset``, which is not above the high watermark (KIP-107).

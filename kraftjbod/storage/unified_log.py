@@ -184,23 +184,22 @@ class UnifiedLog:
         stamped_ms = _NO_TIMESTAMP if append_time_ms is None else append_time_ms
         return AppendResult(base_offset, self._end - 1, stamped_ms, self._start, False)
 
-    def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, *, may_have_gaps: bool = False
+    ) -> AppendResult:
         """Write batches with the offsets and epochs that the leader gave them.
 
-        A torn last batch is left out.
+        A torn last batch is left out. ``may_have_gaps``: the leader's log has been compacted.
 
         :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
         """
         base_offset, epochs = self._end, self._epochs
-        headers = sent_batches(records, base_offset, may_have_gaps=self._expects_gaps)
+        headers = sent_batches(records, base_offset, may_have_gaps=may_have_gaps)
         for header in headers:
             epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
         if headers:
             size = sum(header.size_bytes for header in headers)
-            if (
-                base_offset + sum(h.last_offset_delta + 1 for h in headers)
-                < headers[-1].next_offset
-            ):
+            if may_have_gaps:
                 self._expect_gaps()
             self._write([memoryview(records)[:size]], headers, size, epochs, now_ms)
         return AppendResult(base_offset, self._end - 1, _NO_TIMESTAMP, self._start, False)
@@ -493,10 +492,6 @@ class UnifiedLog:
         self._shown = tuple(self._segments)
 
     # -- compaction -------------------------------------------------------------------------
-
-    @property
-    def _expects_gaps(self) -> bool:
-        return self._may_have_gaps or self.config.cleanup_policy.is_compact
 
     def _expect_gaps(self) -> None:
         """Mark the replica, for good, before the first gap comes."""

@@ -7,6 +7,7 @@ from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.protocol.raw_records import empty_batch
 from tests.faults.rig import batch, headers_of
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 from tests.unit.broker.impaired_dirs import fill, stall
@@ -143,3 +144,23 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         rig.parts.replicas.mark_offline(rig.dirs[0])
         data = await reads_of(rig).read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_consumer_is_read_on_to_where_there_are_records_again():
+    """Compaction leaves batches without records; librdkafka takes an answer of nothing else for
+    one that is too small, and gives up after some. A follower gets them as they are."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        empty = [empty_batch(headers_of(batch(2, base_offset=offset))[0]) for offset in (0, 2, 4)]
+        await handle.append_as_follower(b"".join(empty))
+        await rig.ask(produce(batch(2)), 9)
+        reads, wanted = reads_of(rig), FetchFrom(TP, 0, 100)
+        data = reads.read(wanted, min_one_batch=True, is_first_look=True)
+        assert [h.base_offset for h in headers_of(data.records)] == [6]
+        data = await reads.read_from_disk(wanted, min_one_batch=True)
+        assert [h.base_offset for h in headers_of(data.records)] == [6]
+        follower = wanted._replace(replica_id=BrokerId(1))
+        data = await reads.read_from_disk(follower, min_one_batch=True)
+        assert [h.base_offset for h in headers_of(data.records)] == [0]

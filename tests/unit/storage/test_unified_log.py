@@ -15,7 +15,8 @@ from kraftjbod.core.errors import (
     OffsetOutOfRangeError,
     OperatingError,
 )
-from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode
@@ -301,3 +302,100 @@ def test_flush_messages_makes_each_append_certain():
     log = make(TopicConfig(flush_messages=1))
     append(log)
     assert log.view().recovery_point == 1
+
+
+# -- logs with gaps --------------------------------------------------------------------------------
+
+
+def sent(*bases: int, epoch: int = 0) -> bytes:
+    """Batches of two records each, as a leader sends them."""
+    return b"".join(batch(2, base_offset=base, epoch=epoch, body=bytes(60)) for base in bases)
+
+
+def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts():
+    log = make()
+    log.append_as_follower(sent(0), 1)
+    with pytest.raises(CorruptRecordError, match="the leader sent offset 10, the log ends at 2"):
+        log.append_as_follower(sent(10), 1)
+    assert not log.view().may_have_gaps
+    log.append_as_follower(sent(10, 40), 1, may_have_gaps=True)
+    assert log.view().may_have_gaps
+    assert read_all(log) == [(0, 1), (10, 11), (40, 41)]
+    with pytest.raises(CorruptRecordError, match="the leader sent offset 30"):
+        log.append_as_follower(sent(30), 1, may_have_gaps=True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_gaps_survive_a_restart_and_are_read_over(clean: bool):
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    bases = [7 * i for i in range(30)]
+    for base in bases:
+        log.append_as_follower(sent(base), 1, may_have_gaps=True)
+    assert len(log.view().segments) > 2
+    log = reload(log, vfs, clean=clean)
+    assert log.view().may_have_gaps
+    assert [first for first, _ in read_all(log)] == bases
+    for offset in range(200):
+        (first, *_) = headers_of(log.read(offset, 1, NO_LIMIT, True))
+        assert first.base_offset == min(base for base in bases if base + 1 >= offset)
+    assert log.view().damages == ()
+
+
+def test_what_is_missing_without_the_mark_is_damage():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 5, 10), 1, may_have_gaps=True)
+    log.close()
+    vfs.unlink_if_exists(f"{log.directory}/may-have-gaps")
+    loader = LogLoader(
+        vfs=vfs, directory=log.directory, topic_partition=TP, config=CONFIG, was_clean=False
+    )
+    loaded = loader.load()
+    assert (loaded.log.view().log_end_offset, loaded.cut_bytes) == (2, len(sent(5, 10)))
+
+
+@pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
+def test_damage_is_found_between_gaps(flip: tuple[int, int]):
+    """Also in the offset, which no CRC covers: it leads out of the segment, or back."""
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 50), 1, may_have_gaps=True)
+    log.append_as_follower(sent(101), 1, may_have_gaps=True)
+    log.roll(1)
+    log.append_as_follower(sent(103), 1, may_have_gaps=True)
+    at, bit = flip
+    file = vfs.open(log.view().segments[0].path, OpenMode.READ_WRITE)
+    file.data[len(sent(0)) + at] ^= bit
+    log = reload(log, vfs, clean=True)
+    if at == 7:
+        # One offset further on it is a gap like any other; what is read is what was written.
+        assert [h.base_offset for h in headers_of(log.read(40, 1, NO_LIMIT, True))] == [51]
+        return
+    assert len(log.read(40, 1000, NO_LIMIT, True)) == 0
+    assert [(d.offset, d.next_offset) for d in log.view().damages] == [(2, 101)]
+
+
+def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 10, 30), 1, may_have_gaps=True)
+    log.truncate_to(20)
+    assert log.view().log_end_offset == 12
+    log.append_as_follower(sent(25, epoch=1), 1, may_have_gaps=True)
+    log.truncate_to(5)
+    assert log.view().log_end_offset == 2
+    assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key():
+    log = make(CONFIG.model_copy(update={"cleanup_policy": CleanupPolicy(False, True)}))
+    for key in (None, b""):
+        data = build_batch([Record(key=b"k"), Record(key=key)])
+        if key is not None:
+            assert log.append_as_leader(data, headers_of(data), 0, 1).base_offset == 0
+            continue
+        with pytest.raises(OperatingError) as caught:
+            log.append_as_leader(data, headers_of(data), 0, 1)
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+        assert log.view().log_end_offset == 0
