@@ -9,11 +9,7 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
 * a heartbeat lists those of its registration that are offline now: the list is cumulative, and
   depends on the number of directories only;
 * a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
-  left the directory out; each failure has a deadline of its own until then;
-* the deadline stays while a replica's assignment into the failed directory has not come through:
-  the controller takes such a replica for a healthy one somewhere else;
-* past its deadline the broker stops if it still leads a replica there: that is the only other way
-  to make the controller elect somebody else;
+  left the directory out; ``failure_reports.py`` says what happens until then;
 * an impaired directory (KIP-928) and a change of the cordons (KIP-1066) are told at once and then
   eagerly until a heartbeat that says so is answered. No deadline stands behind that: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
@@ -38,6 +34,7 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from kraftjbod.broker.directory_standing import DirectoryStanding
+from kraftjbod.broker.failure_reports import FailureReports
 from kraftjbod.broker.lifecycle_events import (
     Action,
     AnnounceChanges,
@@ -45,7 +42,6 @@ from kraftjbod.broker.lifecycle_events import (
     AnnounceRefusal,
     AnnounceRegistered,
     AnnounceUnfenced,
-    ArmReportDeadline,
     BecameReady,
     CordonsChanged,
     DirectoryAttached,
@@ -54,7 +50,6 @@ from kraftjbod.broker.lifecycle_events import (
     DirectoryForgotten,
     DirectoryImpaired,
     DirectoryRecovered,
-    DisarmReportDeadline,
     Event,
     HeartbeatAnswered,
     HeartbeatFailed,
@@ -73,7 +68,6 @@ from kraftjbod.broker.lifecycle_events import (
 from kraftjbod.core.errors import (
     ErrorCode,
     InvalidTransition,
-    KafkaStorageError,
     OperatingError,
     StartupError,
 )
@@ -176,10 +170,7 @@ class LifecycleState:
             impaired=impaired_dirs,
             paths=identity.log_dir_paths,
         )
-        #: Failures that the controller may not know of yet.
-        self._unacknowledged: dict[DirectoryId, DirectoryFailed] = {}
-        #: Those that it knows of, while it may not know of every replica in them.
-        self._half_told: dict[DirectoryId, DirectoryFailed] = {}
+        self._failures = FailureReports(timeout_ms=times.dir_failure_timeout_ms)
         #: The heartbeat that is on its way.
         self._sent: BrokerHeartbeatRequest | None = None
         #: The last one that was answered under this registration.
@@ -201,7 +192,7 @@ class LifecycleState:
     def __repr__(self) -> str:
         return (
             f"<LifecycleState broker={self.identity.broker_id} {self.state.value} "
-            f"epoch={self.broker_epoch} unacknowledged={len(self._unacknowledged)}>"
+            f"epoch={self.broker_epoch} unacknowledged={len(self._failures.untold)}>"
         )
 
     @property
@@ -211,10 +202,10 @@ class LifecycleState:
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
-        return frozenset(self._unacknowledged)
+        return frozenset(self._failures.untold)
 
     def check_invariants(self) -> None:
-        assert not any(map(self._dirs.is_online, self._unacknowledged)), self
+        assert not any(map(self._dirs.is_online, self._failures.untold)), self
         assert not (self._is_registering and self._sent is not None), self
         assert self.state is not BrokerState.RUNNING or self.broker_epoch != NOT_REGISTERED, self
 
@@ -250,7 +241,7 @@ class LifecycleState:
             case DirectoryFailed():
                 return self._directory_failed(event, now_ms)
             case ReportDeadlinePassed(directory_id=directory_id):
-                return self._report_deadline_passed(directory_id, now_ms)
+                return self._failures.deadline_passed(directory_id, now_ms)
             case DirectoryImpaired(directory_id=directory_id, state=state):
                 self._dirs.became_impaired(directory_id, state)
                 return self._heartbeat_at_once()
@@ -262,10 +253,10 @@ class LifecycleState:
                 return self._heartbeat_at_once()
             case DirectoryAttached(directory_id=directory_id, path=path):
                 self._dirs.attached(directory_id, path)
-                return [*self._end_of_failure(directory_id), *self._amend()]
+                return [*self._failures.over(directory_id), *self._amend()]
             case DirectoryForgotten(directory_id=directory_id):
                 self._dirs.forgotten(directory_id)
-                return [*self._end_of_failure(directory_id), *self._amend()]
+                return [*self._failures.over(directory_id), *self._amend()]
             case _:
                 assert_never(event)
 
@@ -317,10 +308,10 @@ class LifecycleState:
         self._is_registering = False
         self._answered = None
         self.broker_epoch = broker_epoch
-        told = self._unacknowledged.keys() - set(self._dirs.asked)
+        told = self._failures.untold - set(self._dirs.asked)
         changes = self._dirs.registration_answered()
         return [
-            *self._acknowledge(told),
+            *self._failures.told(told),
             AnnounceRegistered(broker_epoch),
             *([AnnounceChanges(changes)] if changes else ()),
             *self._heed_level(),
@@ -388,8 +379,8 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
-        told = self._unacknowledged.keys() & set(self._answered.offline_log_dirs)
-        actions = self._acknowledge(told)
+        told = self._failures.untold & set(self._answered.offline_log_dirs)
+        actions = self._failures.told(told)
         if self.state is BrokerState.STARTING and response.is_caught_up:
             self.state = BrokerState.RECOVERY
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -420,7 +411,7 @@ class LifecycleState:
         if self.state is BrokerState.SHUTTING_DOWN:
             return []
         waits_for_answer = (
-            bool(self._unacknowledged)
+            bool(self._failures.untold)
             or self._has_untold_conditions()
             or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
             or (self.is_ready and self.state is not BrokerState.RUNNING)
@@ -475,50 +466,12 @@ class LifecycleState:
         told = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
         return told != (dirs.impaired, dirs.cordoned)
 
-    def _end_of_failure(self, directory_id: DirectoryId) -> list[Action]:
-        """Nobody waits any more for the failure of a directory to be known."""
-        failures = (
-            self._unacknowledged.pop(directory_id, None),
-            self._half_told.pop(directory_id, None),
-        )
-        return [DisarmReportDeadline(directory_id)] if any(failures) else []
-
     def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
         if not self._dirs.is_online(event.directory_id):
             return []
         self._dirs.failed(event.directory_id)
-        self._unacknowledged[event.directory_id] = event
-        deadline_ms = now_ms + self._times.dir_failure_timeout_ms
-        return [ArmReportDeadline(event.directory_id, deadline_ms), *self._heartbeat_at_once()]
-
-    def _acknowledge(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        actions: list[Action] = []
-        for directory_id in sorted(directory_ids):
-            failure = self._unacknowledged.pop(directory_id)
-            if failure.has_untold_replicas():
-                self._half_told[directory_id] = failure
-            else:
-                actions.append(DisarmReportDeadline(directory_id))
-        return actions
-
-    def _report_deadline_passed(self, directory_id: DirectoryId, now_ms: int) -> list[Action]:
-        half_told = self._half_told.get(directory_id)
-        if half_told is not None and not half_told.has_untold_replicas():
-            del self._half_told[directory_id]
-            return []
-        failure = self._unacknowledged.get(directory_id, half_told)
-        if failure is None:
-            return []
-        timeout_ms = self._times.dir_failure_timeout_ms
-        if not failure.leads():
-            # It may be made leader there by a controller that does not know yet.
-            return [ArmReportDeadline(directory_id, now_ms + timeout_ms)]
-        why = (
-            f"log directory {directory_id} is offline, this broker leads replicas there, and no "
-            f"controller could be told of all of that within "
-            f"log.dir.failure.timeout.ms={timeout_ms}"
-        )
-        return [ShutDown(KafkaStorageError(why, directory_id=directory_id))]
+        armed = self._failures.began(event, now_ms)
+        return [*armed, *self._heartbeat_at_once()]
 
     # --- the end ---------------------------------------------------------------------------------
 
