@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -112,6 +113,26 @@ class LogDirAdmin:
         #: Why the loop could not have a directory back, as it was told last.
         self._told: dict[str, str] = {}
         self._log = get_logger(component="log_dir_admin")
+
+    def tell_of_unknown(self) -> None:
+        """Warn of replicas whose directory this broker was started without, before it acts on it.
+
+        A disk that is taken out of ``log.dirs`` takes its replicas along.
+        """
+        ours = {log_dir.directory_id for log_dir in self._logs.dirs()}
+        unknown: Counter[DirectoryId] = Counter()
+        for _, registration in self._cache.state.partitions():
+            named = registration.directory_of(self._broker_id)
+            if named is not None and not named.is_reserved and named not in ours:
+                unknown[named] += 1
+        for directory_id, replicas in unknown.items():
+            self._log.warning(
+                "replicas_in_unknown_log_dir",
+                directory_id=str(directory_id),
+                replicas=replicas,
+                advice="their directory is in none of log.dirs; put it back, or they are made anew "
+                "from their peers",
+            )
 
     async def run(self) -> None:
         """Try directories that are OFFLINE again, if that is configured, until cancelled."""
@@ -261,12 +282,8 @@ class LogDirAdmin:
         try:
             await arrivals.settle(arrival)
             await self._leftovers.resolve(self._is_taken)
-        except OperatingError as e:
-            # What the dir says of itself is on its way to the handler of that.
-            self._log.warning(
-                "log_dir_contents_unsettled", log_dir=loaded.log_dir.path, reason=e.message
-            )
-        self._publisher.look_again(offline_too=True)
+        finally:
+            self._publisher.look_again(offline_too=True)
 
     def _is_taken(self, topic_partition: TopicPartition) -> bool:
         """The replica is served, or about to be, whatever else turns up."""

@@ -87,6 +87,7 @@ class BrokerServer:
         parts.replicas.apply_configs()
         await disks.logs.load(self._tell_progress)
         await parts.leftovers.resolve()
+        parts.log_dir_admin.tell_of_unknown()
         parts.publisher.open()
         self._tasks.start(disks.logs.run_background(), "log_manager")
         self._tasks.start(parts.monitor.run(), "log_dir_monitor")

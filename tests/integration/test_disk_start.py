@@ -101,6 +101,17 @@ def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
     assert stopped.replicas_by_dir(BROKER, "spread")[str(new)]
 
 
+def test_a_disk_that_leaves_log_dirs_with_its_replicas_is_missed(stopped: Cluster) -> None:
+    """It is told before anything is made anew; put back, it has them still."""
+    daemon, kept = stopped.brokers[BROKER], _dir(stopped, 1)
+    config = daemon.files.config_path.read_text()
+    daemon.files.config_path.write_text(f"{config}\nlog.dirs={kept}\n")
+    stopped.start_daemon(daemon)
+    told = stopped.wait_event(daemon, "replicas_in_unknown_log_dir")
+    assert told["replicas"] == sum(path.is_dir() for path in _dir(stopped, 2).glob("kept-*"))
+    stopped.wait_whole("kept")
+
+
 def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
     first, second = _dir(stopped, 1), _dir(stopped, 2)
     shutil.copy(first / META, second / META)

@@ -487,3 +487,18 @@ async def test_the_next_start_opens_what_was_added():
     assert (opened.path, opened.directory_id) == ("/d3", uid)
     for log_dir in (opened, rig.dirs[0]):
         log_dir.close()
+
+
+async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_told():
+    async with brokers(1, MemVfs(), MemVfs(), opens=False) as (rig,):
+        rig.replay(
+            topic(),
+            partition(0, directories=[directory_id(77)]),
+            partition(1, directories=[directory_id(77)]),
+            partition(2, directories=[ONE]),
+            partition(3, directories=[UNASSIGNED_DIR]),
+        )
+        with capture_logs() as logs:
+            rig.parts.log_dir_admin.tell_of_unknown()
+    (told,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
+    assert (told["directory_id"], told["replicas"]) == (str(directory_id(77)), 2)
