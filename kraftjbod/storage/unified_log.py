@@ -570,14 +570,19 @@ class UnifiedLog:
             self._vfs.sync_dir(directory.rpartition("/")[0])
 
     def close(self) -> None:
-        """Everything certain and every file closed; loading needs to scan nothing then."""
-        self.name_compacted()
-        self._segments[-1].cut_torn_tail()
-        self.flush()
-        self._segments[-1].write_indexes()
-        if self._end > 0:
-            write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
-        self.close_files()
+        """Everything certain and every file closed; loading needs to scan nothing then.
+
+        The files are closed whatever fails: an open one keeps the room of a removed one.
+        """
+        try:
+            self.name_compacted()
+            self._segments[-1].cut_torn_tail()
+            self.flush()
+            self._segments[-1].write_indexes()
+            if self._end > 0:
+                write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
+        finally:
+            self.close_files()
 
     def close_files(self) -> None:
         for segment in self._segments:
