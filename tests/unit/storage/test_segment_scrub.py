@@ -126,3 +126,29 @@ def test_a_segment_that_is_gone_is_not_opened():
     segment = written(vfs)
     segment.retire()
     assert not SegmentScrub(vfs=vfs, segment=segment, end_offset=END).open()
+
+
+@pytest.mark.parametrize("may_have_gaps", [True, False])
+def test_offsets_that_compaction_took_away_are_no_damage(may_have_gaps: bool):
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    segment = LogSegment(
+        vfs=vfs,
+        directory="/d",
+        base_offset=BASE,
+        size_bytes=0,
+        index_interval_bytes=SIZE,
+        may_have_gaps=may_have_gaps,
+    )
+    segment.create()
+    for i in range(0, BATCHES, 3):
+        data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=1_000 + i)
+        segment.append([data], headers_of(data))
+    segment.write_indexes()
+    scrub = scrubbed(vfs, segment)
+    assert bool(scrub.damages) is not may_have_gaps
+    assert scrub.is_index_wrong is not may_have_gaps
+    if may_have_gaps:
+        flip(vfs, LOG, 4 * SIZE + 100)
+        (damage,) = scrubbed(vfs, segment).damages
+        assert damage.position == 4 * SIZE
