@@ -223,9 +223,14 @@ class LogCleaner:
 
     async def _look_at(self, handle: LogHandle) -> Cleanable | None:
         first_dirty = self._offsets.first_dirty(handle)
-        limit = min(handle.high_watermark, handle.recovery_point)
-        if not any(first_dirty < s.base_offset <= limit for s in handle.view.segments[1:]):
+        limit = handle.high_watermark
+        closed = [s.base_offset for s in handle.view.segments[1:] if s.base_offset <= limit]
+        if not closed or closed[-1] <= first_dirty:
             return None  # Nothing that is closed is dirty: no need to trouble the thread.
+        if closed[-1] > handle.recovery_point:
+            # After a crash nothing says that what was read back is on the disk.
+            await handle.flush()
+        limit = min(limit, handle.recovery_point)
         config, wall_ms = handle.config, self._clock.wall_ms()
         return await handle.look(
             lambda view: find_cleanable(view, first_dirty, limit, config, wall_ms)

@@ -122,6 +122,28 @@ async def test_what_is_not_committed_is_left_alone():
     assert await read_all(handle) == history.records[2:]
 
 
+async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned():
+    mem = MemVfs()
+    manager = await start(vfs=mem)
+    _, history = await filled(manager)
+    vfs = FaultVfs(mem.crash_clone(1))
+    manager = await start(vfs=vfs)
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.recovery_point == 0
+    handle.high_watermark = handle.log_end_offset
+    synced = []
+
+    def see(kind: str, path: str) -> None:
+        if kind == "sync" or path.endswith(".cleaned"):
+            synced.append((kind, path.rpartition("/")[2]))
+
+    vfs.on_operation = see
+    assert await clean_one(manager)
+    assert synced[0] == ("sync", "00000000000000000000.log")
+    assert await read_all(handle) == history.records[-2:]
+
+
 async def test_records_are_found_by_offset_and_by_time_as_before():
     manager = await start()
     handle, history = await filled(manager)
