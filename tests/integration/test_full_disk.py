@@ -1,7 +1,7 @@
 """A disk fills under load, and gets room again: nothing acknowledged is lost (KIP-928).
 
-Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small memory file systems, and
-daemons are not root, so a full one is full for them.
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small file systems, and daemons
+are not root, so a full one is full for them.
 The gaps that are printed are measured and not asserted.
 """
 
@@ -12,14 +12,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from kraftjbod.core.log_dir_state import LogDirState
 from tests.disk import mounts
-from tests.disk.mounts import Disk
+from tests.disk.mounts import Disk, Kind
 from tests.integration import raw
 from tests.integration.checker import Load, judge, read
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
@@ -54,14 +53,12 @@ QUICK = {
 
 @contextlib.contextmanager
 def _cluster(
-    make_cluster: MakeCluster, disks: int, **parameters: Any
+    make_cluster: MakeCluster, disks: int, kind: Kind = "tmpfs"
 ) -> Iterator[tuple[Cluster, list[Disk], list[Path]]]:
     """Every directory of :data:`BROKER` is a disk of its own."""
-    with small_disks(disks) as made:
+    with small_disks(disks, kind=kind) as made:
         paths = logs_on(made)
-        cluster = make_cluster(
-            brokers=3, dirs=disks, log_dirs={BROKER: paths}, config=QUICK, **parameters
-        )
+        cluster = make_cluster(brokers=3, dirs=disks, log_dirs={BROKER: paths}, config=QUICK)
         try:
             yield cluster, made, paths
         finally:
@@ -94,8 +91,11 @@ def _end(cluster: Cluster, load: Load, title: str) -> None:
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_a_disk_fills_under_load_and_its_replicas_come_back(make_cluster: MakeCluster) -> None:
-    with _cluster(make_cluster, 2) as (cluster, disks, paths):
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4", "xfs"])
+def test_a_disk_fills_under_load_and_its_replicas_come_back(
+    make_cluster: MakeCluster, kind: Kind
+) -> None:
+    with _cluster(make_cluster, 2, kind) as (cluster, disks, paths):
         _create(cluster)
         held, pid = _held_in(cluster, paths[0]), cluster.brokers[BROKER].pid
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
