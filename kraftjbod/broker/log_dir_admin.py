@@ -44,6 +44,7 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.dir_loading import LoadedDir, LoadProgress
 from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_manager import LogManager
 
 #: Before a directory's id, in place of its path.
@@ -401,6 +402,12 @@ class LogDirAdmin:
         except BaseException:
             self._logs.arrivals.put_back(log_dir)
             raise
+        # Readers of replicas that left it a moment ago are no reason to keep its files open.
+        log_dir.put_on_trial()
+        try:
+            await log_dir.run(OpKind.CLOSE, lambda: log_dir.vfs.let_go(log_dir.path))
+        except OperatingError as e:
+            self._log.info("forgotten_log_dir_not_closed", log_dir=log_dir.path, reason=e.message)
         log_dir.close()
 
     async def _release(self, uid: DirectoryId) -> None:

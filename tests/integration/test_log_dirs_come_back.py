@@ -446,3 +446,40 @@ def test_a_broker_that_is_killed_over_it_starts_again(
         _flowing(cluster, load)
         load.stop()
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+@pytest.mark.disk
+def test_an_empty_disk_may_be_pulled_once_it_is_forgotten(make_cluster: MakeCluster) -> None:
+    """Deleted replicas wait there for their last readers; their files are let go of."""
+    with disks() as (one, other), contextlib.ExitStack() as stack:
+        cluster = _start(make_cluster, **_on([one, other]))
+        stack.callback(cluster.local.kill)
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _flowing(cluster, load)
+            load.stop()
+        with cluster.admin() as admin:
+            admin.delete_topics([TOPIC])
+        cluster.wait(
+            "the directories to be empty",
+            lambda: not any(d.sizes for d in cluster.directories(BROKER).values()),
+        )
+        assert list(Path(other.path).glob("*-delete"))
+        ordered(cluster, "--forget", f"{BROKER}:{other.path}")
+        _unmount(cluster, other)
+        assert _errors(cluster) == {one.path: 0}
+
+
+def test_a_directory_that_was_missing_at_the_start_comes_back(make_cluster: MakeCluster) -> None:
+    cluster = _start(make_cluster)
+    broker, path = cluster.brokers[BROKER], cluster.local.dir_path(BROKER, 1)
+    cluster.stop_daemon(broker)
+    aside = path.with_name("aside")
+    path.rename(aside)
+    cluster.start_daemon(broker)
+    same = Same(cluster)
+    assert "does not exist" in refused(cluster, "--reattach", f"{BROKER}:{path}")
+    aside.rename(path)
+    ordered(cluster, "--reattach", f"{BROKER}:{path}")
+    cluster.wait_whole(TOPIC)
+    same.check()
+    assert set(_errors(cluster).values()) == {0}
