@@ -33,12 +33,7 @@ from kraftjbod.storage.batch_walk import ReadAt
 from kraftjbod.storage.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.log_values import (
-    AppendResult,
-    CarriedState,
-    FoundTimestamp,
-    carry_out,
-)
+from kraftjbod.storage.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
 from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_scrub import SegmentScrub
@@ -338,18 +333,18 @@ class LogHandle:
     async def apply_retention(self) -> int:
         """Let whole segments go that are too old or too many; how many went.
 
-        If all of them are to go that takes a new one. Where a full disk has no room for it, not
-        even what the reserve was, the last one becomes the new one, and no reader finishes it.
+        They get other names first, and if all of them are to go that takes a new one. Where a full
+        disk has no room for that, not even what the reserve was, it is done without.
         """
         was_saturated = self.log_dir.state is LogDirState.SATURATED
         try:
-            return await self._retain(in_place=False)
+            return await self._retain(without_room=False)
         except LogDirImpairedError:
             if not was_saturated or self.log_dir.state is not LogDirState.SATURATED:
                 raise
-        return await self._retain(in_place=True)
+        return await self._retain(without_room=True)
 
-    async def _retain(self, *, in_place: bool) -> int:
+    async def _retain(self, *, without_room: bool) -> int:
         if self._is_held_still:
             return 0
         log, now_ms, high_watermark = self._log, self._clock.wall_ms(), self.high_watermark
@@ -357,7 +352,9 @@ class LogHandle:
             return await asyncio.shield(
                 self._submit(
                     OpKind.RETENTION,
-                    lambda: log.delete_old_segments(now_ms, high_watermark, in_place=in_place),
+                    lambda: log.delete_old_segments(
+                        now_ms, high_watermark, without_room=without_room
+                    ),
                 )
             )
         except LogDirImpairedError:

@@ -48,14 +48,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
-from kraftjbod.storage.vfs import (
-    Buffer,
-    OpenMode,
-    Undoing,
-    Vfs,
-    VfsFile,
-    write_atomically,
-)
+from kraftjbod.storage.vfs import Buffer, OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
 #: What a segment spans at most; indexes hold offsets in 32 bits.
@@ -207,14 +200,17 @@ class LogSegment:
         with FailsAs(OpKind.FLUSH):
             file.sync()
 
-    def retire(self) -> None:
+    def retire(self, *, at_once: bool = False) -> None:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
 
         The log's own name goes last: until then the segment can be read, and this be repeated.
+        Another name may need room. ``at_once`` leaves none; what is open can still be read.
         """
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
-            if self._vfs.exists(path):
+            if at_once:
+                self._vfs.unlink_if_exists(path)
+            elif self._vfs.exists(path):
                 self._vfs.rename(path, path + DELETED_SUFFIX)
 
     def reborn(self, base_offset: int) -> LogSegment:

@@ -384,7 +384,7 @@ class UnifiedLog:
         return segment.size_bytes, offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Lose everything; the log is empty and goes on at ``offset``. Needs no room."""
+        """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
         self.name_compacted()
         drop_snapshots_outside(self._vfs, self.directory, offset, offset)
         oldest = self._segments[0]
@@ -449,12 +449,12 @@ class UnifiedLog:
         self._recovery_point = max(self._recovery_point, offset)
 
     def delete_old_segments(
-        self, now_ms: int, high_watermark: int, *, in_place: bool = False
+        self, now_ms: int, high_watermark: int, *, without_room: bool = False
     ) -> int:
         """Apply retention to whole segments below ``high_watermark``; how many went.
 
-        If all are to go a new one is needed; ``in_place`` makes it of the last one, for where
-        there is no room.
+        ``without_room`` is for a disk that does not even hold another name: files are removed at
+        once, and if all segments are to go the last one becomes the new one.
         """
         self.name_compacted()
         self._producers.expire(now_ms - self._producer_expiration_ms)
@@ -468,24 +468,25 @@ class UnifiedLog:
         )
         is_active_doomed = doomed == len(self._segments)
         for _ in range(doomed - is_active_doomed):
-            self._retire_oldest()
-        if is_active_doomed and in_place:
+            self._retire_oldest(at_once=without_room)
+        if is_active_doomed and without_room:
             self._go_on_in_place(self._end)
         elif is_active_doomed:
             self.roll(now_ms)
             self._retire_oldest()
         if doomed:
-            self._write_epochs(self._epochs)
+            if not without_room:
+                self._write_epochs(self._epochs)
             drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
         return doomed
 
-    def _retire_oldest(self) -> None:
-        self._retire(0)
+    def _retire_oldest(self, *, at_once: bool = False) -> None:
+        self._retire(0, at_once=at_once)
         self._begin_at(max(self._start, self._segments[0].base_offset))
 
-    def _retire(self, at: int) -> None:
+    def _retire(self, at: int, *, at_once: bool = False) -> None:
         segment = self._segments[at]
-        segment.retire()
+        segment.retire(at_once=at_once)
         del self._segments[at]
         self._size_bytes -= segment.size_bytes
         self._retired.append(segment)
