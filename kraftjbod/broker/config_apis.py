@@ -22,7 +22,7 @@ from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.core.topic_config import ThrottledReplicas
+from kraftjbod.core.topic_config import CleanupPolicy, ThrottledReplicas
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import Message, message
 from kraftjbod.protocol.rpc_config_messages import (
@@ -54,6 +54,7 @@ class ConfigType(IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -66,6 +67,10 @@ _BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "min.insync.replicas": ("min.insync.replicas",),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
     "cleanup.policy": ("log.cleanup.policy",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "flush.messages": ("log.flush.interval.messages",),
     "flush.ms": ("log.flush.interval.ms",),
     "index.interval.bytes": ("log.index.interval.bytes",),
@@ -344,6 +349,8 @@ def _type_of(value: Any) -> ConfigType:
             return ConfigType.BOOLEAN
         case int():
             return ConfigType.INT if value <= _MAX_INT else ConfigType.LONG
+        case float():
+            return ConfigType.DOUBLE
         case tuple():
             return ConfigType.LIST
         case _:
@@ -355,7 +362,7 @@ def _text(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
-        case ThrottledReplicas():
+        case ThrottledReplicas() | CleanupPolicy():
             return str(value)
         case tuple():
             return ",".join(_part_text(part) for part in value)

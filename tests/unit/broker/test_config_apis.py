@@ -17,6 +17,7 @@ from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.core.topic_config import CleanupPolicy
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_config_messages import (
@@ -179,6 +180,30 @@ async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis
     entry = entries["leader.replication.throttled.replicas"]
     assert (entry.value, entry.config_type, entry.config_source) == ("0:7,1:2", 7, DYNAMIC)
     assert entries["follower.replication.throttled.replicas"].value == ""
+
+
+async def test_compaction_is_described_in_kafkas_words(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    policy = entries["cleanup.policy"]
+    assert (policy.value, policy.config_type) == ("delete", 7)
+    assert synonyms_of(policy) == [("log.cleanup.policy", "delete", DEFAULT)]
+    ratio = entries["min.cleanable.dirty.ratio"]
+    assert (ratio.value, ratio.config_type) == ("0.5", 6)
+    assert {
+        key: [name for name, _, _ in synonyms_of(entries[key])]
+        for key in (
+            "min.cleanable.dirty.ratio",
+            "delete.retention.ms",
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+        )
+    } == {
+        "min.cleanable.dirty.ratio": ["log.cleaner.min.cleanable.ratio"],
+        "delete.retention.ms": ["log.cleaner.delete.retention.ms"],
+        "min.compaction.lag.ms": ["log.cleaner.min.compaction.lag.ms"],
+        "max.compaction.lag.ms": ["log.cleaner.max.compaction.lag.ms"],
+    }
+    assert str(CleanupPolicy.parse("delete,compact")) == "compact,delete"
 
 
 # --- IncrementalAlterConfigs ---------------------------------------------------------------------
