@@ -19,6 +19,7 @@ from typing import Final
 import click
 
 from tests.bench import (
+    compaction,
     control_plane,
     disasters,
     impaired,
@@ -45,6 +46,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "full-dir-1000": partial(impaired.full_dir, replicas=1000),
     "hung-dir": impaired.hung_dir,
     "scrub": scrub.cold_segments,
+    "compaction": compaction.whole_log,
 }
 
 
