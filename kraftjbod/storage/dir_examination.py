@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dir_names import (
-    CLUSTER_METADATA_DIR,
-    LOCK_FILE,
-    META_PROPERTIES,
-    parse_replica_dir,
-)
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, LOCK_FILE, META_PROPERTIES
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import (
@@ -59,12 +54,6 @@ def no_room(path: str, error: LogDirImpairedError) -> StartupError:
         f"{path} has no room to start with: {error.message}. Free some space, "
         f"or lower log.dir.reserve.bytes (0: no reserve)"
     )
-
-
-def holds_replicas(log_dir: LogDir) -> bool:
-    """In the dir's thread: whether anything would be served from it, the metadata log included."""
-    entries = log_dir.vfs.list_dir(log_dir.path)
-    return any(entry.is_dir and parse_replica_dir(entry.name) for entry in entries)
 
 
 def _examine(log_dir: LogDir) -> Examination:

@@ -23,11 +23,11 @@ from kraftjbod.storage.dir_examination import (
     Examination,
     examine,
     give_id,
-    holds_replicas,
     no_room,
 )
 from kraftjbod.storage.dir_identity import Found, Refused, Unnamed, foreign, identify
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
+from kraftjbod.storage.disk_check import holds_replicas
 from kraftjbod.storage.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
@@ -96,7 +96,9 @@ class DirOpener:
             try:
                 await log_dir.secure_reserve()
             except LogDirImpairedError as e:
-                if not await log_dir.run(OpKind.LOAD, lambda: holds_replicas(log_dir)):
+                if not await log_dir.run(
+                    OpKind.LOAD, lambda: holds_replicas(log_dir.vfs, log_dir.path)
+                ):
                     raise no_room(log_dir.path, e) from e
         except KafkaStorageError:
             return  # Told by log_dir_offline; the others are opened all the same.

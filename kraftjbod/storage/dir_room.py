@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from errno import ENOSPC
 from typing import Any, Final, NamedTuple, Protocol
 
 from kraftjbod.core.log_dir_state import LogDirEvent
 from kraftjbod.storage.dir_condition import DirCondition
 from kraftjbod.storage.dir_executor import LogDirExecutor
+from kraftjbod.storage.disk_check import holds_replicas
 from kraftjbod.storage.log_dir_policy import OpKind, Verdict, judge, kind_of_failure
 from kraftjbod.storage.reserve_file import ReserveFile
 from kraftjbod.storage.room_plan import RoomPlan
@@ -74,8 +76,20 @@ class DirRoom:
     def is_rebuilding(self) -> bool:
         return self._rebuilding is not None and not self._rebuilding.done()
 
-    def build_reserve(self, beat: Callable[[], None]) -> None:
-        """In the dir's thread: have it whole and on the disk."""
+    def secure_reserve(self, beat: Callable[[], None]) -> None:
+        """In the dir's thread, at the start: have it whole and on the disk.
+
+        A dir with replicas that has none gave it away when it was full. It is full still, unless
+        there is as much room as would have healed it had it gone on.
+        """
+        if self._reserve.find() and self._reserve.size_bytes:
+            return
+        path = self._condition.path
+        self._reserve.release()
+        if holds_replicas(self._vfs, path):
+            space = self._vfs.space(path)
+            if not self._plan.is_enough(space, has_reserve=False):
+                raise OSError(ENOSPC, f"{space.usable_bytes} free bytes are too few to go on")
         self._reserve.build(beat)
 
     def look_for_full(self, kind: OpKind, error: BaseException) -> None:

@@ -1,13 +1,14 @@
-"""The question whether a log dir still is the disk that it was, and takes writes.
+"""Questions to the disk under a log dir, asked in the dir's thread.
 
-Asked every ``log.dir.check.interval.ms`` in the dir's thread; a wrong answer is an ``OSError``
-without a number, which its dir judges like any other.
+Whether it still is the disk that it was, and takes writes, is asked every
+``log.dir.check.interval.ms``; a wrong answer is an ``OSError`` without a number, which its dir
+judges like any other.
 """
 
 from __future__ import annotations
 
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.storage.dir_names import META_PROPERTIES, PROBE_FILE
+from kraftjbod.storage.dir_names import META_PROPERTIES, PROBE_FILE, parse_replica_dir
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import OpenMode, Space, Vfs
 
@@ -34,3 +35,8 @@ def check_disk(
     else:
         vfs.open(meta, OpenMode.READ_WRITE).close()
     return vfs.space(path)
+
+
+def holds_replicas(vfs: Vfs, path: str) -> bool:
+    """Whether anything would be served from the dir, the metadata log included."""
+    return any(entry.is_dir and parse_replica_dir(entry.name) for entry in vfs.list_dir(path))

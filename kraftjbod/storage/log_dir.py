@@ -365,7 +365,7 @@ class LogDir(DirCondition):
         :raises LogDirImpairedError: there is no room for it; the dir is SATURATED.
         :raises KafkaStorageError: the dir goes offline.
         """
-        await self.run(OpKind.START, lambda: self._room.build_reserve(self.beat))
+        await self.run(OpKind.START, lambda: self._room.secure_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
         """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from errno import EIO, ENOSPC
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
@@ -47,7 +48,7 @@ class Scene:
             probe=self.probe,
             tell=self.count,
         )
-        self.room.build_reserve(lambda: None)
+        self.room.secure_reserve(lambda: None)
 
     def count(self) -> None:
         self.changes += 1
@@ -127,3 +128,27 @@ async def test_full_is_remembered_through_a_stall():
         scene.check(2 * MIB)
     assert scene.room.full_reason == "", "it healed meanwhile"
     assert scene.condition.state is LogDirState.STALLED
+
+
+@pytest.mark.parametrize(("free", "is_full"), [(2 * MIB - 1, True), (2 * MIB, False)])
+async def test_a_dir_that_was_full_is_so_after_a_restart_until_it_would_have_healed(
+    free: int, is_full: bool
+):
+    scene = Scene()
+    scene.reserve.release()
+    scene.mem.make_dirs("/d1/t-0")
+    scene.mem.capacity_bytes = scene.mem.used_bytes() + free
+    if is_full:
+        with pytest.raises(OSError, match=f"{free} free bytes are too few"):
+            scene.room.secure_reserve(lambda: None)
+    else:
+        scene.room.secure_reserve(lambda: None)
+    assert scene.room.reserve_bytes == (0 if is_full else MIB)
+
+
+async def test_a_reserve_that_is_there_speaks_for_the_dir():
+    scene = Scene()
+    scene.mem.make_dirs("/d1/t-0")
+    scene.mem.capacity_bytes = scene.mem.used_bytes()
+    scene.room.secure_reserve(lambda: None)
+    assert scene.room.reserve_bytes == MIB

@@ -6,8 +6,8 @@ from errno import ENOSPC, EROFS
 
 import pytest
 
-from kraftjbod.storage.disk_check import check_disk
-from kraftjbod.storage.vfs import Space
+from kraftjbod.storage.disk_check import check_disk, holds_replicas
+from kraftjbod.storage.vfs import OpenMode, Space
 from tests.faults.rig import directory_id, format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -62,3 +62,15 @@ def test_a_read_only_disk_is_found_full_or_not(has_room: bool):
     vfs.inject(Fault(errno=EROFS, kinds=frozenset({"open"})))
     with pytest.raises(OSError, match="Read-only"):
         check(vfs, has_room=has_room)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [("t-0", True), ("__cluster_metadata-0", True), ("lost+found", False), (None, False)],
+)
+def test_what_counts_as_a_replica(name: str | None, holds: bool):
+    vfs, mem = make()
+    if name is not None:
+        mem.make_dirs(f"/d1/{name}")
+    mem.open("/d1/u-0", OpenMode.CREATE)
+    assert holds_replicas(vfs, "/d1") is holds
