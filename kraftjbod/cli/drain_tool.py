@@ -37,7 +37,12 @@ class Order:
     as_json: bool
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 it is empty, or with --dry-run everything fits; 1 something went wrong; "
+    "2 not everything fits elsewhere, and nothing was moved (or wrong usage); 130 interrupted, and "
+    "moves go on.",
+)
 @connection_options
 @click.option("--dir", "directory", metavar="BROKER:PATH|ID", help="Empty this log directory.")
 @click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Empty this broker.")
@@ -129,7 +134,7 @@ async def _drain(client: ClusterClient, order: Order) -> None:
     )
     if order.cancel:
         count = await drain.cancel()
-        _say(order, drain, "cancelled", f"Cancelled {count} moves out of {drain.source}.")
+        _say(order, drain, "cancelled", f"Cancelled {_count(count, 'move')} out of {drain.source}.")
         return
     if order.dry_run:
         plan = await drain.plan()
@@ -152,7 +157,7 @@ async def _farewell(drain: Drain, count: int) -> str:
     """That it is over, and what to do next."""
     source = drain.source
     broker, path = source.broker_id, source.path
-    done = f"Moved {count} replicas."
+    done = f"Moved {_count(count, 'replica')}."
     if path is None:
         return (
             f"{done} Broker {broker} has no replicas and leads nothing: it is safe to stop.\n"
@@ -184,8 +189,13 @@ def _tell_plan(order: Order, drain: Drain, plan: DrainPlan) -> None:
         if not order.dry_run:
             lines.append("Nothing of this plan was moved.")
     else:
-        lines.append(f"{len(plan.moves)} replicas, {size_text(plan.size_bytes)}, would be moved.")
+        what = f"{_count(len(plan.moves), 'replica')}, {size_text(plan.size_bytes)}"
+        lines.append(f"To be moved: {what}.")
     _say(order, drain, state, "\n".join(lines), plan=plan)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def move_line(move: Move) -> str:

@@ -29,7 +29,7 @@ async def test_a_dry_run_shows_every_move() -> None:
             0,
             "foo-0 (4.0 KiB) 7:/d1 -> 7:/d2\n"
             "foo-1 (4.0 KiB) 7:/d1 -> 7:/d2\n"
-            "2 replicas, 8.0 KiB, would be moved.\n",
+            "To be moved: 2 replicas, 8.0 KiB.\n",
             "",
         )
         assert broker.broker_configs == {}
@@ -41,7 +41,7 @@ async def test_a_drained_directory_is_safe_to_pull() -> None:
         code, out, err = await tell(broker, "--dir", f"{BROKER_ID}:{DIRS['/d1']}")
         assert (code, out) == (
             0,
-            "Moved 1 replicas. /d1 of broker 7 is empty: it is safe to pull.\n"
+            "Moved 1 replica. /d1 of broker 7 is empty: it is safe to pull.\n"
             "Next: release its id with\n"
             "  kraftjbod-log-dirs --forget 7:/d1\n"
             "then pull the disk, and take the directory out of log.dirs in the broker's file.\n",
@@ -119,7 +119,7 @@ async def test_cancelling_says_how_many() -> None:
         broker.future = {("foo", 0): "/d2"}
         broker.broker_configs[CORDONS] = "/d1"
         code, out, _ = await tell(broker, *DISK, "--cancel")
-        assert (code, out) == (0, "Cancelled 1 moves out of directory /d1 of broker 7.\n")
+        assert (code, out) == (0, "Cancelled 1 move out of directory /d1 of broker 7.\n")
         assert (broker.future, broker.broker_configs) == ({}, {})
 
 
