@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogDirImpairedError,
+    UnknownTopicOrPartitionError,
+)
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_loading import LoadProgress
@@ -300,3 +306,95 @@ async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restart
     assert handle is not None
     assert handle.log_end_offset == 10
     assert (handle.checkpointed_high_watermark, handle.checkpointed_recovery_point) == (0, 0)
+
+
+async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs)
+    for tp in (TP, TopicPartition("u", 0)):
+        handle = await manager.create(tp, TOPIC_ID)
+        await handle.append_as_leader(batch(), headers_of(batch()), 0)
+    vfs.inject(Fault(errno=ENOSPC, path="*t-0/*.index.tmp"))
+    with capture_logs() as told:
+        await manager.close(1)
+    assert "log_dir_not_closed_cleanly" in [line["event"] for line in told]
+    assert not mem.exists("/d1/.kafka_cleanshutdown")
+    assert mem.exists("/d1/u-0/00000000000000000000.index")
+    points = (mem.read_if_exists("/d1/recovery-point-offset-checkpoint") or b"").decode()
+    assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
+
+
+async def test_a_creation_that_broke_off_is_in_nobodys_way():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs)
+    # Not even what was made can be taken away again.
+    vfs.inject(Fault(errno=ENOSPC, path="*.log"))
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"remove_tree"})))
+    with pytest.raises(LogDirImpairedError):
+        await manager.create(TP, TOPIC_ID)
+    assert mem.exists(f"/d1/{TP}")
+    vfs.clear()
+    manager = manager_of([open_dir(vfs)])
+    await manager.load()
+    await manager.create(TopicPartition("u", 0), TOPIC_ID)
+    assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0", "u-0"]
+
+
+async def test_what_a_process_before_left_half_made_is_no_stray():
+    mem = MemVfs()
+    manager = await start(mem)
+    mem.make_dirs(f"/d1/{TP}")
+    mem.open(f"/d1/{TP}/partition.metadata.tmp", OpenMode.CREATE)
+    await manager.create(TP, TOPIC_ID)
+    assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0"]
+
+
+async def test_a_deletion_that_found_no_room_can_be_asked_for_again():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(), headers_of(batch()), 0)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"}), sticky=False))
+    with pytest.raises(LogDirImpairedError):
+        await manager.delete(TP)
+    assert manager.get(TP) is handle
+    read = await handle.read(0, 1 << 20, NO_LIMIT, True)
+    assert len(headers_of(read.records)) == 1
+    await manager.delete(TP)
+    assert manager.get(TP) is None
+
+
+async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
+    mem = MemVfs()
+    manager = await start(mem)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(3), headers_of(batch(3)), 0)
+    await manager.create(TopicPartition("u", 0), TOPIC_ID)
+    mem.unlink_if_exists("/d1/u-0/00000000000000000000.log")
+    mem.capacity_bytes, mem.capacity_inodes = 0, 0
+    with capture_logs() as told:
+        manager = await start(mem)
+    (left_out,) = [line for line in told if line["event"] == "replica_not_loaded"]
+    assert left_out["partition"] == "u-0"
+    log_dir = only_dir(manager)
+    assert (log_dir.is_online, log_dir.is_impaired) == (True, True)
+    loaded = manager.get(TP)
+    assert loaded is not None
+    assert loaded.log_end_offset == 3
+    assert manager.get(TopicPartition("u", 0)) is None
+
+
+async def test_a_dir_whose_loading_finds_no_room_is_not_served_by_halves():
+    mem = MemVfs()
+    manager = await start(mem)
+    await manager.create(TP, TOPIC_ID)
+    vfs = FaultVfs(mem)
+    vfs.inject(Fault(errno=ENOSPC, path="*.kafka_cleanshutdown"))
+    await manager.close(1)
+    manager = await start(vfs)
+    log_dir = only_dir(manager)
+    assert not log_dir.is_online
+    assert "could not be loaded" in log_dir.offline_reason

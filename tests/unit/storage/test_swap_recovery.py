@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
+
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import TopicId
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir
-from tests.faults.vfs_fault import Fault
+from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.test_replica_swap import (
     MOVE,
@@ -319,3 +321,28 @@ async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted():
     assert 0 < future.size_bytes < handle.size_bytes
     await move_on(node)
     assert await content(await promote(node)) == await content(handle)
+
+
+async def test_a_copy_that_cannot_be_compared_for_lack_of_room_goes():
+    """What it holds has to be compared with the replica before that goes on."""
+    node = await start()
+    old = await create(node)
+    future = await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        await future.catch_up(old, lane, 1500)
+    await node.manager.close(1)
+    for name in node.disks[1].list_dir(f"/d2/{FUTURE}"):
+        if name.name.endswith(".log"):
+            node.disks[1].open(f"/d2/{FUTURE}/{name.name}", OpenMode.READ_WRITE).truncate(9999)
+    vfs = FaultVfs(node.disks[1])
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
+    dirs = [open_dir(node.disks[0], "/d1", 1), open_dir(vfs, "/d2", 2)]
+    manager = manager_of(dirs)
+    with capture_logs() as told:
+        await manager.load()
+    assert "future_copy_not_resumed" in [line["event"] for line in told]
+    assert manager.future(TP) is None
+    assert manager.get(TP) is not None
+    assert dirs[1].is_online
+    await chores(manager, dirs[1]).make_room()
+    assert not node.disks[1].exists(f"/d2/{FUTURE}")

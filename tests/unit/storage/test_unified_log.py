@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from errno import ENOSPC
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
@@ -399,3 +401,52 @@ def test_a_compacted_topic_takes_no_record_without_a_key():
             log.append_as_leader(data, headers_of(data), 0, 1)
         assert caught.value.code is ErrorCode.INVALID_RECORD
         assert log.view().log_end_offset == 0
+
+
+def test_what_is_hidden_goes_with_retention():
+    """KIP-107: whole segments below the new start."""
+    log = make()
+    for _ in range(9):
+        append(log, body=bytes(300), epoch=3)
+    log.start_at(4)
+    assert log.view().log_start_offset == 4
+    assert log.view().epochs[0].start_offset == 4
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(3, 1000, NO_LIMIT, True)
+    before = len(log.view().segments)
+    assert log.delete_old_segments(1_000_000, 9) > 0
+    assert len(log.view().segments) < before
+    assert (log.view().log_start_offset, log.view().log_end_offset) == (4, 9)
+    log.start_at(2)
+    assert log.view().log_start_offset == 4
+
+
+def test_retention_without_any_room():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    for _ in range(9):
+        append(log, body=bytes(300), producer=(-1, -1, -1))
+    log.start_at(9)
+    vfs.capacity_bytes = vfs.capacity_inodes = 0
+    with pytest.raises(OSError, match="No space"):
+        log.delete_old_segments(1_000_000, 9)
+    assert len(log.view().segments) == 1
+    assert log.delete_old_segments(1_000_000, 9, without_room=True) == 1
+    assert (log.view().size_bytes, log.view().log_end_offset) == (0, 9)
+    vfs.capacity_bytes = vfs.capacity_inodes = None
+    assert append(log).base_offset == 9
+    assert read_all(reload(log, vfs, clean=False)) == [(9, 9)]
+
+
+def test_a_flush_that_finds_no_room_refuses_the_append_before_it_is_made():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    vfs.make_dirs("/d1")
+    log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG.model_copy(update={"flush_messages": 1}))
+    append(log)
+    vfs.inject(Fault(errno=ENOSPC, path="*leader-epoch*", sticky=False))
+    with pytest.raises(OSError, match="No space"):
+        append(log, epoch=2)
+    assert log.view().log_end_offset == 1
+    assert append(log, epoch=2).base_offset == 1
+    assert log.view().recovery_point == 2
