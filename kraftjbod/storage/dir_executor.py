@@ -181,7 +181,8 @@ class LogDirExecutor(Executor):
         since_ms = self._running_since_ms
         excused_since_ms, excused_ms = self._excused
         so_far_ms = excused_ms if excused_since_ms == since_ms else 0
-        self._excused = (since_ms, so_far_ms + stood_still_ms)
+        longest_ms = max(0, self._clock.now_ms() - since_ms)
+        self._excused = (since_ms, min(so_far_ms + stood_still_ms, longest_ms))
 
     def take_back(self, refusal: Callable[[], BaseException]) -> int:
         """Fail whatever may be taken back and has not begun; how many that were."""

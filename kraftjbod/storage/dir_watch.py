@@ -20,7 +20,7 @@ from kraftjbod.storage.dir_executor import LogDirExecutor
 _LOOKS_PER_TIMEOUT: Final = 20
 _LOOKS_PER_SUSPECT: Final = 4
 #: A look that comes this late says that the loop stood still.
-_LATE_S: Final = 1.0
+_LATE_S: Final = 2.0
 
 
 class Watched(Protocol):

@@ -215,6 +215,9 @@ async def test_time_in_which_the_process_stood_still_is_excused_once():
     executor.excuse(300)
     executor.excuse(100)
     assert executor.running_for_ms() == 100
+    executor.excuse(9000)
+    clock.ms += 70
+    assert executor.running_for_ms() == 70, "time to come is not excused"
     hold.set()
     await running
     hold.clear()
