@@ -57,6 +57,20 @@ def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("", ()),
+        ("d0, ./d0/,/srv//d0", ("/srv/d0",)),
+        ("//mnt/d1,*", ("/mnt/d1", "*")),
+    ],
+)
+def test_paths_that_come_later_become_absolute_as_those_of_the_file(
+    text: str, paths: tuple[str, ...]
+) -> None:
+    assert broker().absolute_dirs(text) == paths
+
+
+@pytest.mark.parametrize(
     ("cordoned", "why"),
     [
         ("/x,d0", r"must be present in log\.dirs or log\.dir\. Missing entries : /x$"),
