@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kraftjbod.broker.lifecycle_events import DirectoryAttached, DirectoryFailed
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
@@ -68,10 +69,11 @@ async def test_how_long_a_failure_has_not_been_heard():
     async with brokers() as (rig,):
         state = rig.parts.lifecycle._state
         assert rig.around.metrics.snapshot()[name] == 0
-        state._unacknowledged[rig.dirs[0].directory_id] = None  # type: ignore[assignment]  # a key
+        uid = rig.dirs[0].directory_id
+        state.handle(DirectoryFailed(directory_id=uid, leads=bool), 0)
         assert rig.around.metrics.snapshot()[name] == 0
         await until(lambda: rig.around.metrics.snapshot()[name] > 0)
-        state._unacknowledged.clear()
+        state.handle(DirectoryAttached(directory_id=uid, path="/d1"), 0)
         assert rig.around.metrics.snapshot()[name] == 0
 
 
