@@ -11,7 +11,6 @@ bit 6 of its attributes: the wall-clock time from which its tombstones may go.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -21,10 +20,9 @@ from kraftjbod.protocol.record_batch import (
     LOG_OVERHEAD_BYTES,
     BatchHeader,
     Buffer,
-    Compression,
     compute_crc,
 )
-from kraftjbod.protocol.records import encode_varint, open_body, read_varint
+from kraftjbod.protocol.records import compress_body, encode_varint, open_body, read_varint
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
@@ -33,15 +31,6 @@ _COMPRESSION_BITS: Final = 0x07
 _HORIZON_BIT: Final = 0x40
 NO_HORIZON: Final = -1
 _NO_TIMESTAMP: Final = -1
-_GZIP_WINDOW: Final = 31
-#: What Java's snappy streams begin with: magic, version and oldest compatible version.
-_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_BYTES: Final = 32 * 1024
-#: An lz4 frame of independent blocks, the only ones that Java clients read, of at most 64 KiB.
-_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_BLOCK_BYTES: Final = 64 * 1024
-_LZ4_STORED: Final = 1 << 31
-_LZ4_END: Final = bytes(4)
 
 
 class RawRecord(NamedTuple):
@@ -144,7 +133,7 @@ def thinned_batch(
     newest = header.max_timestamp
     if not header.has_append_time:
         newest = header.base_timestamp + max(record.timestamp_delta for record in kept)
-    packed = _compress(header.compression, bytes(out))
+    packed = compress_body(header.compression, bytes(out))
     return _sealed(header, attributes, base, newest, len(kept), packed)
 
 
@@ -177,41 +166,3 @@ def _sealed(
     batch += packed
     _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
     return bytes(batch)
-
-
-def _compress(compression: int, body: bytes) -> bytes:
-    # Imported late: most daemons never compress anything.
-    import cramjam
-
-    match compression:
-        case Compression.NONE:
-            return body
-        case Compression.GZIP:
-            packer = zlib.compressobj(wbits=_GZIP_WINDOW)
-            return packer.compress(body) + packer.flush()
-        case Compression.SNAPPY:
-            out = bytearray(_XERIAL_HEADER)
-            for at in range(0, len(body), _XERIAL_BLOCK_BYTES):
-                packed = bytes(cramjam.snappy.compress_raw(body[at : at + _XERIAL_BLOCK_BYTES]))
-                out += len(packed).to_bytes(4, "big") + packed
-            return bytes(out)
-        case Compression.LZ4:
-            return _lz4_frame(body)
-        case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(body))
-        case _:
-            raise AssertionError(f"a body with compression {compression} was opened")
-
-
-def _lz4_frame(body: bytes) -> bytes:
-    import cramjam
-
-    out = bytearray(_LZ4_HEADER)
-    for at in range(0, len(body), _LZ4_BLOCK_BYTES):
-        block = body[at : at + _LZ4_BLOCK_BYTES]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        if len(packed) < len(block):
-            out += len(packed).to_bytes(4, "little") + packed
-        else:
-            out += (len(block) | _LZ4_STORED).to_bytes(4, "little") + block
-    return bytes(out + _LZ4_END)

@@ -39,6 +39,15 @@ _MAX_VARINT_BITS: Final = 63
 _GZIP_OR_ZLIB: Final = 47
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
+_GZIP_WINDOW: Final = 31
+#: What Java's snappy streams begin with: magic, version and oldest compatible version.
+_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+#: An lz4 frame of independent blocks, the only ones that Java clients read, of at most 64 KiB.
+_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_STORED: Final = 1 << 31
+_LZ4_END: Final = bytes(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,3 +272,44 @@ def _unsnappy(packed: bytes) -> bytes:
         out += cramjam.snappy.decompress_raw(packed[position + 4 : position + 4 + size])
         position += 4 + size
     return bytes(out)
+
+
+# --- packing ------------------------------------------------------------------------------------
+
+
+def compress_body(compression: int, body: bytes) -> bytes:
+    """``body`` as what follows a header of that ``compression``; any kind of client reads it."""
+    import cramjam
+
+    match compression:
+        case Compression.NONE:
+            return body
+        case Compression.GZIP:
+            packer = zlib.compressobj(wbits=_GZIP_WINDOW)
+            return packer.compress(body) + packer.flush()
+        case Compression.SNAPPY:
+            out = bytearray(_XERIAL_HEADER)
+            for at in range(0, len(body), _XERIAL_BLOCK_BYTES):
+                packed = bytes(cramjam.snappy.compress_raw(body[at : at + _XERIAL_BLOCK_BYTES]))
+                out += len(packed).to_bytes(4, "big") + packed
+            return bytes(out)
+        case Compression.LZ4:
+            return _lz4_frame(body)
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(body))
+        case _:
+            raise AssertionError(f"a body with compression {compression} was opened")
+
+
+def _lz4_frame(body: bytes) -> bytes:
+    import cramjam
+
+    out = bytearray(_LZ4_HEADER)
+    for at in range(0, len(body), _LZ4_BLOCK_BYTES):
+        block = body[at : at + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            out += len(packed).to_bytes(4, "little") + packed
+        else:
+            out += (len(block) | _LZ4_STORED).to_bytes(4, "little") + block
+    return bytes(out + _LZ4_END)
