@@ -18,6 +18,7 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -28,10 +29,8 @@ from kraftjbod.raft.log_store import RaftLogStore
 from kraftjbod.storage.bootstrap import read_bootstrap
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.dir_opener import DirOpener
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.reserve_file import ReserveFile
-from kraftjbod.storage.room_plan import RoomPlan
 
 _SECOND_MS = 1000
 
@@ -44,28 +43,8 @@ class ControllerServer:
         self._surroundings = surroundings
         self._log = get_logger(daemon="controller", node_id=config.node_id)
         self._failures = LogDirFailureChannel(max_dirs=1)
-        vfs = surroundings.make_vfs()
-        self._log_dir = LogDir(
-            path=config.metadata_dir,
-            vfs=vfs,
-            clock=surroundings.clock,
-            failure_channel=self._failures,
-            io_timeout_ms=config.log_dir_io_timeout_ms,
-            io_suspect_ms=config.log_dir_io_suspect_ms,
-            check_interval_ms=config.log_dir_check_interval_ms,
-            max_queued_ops=config.log_dir_queue_max_ops,
-            max_queued_bytes=config.log_dir_queue_max_bytes,
-            reserve=ReserveFile(
-                vfs=vfs,
-                directory=config.metadata_dir,
-                size_bytes=config.log_dir_reserve_bytes,
-                random_bytes=surroundings.random_bytes,
-            ),
-            room_plan=RoomPlan(
-                reserve_bytes=config.log_dir_reserve_bytes,
-                min_free_bytes=config.log_dir_min_free_bytes,
-                heal_free_bytes=config.log_dir_heal_free_bytes,
-            ),
+        self._log_dir = make_log_dir(
+            config, surroundings, config.metadata_dir, failures=self._failures
         )
         self._controller: QuorumController | None = None
         self._door: Listener | None = None
