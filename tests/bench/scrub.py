@@ -40,6 +40,8 @@ def _at_rate(report: Report, rate: int, cold_bytes: int, how: str) -> None:
     config = {
         "log.dir.scrub.interval.ms": "1000",
         "log.dir.scrub.max.bytes.per.second": str(rate),
+        # It does not make way while somebody else is busy on this machine's disk.
+        "log.dir.slow.min.ms": "10000",
     }
     with running_cluster(brokers=1, dirs=1, config=config) as local:
         cluster, broker = Cluster(local), local.brokers[1]
