@@ -11,6 +11,7 @@ from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
 from tests.unit.broker.test_log_dir_admin import die, perform, registered
 
@@ -109,7 +110,7 @@ async def test_figures_tell_how_many_and_which() -> None:
 
 
 async def test_a_directory_that_is_brought_back_is_cordoned_as_it_was() -> None:
-    """It is another object then, and knows the file only."""
+    """It is another object then; figures and the next change are about that one."""
     async with registered() as rig:
         await rig.follow(_set("1", "/d2"))
         await die(rig)
@@ -117,6 +118,20 @@ async def test_a_directory_that_is_brought_back_is_cordoned_as_it_was() -> None:
         back = rig.logs.dir_by_id(dir_of(1, 2))
         assert back is not None and back is not rig.dirs[1]
         assert back.is_cordoned
+        await rig.follow(_set("1", ""))
+        assert not back.is_cordoned
+        assert not rig.around.metrics.snapshot()['LogDirectoryCordoned,logDirectory="/d2"']
+
+
+async def test_a_directory_that_is_added_is_cordoned_from_its_first_moment() -> None:
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        await rig.follow(_set("1", "*"))
+        added = await perform(rig, "add", "/d3")
+        log_dir = rig.logs.dir_by_id(added.directory_id)
+        assert log_dir is not None and log_dir.is_cordoned
         metrics = rig.around.metrics.snapshot()
-        assert metrics["CordonedLogDirectoryCount"] == 1
-        assert metrics['LogDirectoryCordoned,logDirectory="/d2"']
+        assert metrics["CordonedLogDirectoryCount"] == 3
+        assert metrics['LogDirectoryCordoned,logDirectory="/d3"']
