@@ -64,6 +64,8 @@ def _examine(log_dir: LogDir) -> Examination:
             f"{path} does not exist: mount its disk, or create and format it "
             f"with `kraftjbod-storage format`"
         )
+    if not vfs.is_dir(path):
+        raise KafkaStorageError(f"{path} is no directory")
     device = vfs.device(path)
     try:
         properties = read_meta_properties(vfs, f"{path}/{META_PROPERTIES}")

@@ -128,6 +128,10 @@ class Vfs(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def is_dir(self, path: str) -> bool:
+        """Whether it is a directory; False too where there is nothing."""
+        ...
+
     def extent_if_exists(self, path: str) -> Extent | None: ...
 
     def list_dir(self, path: str) -> list[DirEntry]:
@@ -326,6 +330,12 @@ class RealVfs:
         except FileNotFoundError:
             return None
         return Extent(size_bytes=found.st_size, allocated_bytes=found.st_blocks * _BLOCK_BYTES)
+
+    def is_dir(self, path: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
 
     def list_dir(self, path: str) -> list[DirEntry]:
         entries = []

@@ -152,6 +152,9 @@ class FaultVfs:
     def exists(self, path: str) -> bool:
         return self.do("exists", path, lambda: self.inner.exists(path))
 
+    def is_dir(self, path: str) -> bool:
+        return self.do("is_dir", path, lambda: self.inner.is_dir(path))
+
     def extent_if_exists(self, path: str) -> Extent | None:
         return self.do("extent_if_exists", path, lambda: self.inner.extent_if_exists(path))
 

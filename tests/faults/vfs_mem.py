@@ -171,6 +171,9 @@ class MemVfs:
     def exists(self, path: str) -> bool:
         return path in self._tree
 
+    def is_dir(self, path: str) -> bool:
+        return path in self._tree and self._tree[path] is None
+
     def extent_if_exists(self, path: str) -> Extent | None:
         with self._mutex:
             file = self._tree.get(path)

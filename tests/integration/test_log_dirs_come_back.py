@@ -367,17 +367,21 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     home = cluster.brokers[BROKER].files.directory
     full = _new_dir(cluster, "full")
     (full / "a-file").touch()
+    barred = _new_dir(cluster, "barred")
+    barred.chmod(0o555)
     foreign = _new_dir(cluster, "foreign")
     meta = (cluster.local.dir_path(BROKER, 1) / "meta.properties").read_text()
     (foreign / "meta.properties").write_text(meta.replace("node.id=2", "node.id=1"))
     cluster.local.privileges.give(foreign / "meta.properties")
     for path, said in {
         str(home / "nowhere"): "does not exist",
+        str(full / "a-file"): "is no directory",
         "relative": "is no absolute path",
         str(cluster.local.dir_path(BROKER, 1) / "below"): "are one in the other",
         str(home): "are one in the other",
         str(full): "neither empty nor formatted for this node: it holds a-file",
         str(foreign): "belongs to node 1, and this is node 2",
+        str(barred): "Permission denied",
         str(cluster.local.dir_path(1, 1)): "Failed to acquire lock",
     }.items():
         assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path

@@ -191,6 +191,16 @@ async def test_a_disk_with_a_metadata_log_is_no_log_dir():
         await place.attacher.open_new("/d1", [])
 
 
+async def test_a_file_is_no_log_dir():
+    place = Place()
+    vfs = place.disk("/d1")
+    vfs.inner.open("/d1/file", OpenMode.CREATE)
+    place.disks["/d1/file"] = vfs
+    with capture_logs() as logs, pytest.raises(OperatingError, match="/d1/file is no directory"):
+        await place.attacher.open_new("/d1/file", [])
+    assert {e["event"] for e in logs} == {"log_dir_not_opened"}
+
+
 async def test_what_mkfs_left_is_no_content():
     place = Place()
     place.disk("/d1").inner.make_dirs("/d1/lost+found")

@@ -53,6 +53,7 @@ def test_names(place: tuple[Vfs, str]):
     vfs.rename(f"{root}/a", f"{root}/c")
     assert vfs.read_if_exists(f"{root}/c/f") == b"2"
     assert not vfs.exists(f"{root}/a/f")
+    assert [vfs.is_dir(f"{root}/{name}") for name in ("c", "c/f", "a")] == [True, False, False]
     vfs.unlink_if_exists(f"{root}/c/f")
     vfs.unlink_if_exists(f"{root}/c/f")
     assert vfs.read_if_exists(f"{root}/c/f") is None
