@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
@@ -199,7 +205,13 @@ class LogCleaner:
         for handle in self._handles_in(log_dir):
             if not self._may_be_cleaned(handle):
                 continue
-            cleanable = await self._look_at(handle)
+            try:
+                cleanable = await self._look_at(handle)
+            except CorruptRecordError as e:
+                await self._give_up(handle, e)
+                continue
+            except UnknownTopicOrPartitionError:
+                continue  # It was removed just now.
             if cleanable is None:
                 continue
             ratio = cleanable.dirt.ratio
@@ -348,6 +360,10 @@ class LogCleaner:
 
     def _lane(self, log_dir: LogDir) -> LogDirExecutor:
         lane = self._lanes.get(log_dir)
+        if lane is not None and not lane.is_idle:
+            # It hung when the dir went offline, and the dir has come back without it.
+            lane.abandon(lambda: OverloadedError("the cleaner has another thread now"))
+            lane = None
         if lane is None:
             name = f"log-cleaner:{log_dir.path}"
             lane = LogDirExecutor(name=name, clock=self._clock, max_ops=_MAX_OPS)

@@ -30,7 +30,7 @@ from tests.faults.compaction_rig import (
     read_all,
 )
 from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, directory_id, format_dir
-from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 OTHER = TopicPartition("t", 1)
@@ -318,6 +318,33 @@ async def test_a_map_that_is_full_cleans_up_to_where_it_got():
     found = await read_all(handle)
     history.require_kept_by(found)
     assert len(found) == 30
+
+
+async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is_back():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs=vfs)
+    handle, history = await filled(manager)
+    log_dir = manager.dirs()[0]
+    hang = vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"}), path="*.cleaned"))
+    passing = asyncio.ensure_future(clean_one(manager))
+    while not hang.hits:
+        await asyncio.sleep(0.01)
+    log_dir.go_offline("it hangs")
+    assert not await passing
+    vfs.faults.clear()
+    # Back again, as another object would be: the same files, the old thread still stuck.
+    again = await start(vfs=mem)
+    stuck = manager.cleaner._lanes[log_dir]
+    again.cleaner._lanes[again.dirs()[0]] = stuck
+    moved = again.get(TP)
+    assert moved is not None
+    moved.high_watermark = moved.log_end_offset
+    assert await clean_one(again)
+    history.require_kept_by(await read_all(moved))
+    assert cleaned_files(mem) == []
+    vfs.release()
+    assert handle.log_dir is log_dir
 
 
 async def test_passes_keep_to_the_rate():
