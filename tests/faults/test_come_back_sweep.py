@@ -1,0 +1,130 @@
+"""A directory dies, is opened again, and the N-th operation of that fails, for every N.
+
+Whatever fails, the directory is either back with all that it held, or offline as before, with the
+other directory untouched; and once the disk is all right it comes back.
+"""
+
+from __future__ import annotations
+
+from errno import EACCES, EIO, EROFS
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dir_attacher import DirAttacher
+from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_manager import LogManager
+from tests.faults.rig import (
+    CLUSTER_ID,
+    NODE_ID,
+    TOPIC_ID,
+    TP,
+    batch,
+    directory_id,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    random_bytes_of,
+)
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+OTHER = TopicPartition("t", 1)
+BATCHES = 5
+ENOUGH = 500
+
+
+class Node:
+    """Two directories, a replica in each; the second one died."""
+
+    def __init__(self) -> None:
+        self.vfs = FaultVfs(MemVfs())
+        self.news = LogDirFailureChannel(max_dirs=99)
+        healthy = MemVfs()
+        format_dir(healthy, "/d1", 1)
+        format_dir(self.vfs.inner, "/d2", 2)
+        self.healthy = open_dir(healthy, "/d1", 1)
+        self.dead = open_dir(self.vfs, "/d2", 2, channel=self.news)
+        self.manager: LogManager = manager_of([self.healthy, self.dead], CONFIG)
+        self.attacher = DirAttacher(
+            metadata_dir=self.healthy,
+            cluster_id=CLUSTER_ID,
+            node_id=NODE_ID,
+            make_log_dir=lambda path: open_dir(self.vfs, path, 2, channel=self.news),
+            random_bytes=random_bytes_of(),
+            timeout_ms=5_000,
+        )
+
+    async def begin(self) -> None:
+        await self.manager.load()
+        for tp, number in ((OTHER, 1), (TP, 2)):
+            handle = await self.manager.create(tp, TOPIC_ID, directory_id(number))
+            for _ in range(BATCHES):
+                data = batch(body=bytes(300))
+                await handle.append_as_leader(data, headers_of(data), 0)
+        with capture_logs():
+            self.dead.go_offline("a test said so")
+        assert await self.news.take() is self.dead
+        self.manager.drop(self.dead)
+
+    async def come_back(self) -> LogDir:
+        """As the broker's administration does it, without a cluster."""
+        log_dir = await self.attacher.reopen(self.dead)
+        try:
+            loaded = await self.manager.arrivals.load(log_dir, lambda _: None)
+        except OperatingError as e:
+            self.attacher.dismiss(log_dir, e.message)
+            raise
+        arrival = self.manager.arrivals.install(
+            loaded, replaces=self.dead, is_taken=lambda _: False
+        )
+        log_dir.take_into_service()
+        await self.manager.arrivals.settle(arrival)
+        return log_dir
+
+    def require_whole(self, log_dir: LogDir) -> None:
+        handle = self.manager.get(TP)
+        assert handle is not None
+        assert (handle.log_dir, handle.log_end_offset) == (log_dir, BATCHES)
+        assert list(self.manager.dirs()) == [self.healthy, log_dir]
+
+    def require_untouched(self) -> None:
+        other = self.manager.get(OTHER)
+        assert other is not None
+        assert (other.log_dir, other.log_end_offset) == (self.healthy, BATCHES)
+        assert self.healthy.is_online
+
+
+@pytest.mark.parametrize("sticky", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("errno", [EIO, EROFS, EACCES])
+async def test_every_operation_fails_once(errno: int, sticky: bool) -> None:
+    refusals = 0
+    for nth in range(1, ENOUGH):
+        node = Node()
+        await node.begin()
+        fault = node.vfs.inject(Fault(errno=errno, nth=nth, sticky=sticky))
+        with capture_logs():
+            try:
+                log_dir = await node.come_back()
+            except OperatingError:
+                refusals += 1
+                assert list(node.manager.dirs()) == [node.healthy, node.dead]
+                assert node.manager.get(TP) is None
+                assert node.news._changed.empty()
+                node.vfs.faults.remove(fault)
+                log_dir = await node.come_back()
+        node.require_untouched()
+        if log_dir.is_online:
+            node.require_whole(log_dir)
+        log_dir.close()
+        node.healthy.close()
+        if not fault.hits:
+            break
+    else:
+        raise AssertionError(f"no end after {ENOUGH} operations")
+    assert refusals > 10
