@@ -122,6 +122,14 @@ def test_a_directory_is_emptied_and_may_be_pulled(cluster: Cluster) -> None:
     assert cluster.replicas_by_dir(1, after)[path] == []
     again = drain(cluster, "--dir", f"1:{path}", "--format", "json")
     assert (again.returncode, json.loads(again.stdout)["moved"]) == (0, 0)
+    # What the tool says to do next, and back again.
+    assert f"  kraftjbod-log-dirs --forget 1:{path}\n" in done.stdout
+    gone = tool("log-dirs", cluster, "--forget", f"1:{path}")
+    assert gone.returncode == 0, gone.stderr
+    assert path not in cluster.directories(1)
+    back = tool("log-dirs", cluster, "--add", f"1:{path}")
+    assert back.returncode == 0, back.stderr
+    assert path in cluster.directories(1)
 
 
 def test_a_broker_is_emptied_by_id_of_its_own_and_may_be_stopped(cluster: Cluster) -> None:
