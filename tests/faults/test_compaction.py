@@ -284,6 +284,30 @@ async def test_a_power_cut_at_any_operation_loses_nothing() -> None:
             assert handle.log_end_offset == before
 
 
+async def test_producers_are_known_from_what_is_left_of_their_batches() -> None:
+    """Without a snapshot, the log itself has to say what each producer sent last."""
+    vfs, history = MemVfs(), History()
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)])
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    await filled(handle, history)
+    # Everything that this producer sent is superseded by another one.
+    await history.append(handle, keyed(*((f"k{i}", "later") for i in range(8))))
+    await flush_and_roll(handle)
+    await clean(manager)
+    assert len(await read_all(handle)) == 8
+    await manager.close(1)
+    for entry in vfs.list_dir(f"/d1/{TP}"):
+        if entry.name.endswith(".snapshot"):
+            vfs.unlink_if_exists(f"/d1/{TP}/{entry.name}")
+    manager, handle = await opened(vfs)
+    before = handle.log_end_offset
+    await again(handle)
+    assert handle.log_end_offset == before
+    history.require_kept_by(await read_all(handle))
+
+
 async def again(handle: LogHandle) -> None:
     """The last batch of ``filled`` once more."""
     other = History()
