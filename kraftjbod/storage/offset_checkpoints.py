@@ -64,9 +64,8 @@ class OffsetCheckpoints:
         points, starts = _points(here), _starts(here)
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
-        # A log's start may have been moved over bytes that are not certain: that comes first.
-        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
         await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
+        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
 
     def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
         """What the files said when the dir was loaded."""

@@ -426,7 +426,7 @@ class UnifiedLog:
         self._size_bytes -= old.size_bytes
         self._segments[0] = fresh
         self._shown = (fresh,)
-        self._end = offset
+        self._end = self._recovery_point = offset
         self._begin_at(offset)
         self._sync_names()
         fresh.cut_torn_tail()
@@ -446,7 +446,6 @@ class UnifiedLog:
         self._start = offset
         self._soundness.forget_before(offset)
         self._epochs = cut_epochs_before(self._epochs, offset)
-        self._recovery_point = max(self._recovery_point, offset)
 
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_room: bool = False

@@ -199,6 +199,7 @@ class World:
                 assert self.log_dir.state is LogDirState.SATURATED
                 self.refusals += 1
                 await self.check()
+                await self.check_after_power_cut()
                 await chores(self.manager, self.log_dir).make_room()
                 await self.check()
                 if attempt + 1 >= PATIENCE:
@@ -240,6 +241,23 @@ class World:
             assert await contents(again, handle.log_start_offset) == await contents(handle)
             assert epochs_of(again, handle) == epochs_of(handle, handle)
             assert producers_of(again) == producers_of(handle)
+        for log_dir in fresh.dirs():
+            log_dir.close()
+
+    async def check_after_power_cut(self) -> None:
+        """What was certain is there, and what is there was written; as one power cut leaves it."""
+        fresh = manager_of([open_dir(self.mems[0].crash_clone(self.refusals))], CONFIG, self.clock)
+        await fresh.load()
+        for handle in self.manager.handles_in(self.log_dir):
+            again = fresh.get(handle.topic_partition)
+            assert again is not None, handle
+            assert again.log_end_offset >= handle.recovery_point, handle
+            start = max(again.log_start_offset, handle.log_start_offset)
+            # It may be shorter, or what an operation that was refused had taken away is back.
+            if start < min(again.log_end_offset, handle.log_end_offset):
+                there, written = await contents(again, start), await contents(handle, start)
+                common = min(len(there), len(written))
+                assert there[:common] == written[:common], handle
         for log_dir in fresh.dirs():
             log_dir.close()
 
