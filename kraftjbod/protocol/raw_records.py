@@ -52,39 +52,43 @@ def raw_records(body: Buffer, count: int) -> Iterator[RawRecord]:
 
     :raises CorruptRecordError: if they contradict their lengths or their number.
     """
-    end = 0
+    data, end = bytes(body), 0
     try:
         for _ in range(count):
             begin = end
-            length, start = read_varint(body, begin)
+            length, start = _varint(data, begin)
             end = start + length
-            if length < 0 or end > len(body):
+            if length < 0 or end > len(data):
                 raise CorruptRecordError(f"a record claims {length} bytes")
             delta_begin = start + 1
-            timestamp_delta, delta_end = read_varint(body, delta_begin)
-            offset_delta, position = read_varint(body, delta_end)
-            size, position = read_varint(body, position)
+            timestamp_delta, delta_end = _varint(data, delta_begin)
+            offset_delta, position = _varint(data, delta_end)
+            size, position = _varint(data, position)
             key = None
             if size >= 0:
-                key = bytes(body[position : position + size])
-                position += size
-            size, position = read_varint(body, position)
+                key, position = data[position : position + size], position + size
+            size, position = _varint(data, position)
             if position + max(0, size) > end:
                 raise CorruptRecordError(f"a record of {length} bytes ends inside a field")
             yield RawRecord(
-                begin,
-                end,
-                delta_begin,
-                delta_end,
-                timestamp_delta,
-                offset_delta,
-                key,
-                size >= 0,
+                begin, end, delta_begin, delta_end, timestamp_delta, offset_delta, key, size >= 0
             )
     except IndexError as e:
         raise CorruptRecordError(f"a record is malformed: {e}") from e
-    if end != len(body):
-        raise CorruptRecordError(f"{len(body) - end} bytes are left over behind the records")
+    if end != len(data):
+        raise CorruptRecordError(f"{len(data) - end} bytes are left over behind the records")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """As :func:`read_varint`; most are short, and that is most of the work here."""
+    low = data[position]
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), position + 1
+    high = data[position + 1]
+    if high < 0x80:
+        low = low & 0x7F | high << 7
+        return (low >> 1) ^ -(low & 1), position + 2
+    return read_varint(data, position)
 
 
 def require_keys(buf: Buffer, position: int, header: BatchHeader) -> None:

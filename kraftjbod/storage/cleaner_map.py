@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import partial
 from typing import Final
 
 _ENTRY: Final = struct.Struct(">16sQ")
@@ -19,6 +20,7 @@ _HASH_BYTES: Final = 16
 #: Beyond this, looking for a free place takes too long (Kafka: io.buffer.load.factor).
 _LOAD_FACTOR: Final = 0.9
 _NO_OFFSET: Final = -1
+_md5: Final = partial(hashlib.md5, usedforsecurity=False)
 
 
 class CleanerMap:
@@ -39,7 +41,7 @@ class CleanerMap:
 
     def put(self, key: bytes, offset: int) -> bool:
         """``key`` was seen at ``offset``, above all others so far; False if there is no room."""
-        digest = hashlib.md5(key, usedforsecurity=False).digest()
+        digest = _md5(key).digest()
         at, found = self._find(digest)
         if not found:
             if self.entries >= self._max_entries:
@@ -55,7 +57,7 @@ class CleanerMap:
 
     def latest(self, key: bytes) -> int:
         """The last offset that ``key`` was put with; -1 if it never was."""
-        at, found = self._find(hashlib.md5(key, usedforsecurity=False).digest())
+        at, found = self._find(_md5(key).digest())
         if not found:
             return _NO_OFFSET
         (kept,) = _OFFSET.unpack_from(self._table, at + _HASH_BYTES)
@@ -63,18 +65,17 @@ class CleanerMap:
 
     def _find(self, digest: bytes) -> tuple[int, bool]:
         """Where ``digest`` is, or has to go, and whether it is there."""
-        table, slot = self._table, int.from_bytes(digest[:8], "big") % self._slots
+        table, size = self._table, len(self._table)
+        at = int.from_bytes(digest[:8], "big") % self._slots * ENTRY_BYTES
         while True:
-            at = slot * ENTRY_BYTES
-            if table[at : at + _HASH_BYTES] == digest and _is_used(table, at):
+            behind = at + _HASH_BYTES
+            if table[at:behind] == digest:
                 return at, True
-            if not _is_used(table, at):
+            if table[behind : at + ENTRY_BYTES] == _FREE:
                 return at, False
-            slot = slot + 1 if slot + 1 < self._slots else 0
-
-
-def _is_used(table: bytearray, at: int) -> bool:
-    return table[at + _HASH_BYTES : at + ENTRY_BYTES] != _FREE
+            at += ENTRY_BYTES
+            if at == size:
+                at = 0
 
 
 _FREE: Final = bytes(8)
