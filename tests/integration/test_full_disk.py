@@ -8,8 +8,10 @@ The gaps that are printed are measured and not asserted.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +43,7 @@ pytestmark = [
 
 PARTITIONS = 6
 BROKER = 2
+MORE_INODES = 300
 TOPIC = "wanted"
 FULL, ONLINE = LogDirState.SATURATED, LogDirState.ONLINE
 #: What is deleted is gone at once, so that the disk feels it.
@@ -114,6 +117,43 @@ def test_a_disk_fills_under_load_and_its_replicas_come_back(
             _end(cluster, load, "a disk fills")
         assert cluster.brokers[BROKER].pid == pid
         assert not cluster.brokers[BROKER].events("log_dir_offline")
+
+
+def test_a_disk_has_bytes_but_no_inodes(make_cluster: MakeCluster) -> None:
+    """What is open could go on, and yet nothing new can be made there: it counts as full."""
+    with _cluster(make_cluster, 2) as (cluster, disks, paths):
+        _create(cluster)
+        held = _held_in(cluster, paths[0])
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _goes_on(cluster, load)
+            files = _take_all_inodes(disks[0])
+            wait_state(cluster, BROKER, paths[0], FULL)
+            wait_led_elsewhere(cluster, TOPIC, BROKER, held)
+            assert cluster.directories(BROKER)[str(paths[0])].usable_bytes > 0
+            told = cluster.wait_event(cluster.brokers[BROKER], "log_dir_saturated")
+            assert told["free_inodes"] == 0
+            _goes_on(cluster, load)
+            for file in files:
+                file.unlink()
+            wait_state(cluster, BROKER, paths[0], ONLINE)
+            cluster.wait_whole(TOPIC)
+            _goes_on(cluster, load)
+            _end(cluster, load, "a disk runs out of inodes")
+
+
+def _take_all_inodes(disk: Disk) -> list[Path]:
+    """Empty files until there can be no more."""
+    used = os.statvfs(disk.path)
+    most = used.f_files - used.f_ffree + MORE_INODES
+    subprocess.run(["mount", "-o", f"remount,nr_inodes={most}", disk.path], check=True, timeout=30)
+    files: list[Path] = []
+    with contextlib.suppress(OSError):
+        for number in itertools.count():
+            file = Path(disk.path, f"file-{number}")
+            file.touch()
+            files.append(file)
+    assert len(files) >= MORE_INODES // 2
+    return files
 
 
 def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
