@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.protocol.raw_records import empty_batch
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
     TimestampType,
     batches,
+    behind_empty,
     check_crc,
+    place_batches,
     read_header,
     stamp,
     stamp_header,
     validate,
     whole_bytes,
 )
+from kraftjbod.protocol.records import Record, build_batch
 
 LIMIT = 1 << 20
 
@@ -173,3 +177,23 @@ def test_random_bytes_raise_operating_errors_only(data: bytes) -> None:
 
 def test_header_is_a_plain_tuple_in_wire_order() -> None:
     assert BatchHeader._make(struct.unpack_from(">qiibIhiqqqhii", BATCH)) == read_header(BATCH)
+
+
+def test_batches_without_records_say_where_the_log_goes_on():
+    """What compaction leaves; behind a batch with records there is nothing to say."""
+    full = build_batch([Record(key=b"a"), Record(key=b"b")], base_offset=4)
+    empty = empty_batch(read_header(full))
+    assert behind_empty(empty) == 6
+    assert behind_empty(empty + empty_batch(read_header(full)._replace(base_offset=9))) == 11
+    assert behind_empty(empty + full) is None
+    assert behind_empty(full) is None
+    assert behind_empty(b"") is None
+
+
+def test_batches_are_placed_one_behind_the_other():
+    data = build_batch([Record(), Record()]) + build_batch([Record()])
+    headers = [header for _, header in batches(data)]
+    buffers, placed = place_batches(data, headers, base_offset=40, leader_epoch=3)
+    assert [header.base_offset for header in placed] == [40, 42]
+    written = [header for _, header in batches(b"".join(bytes(buffer) for buffer in buffers))]
+    assert [(h.base_offset, h.partition_leader_epoch) for h in written] == [(40, 3), (42, 3)]

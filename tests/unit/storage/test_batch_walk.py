@@ -11,6 +11,7 @@ from kraftjbod.storage.batch_walk import (
     around_damage,
     batch_at,
     require_sound,
+    sent_batches,
     sound_batches,
 )
 from tests.faults.rig import batch
@@ -156,3 +157,53 @@ def test_what_is_not_sound_is_refused(data: bytes, offset: int):
     with pytest.raises(CorruptRecordError) as caught:
         require_sound(data, offset)
     assert caught.value.offset is None
+
+
+# -- logs with gaps --------------------------------------------------------------------------------
+
+
+def gapped(*bases: int) -> bytes:
+    return b"".join(batch(2, base_offset=base, body=BODY) for base in bases)
+
+
+def sound_from(data: bytes, gaps_below: int | None) -> list[int]:
+    found = sound_batches(
+        read_at_of(data),
+        position=0,
+        end=len(data),
+        next_offset=0,
+        check_crc_of_each=True,
+        on_progress=lambda size_bytes: None,
+        gaps_below=gaps_below,
+    )
+    return [located.header.base_offset for located in found]
+
+
+def test_gaps_are_sound_only_where_they_may_be():
+    data = gapped(0, 10, 12, 50)
+    assert sound_from(data, None) == [0]
+    assert sound_from(data, 52) == [0, 10, 12, 50]
+
+
+def test_offsets_never_go_back_and_never_beyond_the_end():
+    assert sound_from(gapped(0, 10, 9), 100) == [0, 10]
+    assert sound_from(gapped(0, 10, 50), 51) == [0, 10]
+
+
+def test_what_is_read_may_begin_behind_a_gap_where_gaps_may_be():
+    data = gapped(10, 20)
+    require_sound(data, 5, 100)
+    require_sound(data, 10, 100)
+    for offset, gaps_below in [(5, None), (12, 100), (10, None)]:
+        with pytest.raises(CorruptRecordError):
+            require_sound(data, offset, gaps_below)
+
+
+def test_what_a_leader_sends_goes_on_where_the_log_ends():
+    assert [h.base_offset for h in sent_batches(gapped(4, 6), 4, may_have_gaps=False)] == [4, 6]
+    assert [h.base_offset for h in sent_batches(gapped(4, 9), 2, may_have_gaps=True)] == [4, 9]
+    torn = gapped(4, 6)[:-1]
+    assert [h.base_offset for h in sent_batches(torn, 4, may_have_gaps=False)] == [4]
+    for data, may_have_gaps in [(gapped(5), False), (gapped(3), True), (gapped(4, 9), False)]:
+        with pytest.raises(CorruptRecordError):
+            sent_batches(data, 4, may_have_gaps=may_have_gaps)
