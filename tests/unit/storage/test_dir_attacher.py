@@ -31,7 +31,7 @@ from tests.faults.vfs_mem import MemVfs
 class Place:
     """A node with its metadata at /meta, and disks at other paths."""
 
-    def __init__(self, *, reserve_bytes: int = 0) -> None:
+    def __init__(self, *, reserve_bytes: int = 0, timeout_ms: int = 30_000) -> None:
         self.meta = MemVfs()
         format_dir(self.meta, "/meta", 100)
         self.disks: dict[str, Vfs] = {}
@@ -43,7 +43,7 @@ class Place:
             node_id=NODE_ID,
             make_log_dir=self.make,
             random_bytes=random_bytes_of(),
-            timeout_ms=50,
+            timeout_ms=timeout_ms,
         )
 
     def make(self, path: str) -> LogDir:
@@ -153,7 +153,7 @@ async def test_while_an_old_operation_hangs_nothing_is_opened():
 
 
 async def test_a_new_disk_that_hung_is_not_tried_while_it_does():
-    place = Place()
+    place = Place(timeout_ms=50)
     vfs = place.disk("/d1")
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
     with pytest.raises(OperatingError, match="did not answer"):
