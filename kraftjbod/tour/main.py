@@ -21,6 +21,7 @@ from rich.console import Console
 
 from kraftjbod.cli.cluster_admin import create_topic
 from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.core.errors import KraftJbodError, StartupError
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.check import Findings, read_back
@@ -297,16 +298,17 @@ class _Tour:
         return not errors
 
     async def _repair(self, client: ClusterClient, victim: Victim, death: Death) -> None:
-        """A dead directory stays offline until its broker starts again."""
+        """A dead directory comes back while its broker runs, once an operator says so."""
         began_s = time.monotonic()
         disk_death.restore_disk(victim.path, death)
-        self._reporter.step(f"The disk is repaired: restarting broker {victim.broker_id}.")
-        broker = self._cluster.brokers[victim.broker_id]
-        if not await broker.stop():
-            self._reporter.trouble(f"{broker.files.name} had to be killed")
-        broker.start()
-        await self._cluster.wait_healthy()
-        self._cluster.write_cluster_json()
+        self._reporter.step(
+            f"The disk is repaired: reattaching it to broker {victim.broker_id}, which runs on."
+        )
+        change = LogDirChange(
+            operation="reattach", broker=victim.broker_id, target=str(victim.path)
+        )
+        told = await change_log_dir(client, change, timeout_ms=int(_REPAIR_TIMEOUT_S * 1000))
+        self._reporter.note(told.message)
         await disk_death.wait_in_sync(client, TOPIC, timeout_s=_REPAIR_TIMEOUT_S)
         self._reporter.note(
             f"all replicas are in sync again, {time.monotonic() - began_s:.1f} s later"

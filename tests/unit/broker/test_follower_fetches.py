@@ -305,3 +305,15 @@ async def test_an_in_sync_follower_is_never_held_up():
         second = await rig.ask(request(1, session=(first.session_id, 1)), VERSION)
         assert sizes(second) == {0: size}
         assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.
+
+
+async def test_a_follower_is_told_that_offsets_may_be_missing():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert not told(await rig.ask(request(0), VERSION))[0].may_have_gaps
+        await handle.append_as_follower(batch(base_offset=9), may_have_gaps=True)
+        answer = told(await rig.ask(request(0), VERSION))[0]
+        assert answer.may_have_gaps
+        assert len(answer.records) > 0
