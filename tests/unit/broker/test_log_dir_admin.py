@@ -50,7 +50,7 @@ from tests.unit.broker.broker_rig import (
 )
 
 ONE, TWO = dir_of(1, 1), dir_of(1, 2)
-WAIT_MS = 5_000
+WAIT_MS = 60_000
 
 
 def in_order(request: RpcRequest) -> RpcResponse:
@@ -66,10 +66,12 @@ def in_order(request: RpcRequest) -> RpcResponse:
 
 
 @contextlib.asynccontextmanager
-async def registered(*vfss: FaultVfs, answer: Any = in_order) -> AsyncIterator[BrokerRig]:
+async def registered(
+    *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000"
+) -> AsyncIterator[BrokerRig]:
     """One broker, its directories watched by itself."""
     disks = vfss or (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
-    async with brokers(1, *disks, answer=answer, log_dir_io_timeout_ms="2000") as (rig,):
+    async with brokers(1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms) as (rig,):
         rig.parts.lifecycle.start()
         await rig.parts.lifecycle.registered()
         rig.tasks.start(rig.parts.state_handler.run(), "log_dir_state_handler")
@@ -181,7 +183,7 @@ async def test_what_cannot_come_back_is_refused_and_nothing_has_changed():
 
 async def test_a_directory_that_still_hangs_is_not_opened_beside_itself():
     vfs = FaultVfs(MemVfs())
-    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+    async with registered(FaultVfs(MemVfs()), vfs, io_timeout_ms="2000") as rig:
         vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
         await die(rig)
         said = await refused(rig, "reattach", "/d2")
