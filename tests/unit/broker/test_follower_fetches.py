@@ -314,6 +314,7 @@ async def test_a_follower_is_told_that_offsets_may_be_missing():
         assert handle is not None
         assert not told(await rig.ask(request(0), VERSION))[0].may_have_gaps
         await handle.append_as_follower(batch(base_offset=9), may_have_gaps=True)
+        await rig.ask(produce(batch(), acks=1), 9)
         answer = told(await rig.ask(request(0), VERSION))[0]
         assert answer.may_have_gaps
         assert len(answer.records) > 0
