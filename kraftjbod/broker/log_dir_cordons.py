@@ -25,7 +25,6 @@ class LogDirCordons:
     ) -> None:
         self._logs = logs
         self._lifecycle = lifecycle
-        self._metrics = metrics
         self._cordoned: tuple[str, ...] = ()
         #: What the controller was or will be told; at first, what the registration says.
         self._told = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
@@ -45,7 +44,6 @@ class LogDirCordons:
     def renew(self) -> None:
         """Look at all directories again: one was added, or has an id now."""
         for log_dir in self._logs.dirs():
-            self._watch(log_dir)
             log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
         cordoned = self._cordoned_dirs()
         ids = {log_dir.directory_id for log_dir in cordoned}
@@ -53,11 +51,6 @@ class LogDirCordons:
             self._told = ids
             self._log.info("log_dirs_cordoned", paths=[log_dir.path for log_dir in cordoned])
             self._lifecycle.set_cordoned(ids)
-
-    def _watch(self, log_dir: LogDir) -> None:
-        self._metrics.gauge(
-            f'LogDirectoryCordoned,logDirectory="{log_dir.path}"', lambda: log_dir.is_cordoned
-        )
 
     def _cordoned_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self._logs.dirs() if log_dir.is_cordoned]

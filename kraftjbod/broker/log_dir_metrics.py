@@ -79,6 +79,7 @@ class LogDirMetrics:
     def _of(self, log_dir: LogDir) -> Figures:
         for state in (LogDirState.OFFLINE, LogDirState.SATURATED, LogDirState.STALLED):
             yield state.value.capitalize(), int(log_dir.state is state)
+        yield "Cordoned", int(log_dir.is_cordoned)
         if not log_dir.is_online:
             return  # Of what it was like nothing is true any more.
         space = log_dir.space

@@ -56,6 +56,8 @@ async def test_states():
         assert told() == [2, 1, 1, 0]
         assert [figures(rig)[name] for name in names] == [False, False, True]
         assert [figures(rig, "/d2")[name] for name in names] == [False, True, False]
+        rig.dirs[1].is_cordoned = True
+        assert [figures(rig, path)["Cordoned"] for path in ("/d1", "/d2")] == [0, 1]
         rig.dirs[1].state = LogDirState.ONLINE
         rig.dirs[0].go_offline("test")
         assert told() == [0, 0, 0, 1]

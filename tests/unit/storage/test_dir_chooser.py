@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_chooser import DirChooser
@@ -121,3 +121,16 @@ async def test_a_manager_makes_its_replicas_there() -> None:
     for index in range(7):
         await manager.create(TopicPartition("t", index), TOPIC_ID)
     assert [len(manager.handles_in(log_dir)) for log_dir in rig.dirs] == [0, 2, 5]
+
+
+async def test_a_move_on_its_way_counts_where_it_goes() -> None:
+    """What is still to be copied, and room for a segment as any replica's."""
+    rig = Rig(9, 9)
+    manager = manager_of(rig.dirs, CONFIG, rig.clock)
+    await manager.load()
+    moving = TopicPartition("t", 0)
+    await manager.create(moving, TOPIC_ID, rig.dirs[0].directory_id)
+    await manager.create_future(moving, rig.dirs[1], Uuid(bytes(16)))
+    await manager.create(TopicPartition("t", 1), TOPIC_ID, rig.dirs[1].directory_id)
+    await manager.create(TopicPartition("t", 2), TOPIC_ID)
+    assert len(manager.handles_in(rig.dirs[0])) == 2

@@ -316,15 +316,3 @@ async def test_a_replica_moves_back_where_it_came_from():
     handle = again.manager.get(TP)
     assert handle is not None
     assert (handle.log_dir, handle.log_end_offset) == (again.source, back.log_end_offset)
-
-
-async def test_the_copy_counts_as_promised_to_its_dir():
-    node = await start()
-    await create(node)
-    future = await node.manager.create_future(TP, node.target, MOVE)
-    source = node.manager.get(TP)
-    assert source is not None
-    candidate = node.manager._candidate(node.target)
-    assert candidate.replicas == 1
-    assert candidate.promised_bytes == source.size_bytes + CONFIG.segment_bytes
-    assert future.size_bytes == 0
