@@ -1,12 +1,12 @@
-"""Requests that wait: produces with ``acks=all`` and fetches with ``min.bytes``.
+"""Requests that wait: produces with ``acks=all``, deletions of records, fetches with ``min.bytes``.
 
-Both waits are keyed by partition, bounded in number, and end at a deadline at the latest.
+All waits are keyed by partition, bounded in number, and end at a deadline at the latest.
 They end with a value, never with an exception, so an abandoned wait leaves nothing unretrieved.
 All methods are for the loop's thread; between a check of the partition and the ``wait`` that
 follows it there must be no ``await``.
 
-* A produce wait costs a future and a tuple: one timer serves all of them.
-* Nothing here asks a partition anything; whoever moves a high watermark, loses a leadership or a
+* A wait for an offset costs a future and a tuple: one timer serves all of a purgatory.
+* Nothing here asks a partition anything; whoever moves a watermark, loses a leadership or a
   directory says so here.
 """
 
@@ -23,27 +23,32 @@ from kraftjbod.core.timing import Clock
 T = TypeVar("T")
 
 
-class _ProduceWait(NamedTuple):
+class _OffsetWait(NamedTuple):
     required_offset: int
     deadline_ms: int
     done: asyncio.Future[ErrorCode]
 
 
-class ProducePurgatory:
-    """Produces that wait for the high watermark.
+class OffsetPurgatory:
+    """Requests of one kind that wait until a partition's watermark reaches an offset.
 
-    ``wait(tp, required_offset, timeout_ms)`` gives a future of NONE (replicated),
-    REQUEST_TIMED_OUT, or the code handed to ``fail``;
-    ``high_watermark_advanced(tp, hw)`` ends those that it satisfies;
+    Make one for produces, fed with high watermarks, and one for deletions of records (KIP-107), fed
+    with low watermarks.
+
+    ``wait(tp, required_offset, timeout_ms)`` gives a future of NONE (reached), REQUEST_TIMED_OUT,
+    or the code handed to ``fail``;
+    ``reached(tp, watermark)`` ends those that it satisfies;
     ``fail(tp, code)`` ends all of a partition: its directory died, the leadership is lost, the ISR
     became too small. ``close()`` ends all of all partitions.
     """
 
-    def __init__(self, *, clock: Clock, max_waiting: int = 100_000) -> None:
+    def __init__(self, *, kind: str, clock: Clock, max_waiting: int = 100_000) -> None:
+        """``kind`` says in errors what waits here."""
+        self._kind = kind
         self._clock = clock
         self._max_waiting = max_waiting
         #: Only partitions that something waits for; in order of arrival.
-        self._waits: dict[TopicPartition, list[_ProduceWait]] = {}
+        self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
         self._count = 0
         #: One timer, at or before the earliest deadline of all.
         self._timer: asyncio.TimerHandle | None = None
@@ -53,20 +58,20 @@ class ProducePurgatory:
         return self._count
 
     def __repr__(self) -> str:
-        return f"<ProducePurgatory waiting={self._count} partitions={len(self._waits)}>"
+        return f"<OffsetPurgatory {self._kind} waiting={self._count} partitions={len(self._waits)}>"
 
     def wait(
         self, partition: TopicPartition, required_offset: int, timeout_ms: int
     ) -> asyncio.Future[ErrorCode]:
-        """Wait until the high watermark reaches ``required_offset`` (last offset + 1).
+        """Wait until the watermark reaches ``required_offset``.
 
-        :raises OverloadedError: if ``max_waiting`` produces wait already.
+        :raises OverloadedError: if ``max_waiting`` requests wait already.
         """
         if self._count >= self._max_waiting:
-            raise OverloadedError(f"{self._count} produces wait for replication already")
+            raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         deadline_ms = self._clock.now_ms() + timeout_ms
-        wait = _ProduceWait(required_offset, deadline_ms, done)
+        wait = _OffsetWait(required_offset, deadline_ms, done)
         waits = self._waits.get(partition)
         if waits is None:
             self._waits[partition] = [wait]
@@ -77,15 +82,23 @@ class ProducePurgatory:
             self._arm(deadline_ms)
         return done
 
-    def high_watermark_advanced(self, partition: TopicPartition, high_watermark: int) -> None:
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those that something waits for."""
+        return list(self._waits)
+
+    def is_waited_for(self, partition: TopicPartition) -> bool:
+        return partition in self._waits
+
+    def reached(self, partition: TopicPartition, watermark: int) -> None:
         waits = self._waits.get(partition)
         if waits is None:
             return
-        still = [wait for wait in waits if wait.required_offset > high_watermark]
+        still = [wait for wait in waits if wait.required_offset > watermark]
         if len(still) == len(waits):
             return
         for wait in waits:
-            if wait.required_offset <= high_watermark:
+            if wait.required_offset <= watermark:
                 _end(wait.done, ErrorCode.NONE)
         self._keep(partition, still)
 
@@ -97,13 +110,13 @@ class ProducePurgatory:
 
     def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """End every wait; by default with what sends a client to look for another leader."""
-        for partition in list(self._waits):
+        for partition in self.partitions:
             self.fail(partition, code)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _keep(self, partition: TopicPartition, still: list[_ProduceWait]) -> None:
+    def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> None:
         self._count -= len(self._waits.get(partition, ())) - len(still)
         if still:
             self._waits[partition] = still

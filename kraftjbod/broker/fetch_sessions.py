@@ -39,6 +39,8 @@ class FetchFrom(NamedTuple):
     last_fetched_epoch: int = NO_EPOCH
     replica_id: BrokerId = CONSUMER
     replica_epoch: BrokerEpoch = BrokerEpoch(-1)
+    log_start_offset: int = -1
+    """Where a follower's log starts."""
 
 
 class SessionPart:

@@ -92,6 +92,7 @@ class FollowerFetches:
                     part.last_fetched_epoch,
                     replica_id,
                     replica_epoch,
+                    part.log_start_offset,
                 )
                 self._follow(session, key, wanted)
         for topic in request.forgotten_topics_data:
@@ -146,10 +147,7 @@ class FollowerFetches:
             if on_disk:
                 await self._read_from_disk(session, on_disk, answers, max_bytes - found_bytes)
                 break
-            is_urgent = any(
-                data.code is not ErrorCode.NONE or data.diverging is not None
-                for data in looked.values()
-            )
+            is_urgent = any(_is_urgent(session.parts[key], data) for key, data in looked.items())
             is_full = any(data.is_left_out and not data.is_held_up for data in looked.values())
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
@@ -255,6 +253,15 @@ def _is_nothing(data: FetchedData) -> bool:
     """Neither records, nor where they are, nor a reason why not."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records
+
+
+def _is_urgent(part: SessionPart, data: FetchedData) -> bool:
+    """To be told without waiting for records; deletions wait for followers' starts (KIP-107)."""
+    return (
+        data.code is not ErrorCode.NONE
+        or data.diverging is not None
+        or part.wanted.log_start_offset < data.log_start_offset != part.told_log_start_offset
+    )
 
 
 def _end_of(replica: HostedReplica) -> int:

@@ -25,6 +25,7 @@ class FollowerState:
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
         "log_end_offset",
+        "log_start_offset",
         "sent_from",
     )
 
@@ -33,6 +34,8 @@ class FollowerState:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         #: UNKNOWN_OFFSET until its first fetch in this leader epoch.
         self.log_end_offset = UNKNOWN_OFFSET
+        #: As it said in its last fetch (KIP-107).
+        self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = 0
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kraftjbod.broker.append_gate import AppendGate
-from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.directory_reconcile import Action
 from kraftjbod.broker.fetch_sessions import FetchSession
 from kraftjbod.broker.metadata_cache import MetadataCache
@@ -131,11 +131,13 @@ class HostedReplicas:
         self,
         *,
         cache: MetadataCache,
-        produces: ProducePurgatory,
+        produces: OffsetPurgatory,
+        deletions: OffsetPurgatory,
         consumer_fetches: FetchPurgatory,
         metrics: Metrics,
     ) -> None:
         self.produces = produces
+        self.deletions = deletions
         self.consumer_fetches = consumer_fetches
         self._cache = cache
         self._by_name: dict[TopicPartition, HostedReplica] = {}
@@ -205,7 +207,7 @@ class HostedReplicas:
         if partition is None or handle is None:
             return
         handle.high_watermark = partition.high_watermark
-        self.produces.high_watermark_advanced(replica.topic_partition, partition.high_watermark)
+        self.produces.reached(replica.topic_partition, partition.high_watermark)
         for session in replica.watchers:
             session.noted(replica.key)
         unread, replica.unread_bytes = replica.unread_bytes, 0
@@ -225,6 +227,7 @@ class HostedReplicas:
     def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
         """Nothing that waits for the replica can be served any more."""
         self.produces.fail(replica.topic_partition, code)
+        self.deletions.fail(replica.topic_partition, code)
         self.reading_changed(replica)
 
     def reading_changed(self, replica: HostedReplica) -> None:
@@ -233,8 +236,40 @@ class HostedReplicas:
         for session in replica.watchers:
             session.changed(replica.key)
 
+    # --- deletions of records --------------------------------------------------------------------
+
+    def low_watermark(self, replica: HostedReplica) -> int:
+        """Below which nobody shows records of a partition that is led here (KIP-107).
+
+        :raises OperatingError: if it is not led here, or its directory is offline.
+        """
+        partition, handle = replica.require_open()
+        partition.require_leader()
+        return partition.low_watermark(handle.log_start_offset, self._cache.state.brokers)
+
+    def follower_start_told(self, replica: HostedReplica) -> None:
+        """A follower said where its log starts, which may be what a deletion waits for."""
+        if not self.deletions.is_waited_for(replica.topic_partition):
+            return
+        try:
+            low_watermark = self.low_watermark(replica)
+        except OperatingError as e:
+            self.deletions.fail(replica.topic_partition, e.code)
+        else:
+            self.deletions.reached(replica.topic_partition, low_watermark)
+
+    def look_again_at_deletions(self) -> None:
+        """Another broker or directory counts now: of those partitions that a deletion waits for."""
+        for topic_partition in self.deletions.partitions:
+            replica = self._by_name.get(topic_partition)
+            if replica is None:
+                self.deletions.fail(topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            else:
+                self.follower_start_told(replica)
+
     def close(self) -> None:
         self.produces.close()
+        self.deletions.close()
         self.consumer_fetches.close()
 
     def _count(self, holds: Callable[[Partition], bool]) -> int:

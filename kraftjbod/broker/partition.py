@@ -128,7 +128,7 @@ class Partition:
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
     ``follower_fetched(...)`` for each fetch of a follower, ``is_sent_again(...)`` for its answer,
     ``fetched_from_leader(...)`` on a follower, ``truncated(end)``;
-    ``acks_state(required_offset)`` for a produce that waits.
+    ``acks_state(required_offset)`` for a produce that waits, ``low_watermark(...)`` for a deletion.
     Those that return ``bool`` return whether the high watermark grew.
 
     ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` ask,
@@ -362,8 +362,11 @@ class Partition:
         fetch_offset: int,
         now_ms: int,
         broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+        log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool:
         """A follower asked from ``fetch_offset`` on; True if the high watermark grew.
+
+        ``log_start_offset`` is where it says that its log starts.
 
         Call it after ``require_leader`` with the fetch's epoch: an offset of another epoch says
         nothing about this log.
@@ -380,6 +383,7 @@ class Partition:
                 return False  # A request of the broker's previous life, delivered late.
             follower.broker_epoch = broker_epoch
         follower.fetched(fetch_offset, self.log_end_offset, now_ms)
+        follower.log_start_offset = log_start_offset
         return fetch_offset > self.high_watermark and self._advance()
 
     def is_sent_again(self, broker_id: BrokerId, fetch_offset: int) -> bool:
@@ -421,6 +425,24 @@ class Partition:
         """Where that follower's log ends as far as known, else UNKNOWN_OFFSET."""
         follower = self._followers.get(broker_id)
         return UNKNOWN_OFFSET if follower is None else follower.log_end_offset
+
+    def low_watermark(
+        self, log_start_offset: int, brokers: Mapping[BrokerId, BrokerRegistration]
+    ) -> int:
+        """The least of the leader's ``log_start_offset`` and those of all live followers (KIP-107).
+
+        A follower lives if its broker is not fenced and the replica's directory is online and not
+        impaired; none of the others leads before it has asked this leader, or the next one, again.
+        UNKNOWN_OFFSET while a live one has not fetched in this leader epoch.
+        """
+        starts = [log_start_offset]
+        for broker_id, directory_id in zip(self.replicas, self.directories, strict=True):
+            follower, broker = self._followers.get(broker_id), brokers.get(broker_id)
+            if follower is None or broker is None or broker.fenced:
+                continue
+            if broker.has_online_dir(directory_id) and not broker.is_impaired(directory_id):
+                starts.append(follower.log_start_offset)
+        return min(starts)
 
     def _advance(self) -> bool:
         committed = self.log_end_offset

@@ -180,7 +180,9 @@ class ReplicaReads:
             fetch_offset=wanted.fetch_offset,
             now_ms=self._clock.now_ms(),
             broker_epoch=wanted.replica_epoch,
+            log_start_offset=wanted.log_start_offset,
         )
+        self._replicas.follower_start_told(replica)
         if has_committed:
             self._replicas.high_watermark_moved(replica)
         if wanted.replica_id not in partition.isr:

@@ -16,7 +16,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.damaged_replicas import DamagedReplicas
-from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.feature_apis import FeatureApis
 from kraftjbod.broker.fetch_sessions import FetchSessions
@@ -232,7 +232,10 @@ class BrokerParts:
         config, around = self._config, self._around
         self.hosted = HostedReplicas(
             cache=self.cache,
-            produces=ProducePurgatory(clock=around.clock),
+            produces=OffsetPurgatory(kind="produces", clock=around.clock),
+            deletions=OffsetPurgatory(
+                kind="deletions", clock=around.clock, max_waiting=10_000
+            ),
             consumer_fetches=FetchPurgatory(),
             metrics=around.metrics,
         )

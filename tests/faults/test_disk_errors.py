@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from errno import EINVAL, EIO, ENOSPC, ESTALE
+from errno import EINVAL, EIO, ESTALE
 
 import pytest
 from structlog.testing import capture_logs

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kraftjbod.broker.delayed_operations import FetchPurgatory, ProducePurgatory
+from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import TopicPartition
 
@@ -24,8 +24,8 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
 
-def produces(max_waiting: int = 100) -> ProducePurgatory:
-    return ProducePurgatory(clock=RealClock(), max_waiting=max_waiting)
+def produces(max_waiting: int = 100) -> OffsetPurgatory:
+    return OffsetPurgatory(kind="produces", clock=RealClock(), max_waiting=max_waiting)
 
 
 async def test_produces_end_when_the_high_watermark_reaches_them() -> None:
@@ -33,12 +33,12 @@ async def test_produces_end_when_the_high_watermark_reaches_them() -> None:
     first = waits.wait(T0, 10, LONG_MS)
     second = waits.wait(T0, 20, LONG_MS)
     other = waits.wait(T1, 5, LONG_MS)
-    waits.high_watermark_advanced(T0, 9)
+    waits.reached(T0, 9)
     assert not first.done()
-    waits.high_watermark_advanced(T0, 10)
+    waits.reached(T0, 10)
     assert (await first) is ErrorCode.NONE
     assert not second.done() and not other.done() and len(waits) == 2
-    waits.high_watermark_advanced(T0, 25)
+    waits.reached(T0, 25)
     assert (await second) is ErrorCode.NONE
     waits.close()
 
@@ -58,7 +58,7 @@ async def test_all_produces_of_a_partition_fail_at_once_and_others_wait_on() -> 
 async def test_failing_a_partition_that_nothing_waits_for_is_fine() -> None:
     waits = produces()
     waits.fail(T0, ErrorCode.KAFKA_STORAGE_ERROR)
-    waits.high_watermark_advanced(T0, 1)
+    waits.reached(T0, 1)
     assert len(waits) == 0
 
 
@@ -71,7 +71,7 @@ async def test_deadlines_of_many_produces_share_a_timer() -> None:
     assert (await hasty) is ErrorCode.REQUEST_TIMED_OUT
     assert (await hastier) is ErrorCode.REQUEST_TIMED_OUT
     assert not patient.done() and len(waits) == 1
-    waits.high_watermark_advanced(T0, 10)
+    waits.reached(T0, 10)
     assert patient.result() is ErrorCode.NONE
     waits.close()
 
@@ -80,7 +80,7 @@ async def test_a_produce_may_time_out_after_another_was_satisfied() -> None:
     waits = produces()
     done = waits.wait(T0, 1, 1)
     late = waits.wait(T0, 2, 10)
-    waits.high_watermark_advanced(T0, 1)
+    waits.reached(T0, 1)
     assert done.result() is ErrorCode.NONE
     assert (await late) is ErrorCode.REQUEST_TIMED_OUT
     assert len(waits) == 0
@@ -91,7 +91,7 @@ async def test_an_abandoned_produce_disturbs_nobody() -> None:
     gone = waits.wait(T0, 1, LONG_MS)
     kept = waits.wait(T0, 1, LONG_MS)
     gone.cancel()
-    waits.high_watermark_advanced(T0, 1)
+    waits.reached(T0, 1)
     assert kept.result() is ErrorCode.NONE and len(waits) == 0
     waits.close()
 
