@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,11 @@ _GZIP_OR_ZLIB: Final = 47
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _GZIP_WINDOW: Final = 31
+#: A batch of a megabyte may claim to be a thousand; nobody opens that.
+MAX_OPENED_BYTES: Final = 128 * 1024 * 1024
+_FIRST_OPENED_BYTES: Final = 1024 * 1024
+#: What the library says when the buffer is too small; other errors are about the bytes.
+_NO_ROOM: Final = "failed to write whole buffer"
 #: What Java's snappy streams begin with: magic, version and oldest compatible version.
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -166,7 +171,8 @@ def open_body(buf: Buffer, position: int, header: BatchHeader) -> bytes | memory
     """What follows the header of the whole batch at ``position``, decompressed.
 
     :raises CorruptRecordError: if the batch is cut off, or contradicts the compression.
-    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it unpacks to more
+        than ``MAX_OPENED_BYTES``.
     """
     packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
     if len(packed) != header.size_bytes - HEADER_BYTES:
@@ -236,20 +242,20 @@ def read_varint(body: Buffer, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), position
 
 
-def _decompress(compression: int, packed: memoryview) -> bytes:
-    # Imported late: the daemons that use this file never open a compressed batch.
+def _decompress(compression: int, packed: memoryview) -> bytes | memoryview:
+    # Imported late: daemons open compressed batches only where topics are compacted.
     import cramjam
 
     try:
         match compression:
             case Compression.GZIP:
-                return zlib.decompress(packed, _GZIP_OR_ZLIB)
+                return _gunzip(packed)
             case Compression.SNAPPY:
                 return _unsnappy(bytes(packed))
             case Compression.LZ4:
-                return bytes(cramjam.lz4.decompress(packed))
+                return _unpack(cramjam.lz4.decompress_into, packed)
             case Compression.ZSTD:
-                return bytes(cramjam.zstd.decompress(packed))
+                return _unpack(cramjam.zstd.decompress_into, packed)
             case _:
                 raise OperatingError(
                     f"compression type {compression} is unknown",
@@ -259,19 +265,59 @@ def _decompress(compression: int, packed: memoryview) -> bytes:
         raise CorruptRecordError(f"compressed records are malformed: {e}") from e
 
 
+def _gunzip(packed: memoryview) -> bytes:
+    stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+    out = stream.decompress(packed, MAX_OPENED_BYTES + 1)
+    _require_bounded(len(out))
+    if not stream.eof:
+        raise CorruptRecordError("compressed records are cut off")
+    return out
+
+
+def _unpack(unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview) -> memoryview:
+    """These do not say how long it gets, so that room is offered until it is enough."""
+    import cramjam
+
+    size_bytes = max(_FIRST_OPENED_BYTES, len(packed))
+    while True:
+        out = bytearray(min(size_bytes, MAX_OPENED_BYTES + 1))
+        try:
+            size_bytes = unpack_into(packed, out)
+        except cramjam.DecompressionError as e:
+            if str(e) != _NO_ROOM:
+                raise
+            _require_bounded(len(out))
+            size_bytes = 4 * len(out)
+            continue
+        _require_bounded(size_bytes)
+        return memoryview(out)[:size_bytes]
+
+
 def _unsnappy(packed: bytes) -> bytes:
     """Raw snappy, or the blocks with lengths that Java clients write."""
     import cramjam
 
+    def unpack(block: bytes, before_bytes: int) -> bytes:
+        _require_bounded(before_bytes + cramjam.snappy.decompress_raw_len(block))
+        return bytes(cramjam.snappy.decompress_raw(block))
+
     if not packed.startswith(_XERIAL_MAGIC):
-        return bytes(cramjam.snappy.decompress_raw(packed))
+        return unpack(packed, 0)
     out = bytearray()
     position = _XERIAL_HEADER_BYTES
     while position + 4 <= len(packed):
         size = int.from_bytes(packed[position : position + 4], "big")
-        out += cramjam.snappy.decompress_raw(packed[position + 4 : position + 4 + size])
+        out += unpack(packed[position + 4 : position + 4 + size], len(out))
         position += 4 + size
     return bytes(out)
+
+
+def _require_bounded(size_bytes: int) -> None:
+    if size_bytes > MAX_OPENED_BYTES:
+        raise OperatingError(
+            f"records unpack to more than {MAX_OPENED_BYTES} bytes; send smaller batches",
+            code=ErrorCode.MESSAGE_TOO_LARGE,
+        )
 
 
 # --- packing ------------------------------------------------------------------------------------

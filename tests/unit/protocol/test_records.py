@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from kraftjbod.core.errors import CorruptRecordError, OperatingError
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.record_batch import check_crc, read_header, stamp, validate
-from kraftjbod.protocol.records import Record, build_batch, read_records
+from kraftjbod.protocol.records import MAX_OPENED_BYTES, Record, build_batch, read_records
 
 optional_bytes = st.none() | st.binary(max_size=200)
 records = st.lists(
@@ -69,6 +69,42 @@ def recompressed(batch: bytes, compression: int, body: bytes) -> bytes:
     struct.pack_into(">i", changed, 8, len(changed) - 12)
     struct.pack_into(">h", changed, 21, compression)
     return bytes(changed)
+
+
+def _xerial(block: bytes, times: int) -> bytes:
+    packed = bytes(cramjam.snappy.compress_raw(block))
+    return b"\x82SNAPPY\x00" + bytes(8) + (len(packed).to_bytes(4, "big") + packed) * times
+
+
+@pytest.mark.parametrize(
+    ("compression", "packed"),
+    [
+        (1, gzip.compress(bytes(MAX_OPENED_BYTES + 1))),
+        (2, bytes(cramjam.snappy.compress_raw(bytes(MAX_OPENED_BYTES + 1)))),
+        (2, _xerial(bytes(MAX_OPENED_BYTES // 4), 5)),
+        (3, bytes(cramjam.lz4.compress(bytes(MAX_OPENED_BYTES + 1)))),
+        (4, bytes(cramjam.zstd.compress(bytes(MAX_OPENED_BYTES + 1)))),
+    ],
+    ids=["gzip", "snappy", "snappy in blocks", "lz4", "zstd"],
+)
+def test_a_small_batch_does_not_unpack_to_everything(compression: int, packed: bytes) -> None:
+    batch = recompressed(build_batch([Record()]), compression, packed)
+    with pytest.raises(OperatingError, match="unpack to more than") as refused:
+        list(read_records(batch))
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_what_is_cut_off_is_said_to_be() -> None:
+    body = build_batch([Record(value=bytes(3_000_000))])[61:]
+    for compression, packed in (
+        (1, gzip.compress(body)),
+        (3, bytes(cramjam.lz4.compress(body))),
+        (4, bytes(cramjam.zstd.compress(body))),
+    ):
+        batch = build_batch([Record()])
+        assert len(list(read_records(recompressed(batch, compression, packed)))) == 1
+        with pytest.raises(CorruptRecordError):
+            list(read_records(recompressed(batch, compression, packed[:-20])))
 
 
 def test_compression_in_the_forms_that_clients_write() -> None:
