@@ -60,7 +60,6 @@ class BrokerMetadataPublisher:
                 if resource_type is ResourceType.TOPIC:
                     self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
-            self._replicas.look_again_at_deletions()
         self._lifecycle.note_metadata(self._cache.state)
 
     def open(self) -> None:

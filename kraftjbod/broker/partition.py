@@ -432,7 +432,7 @@ class Partition:
         """The least of the leader's ``log_start_offset`` and those of all live followers (KIP-107).
 
         A follower lives if its broker is not fenced and the replica's directory is online and not
-        impaired; none of the others leads before it has asked this leader, or the next one, again.
+        impaired; the others take the start over when they fetch again.
         UNKNOWN_OFFSET while a live one has not fetched in this leader epoch.
         """
         starts = [log_start_offset]

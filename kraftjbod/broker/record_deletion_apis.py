@@ -1,8 +1,9 @@
 """DeleteRecords (KIP-107): a partition's log starts later, and what lies before is hidden at once.
 
 * Only its leader takes the request, and only up to the high watermark; -1 means just that.
-* Followers take the new start over with their next fetch, see replica_fetcher.py. The answer does
-  not wait for them: one that becomes leader before that shows the records again.
+* Followers are told at once, take the new start over (see replica_fetcher.py) and say so with their
+  next fetch. The answer waits until all live ones have, so that none of them shows the records
+  again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
 * The room comes back with retention, which a full directory applies at once.
 
 The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
@@ -15,7 +16,12 @@ from typing import Final
 
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.core.errors import ErrorCode, OffsetOutOfRangeError, OperatingError
+from kraftjbod.core.errors import (
+    ErrorCode,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -55,7 +61,7 @@ class RecordDeletionApis:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 result.low_watermark = await self._start_at(
-                    TopicPartition(topic, part.partition_index), part.offset
+                    TopicPartition(topic, part.partition_index), part.offset, timeout_ms
                 )
         except TimeoutError:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -63,9 +69,10 @@ class RecordDeletionApis:
             result.error_code = e.code
         return result
 
-    async def _start_at(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Where the log starts then."""
-        partition, handle = self._replicas.require(topic_partition).require_open()
+    async def _start_at(self, topic_partition: TopicPartition, offset: int, timeout_ms: int) -> int:
+        """Where the log starts then, on every live replica."""
+        replica = self._replicas.require(topic_partition)
+        partition, handle = replica.require_open()
         partition.require_leader()
         if not handle.config.cleanup_policy.is_delete:
             raise OperatingError(
@@ -80,4 +87,13 @@ class RecordDeletionApis:
         await handle.start_at(wanted)
         if handle.log_dir.state is LogDirState.SATURATED:
             await handle.apply_retention()
-        return handle.log_start_offset
+        if not self._replicas.is_current(replica):
+            raise NotLeaderOrFollowerError(f"{topic_partition} is another replica now")
+        self._replicas.reading_changed(replica)
+        low_watermark = self._replicas.low_watermark(replica)
+        if low_watermark >= wanted:
+            return low_watermark
+        code = await self._replicas.deletions.wait(topic_partition, wanted, timeout_ms)
+        if code is not ErrorCode.NONE:
+            raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
+        return wanted

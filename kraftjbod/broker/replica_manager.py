@@ -148,6 +148,7 @@ class ReplicaManager:
         if self._knew_dirs != self._cache.state.knows_dirs_of(self._broker_id):
             self._knew_dirs = not self._knew_dirs
             self._assign_all()
+        self._replicas.look_again_at_deletions()
         return changes
 
     def config_changed(self, topic: str) -> ReplicaChanges:

@@ -233,9 +233,7 @@ class BrokerParts:
         self.hosted = HostedReplicas(
             cache=self.cache,
             produces=OffsetPurgatory(kind="produces", clock=around.clock),
-            deletions=OffsetPurgatory(
-                kind="deletions", clock=around.clock, max_waiting=10_000
-            ),
+            deletions=OffsetPurgatory(kind="deletions", clock=around.clock, max_waiting=10_000),
             consumer_fetches=FetchPurgatory(),
             metrics=around.metrics,
         )

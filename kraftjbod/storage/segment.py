@@ -5,7 +5,7 @@
   sealed.
 * What fails for lack of room leaves a segment that goes on: see :meth:`retire` and
   :meth:`truncate` for the order that this takes.
-* File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
+* File and indexes (see segment_indexes.py) are opened when first needed, so that loading thousands of replicas is cheap.
   Index files are written when a segment is rolled or closed, and rebuilt where they don't fit.
 * Damage of the file does not shorten the segment: only recovery and truncation do that.
 * Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
@@ -17,16 +17,15 @@ Offsets are assigned elsewhere; whether a record is committed is nobody's busine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple
 
-from kraftjbod.core.errors import CorruptRecordError, OperatingError
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
     read_header,
     whole_bytes,
 )
-from kraftjbod.protocol.records import Record, read_records
 from kraftjbod.storage.batch_walk import (
     WALK_BYTES,
     Damage,
@@ -47,7 +46,8 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
-from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
+from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry
+from kraftjbod.storage.segment_indexes import FreshIndexes, SegmentIndexes
 from kraftjbod.storage.vfs import Buffer, OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
@@ -68,13 +68,10 @@ class LogSegment:
     """Batches from ``base_offset`` up to the next segment's."""
 
     __slots__ = (
-        "_bytes_since_entry",
         "_first_timestamp",
-        "_index",
         "_index_interval_bytes",
-        "_largest",
+        "_indexes",
         "_tail_is_torn",
-        "_time_index",
         "_vfs",
         "base_offset",
         "directory",
@@ -103,13 +100,11 @@ class LogSegment:
         #: None until first needed. The loop reads through it, and never opens it.
         self.file: VfsFile | None = None
         self._index_interval_bytes = index_interval_bytes
-        empty = size_bytes == 0
-        #: None until first needed.
-        self._index = OffsetIndex(base_offset) if empty else None
-        self._time_index = TimeIndex(base_offset)
-        self._largest: TimeEntry | None = None
+        #: None until first needed; replaced as a whole, because the loop reads by it.
+        self._indexes: SegmentIndexes | None = None
+        if size_bytes == 0:
+            self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
         self._first_timestamp: int | None = None
-        self._bytes_since_entry = 0
         self._tail_is_torn = False
 
     def __repr__(self) -> str:
@@ -122,7 +117,7 @@ class LogSegment:
     @property
     def is_ready(self) -> bool:
         """File and index are open: the loop may try to read."""
-        return self.file is not None and self._index is not None
+        return self.file is not None and self._indexes is not None
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -139,14 +134,17 @@ class LogSegment:
     def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
         """Write ``buffers``, the batches of ``headers``, at the end."""
         file = self.open()
-        index = self.index()
+        indexes = self.indexes()
         self.cut_torn_tail()
         self._tail_is_torn = True
         with Undoing(self.cut_torn_tail):
             file.write_at(self.size_bytes, buffers)
         self._tail_is_torn = False
         for header in headers:
-            self._note(index, header)
+            indexes.note(header, self.size_bytes)
+            self.size_bytes += header.size_bytes
+        if self._first_timestamp is None:
+            self._first_timestamp = headers[0].max_timestamp
 
     def cut_torn_tail(self) -> None:
         """Cut off what a write that failed has left; nothing may ever stand behind that."""
@@ -154,33 +152,12 @@ class LogSegment:
             self.open().truncate(self.size_bytes)
             self._tail_is_torn = False
 
-    def _note(self, index: OffsetIndex, header: BatchHeader) -> None:
-        """Count a batch that stands at the end, and index it if it is time for an entry."""
-        last_offset = header.last_offset
-        if self._largest is None or header.max_timestamp > self._largest.timestamp:
-            self._largest = TimeEntry(header.max_timestamp, last_offset)
-        if self._first_timestamp is None:
-            self._first_timestamp = header.max_timestamp
-        if self._bytes_since_entry > self._index_interval_bytes:
-            index.append(last_offset, self.size_bytes)
-            self._time_index.append(*self._largest)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size_bytes
-        self.size_bytes += header.size_bytes
-
-    def index_files(self) -> dict[str, bytes]:
-        """What the index files say, by suffix, if they are to be complete for what stands here."""
-        index = self.index()
-        if self._largest is not None:
-            self._time_index.append(*self._largest)
-        return {INDEX_SUFFIX: index.to_bytes(), TIME_INDEX_SUFFIX: self._time_index.to_bytes()}
-
     def write_indexes(self) -> None:
         """Bring the indexes to their files; each is the old one or the new one, never a part.
 
         A part of a time index would look like a whole one that ends with an earlier time.
         """
-        for suffix, data in self.index_files().items():
+        for suffix, data in self.indexes().to_files().items():
             with FailsAs(OpKind.INDEX):
                 write_atomically(self._vfs, self._path(suffix), data, sync=False)
 
@@ -260,33 +237,35 @@ class LogSegment:
             self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
         return self.file
 
-    def index(self) -> OffsetIndex:
-        """The offset index; with it the time index, and what both say about the tail."""
-        if self._index is None:
+    def indexes(self) -> SegmentIndexes:
+        """Both, from their files or made anew."""
+        if self._indexes is None:
             self.load_indexes()
-        assert self._index is not None
-        return self._index
+        assert self._indexes is not None
+        return self._indexes
 
     def load_indexes(self) -> bool:
         """Have both indexes ready; False if files were there and did not fit the segment."""
-        if self._index is not None:
+        if self._indexes is not None:
             return True
         with FailsAs(OpKind.INDEX):
             data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
             time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
-        index = None
-        if data is not None:
-            index = OffsetIndex.from_bytes(self.base_offset, data, segment_bytes=self.size_bytes)
-        times = None if time_data is None else TimeIndex.from_bytes(self.base_offset, time_data)
-        if index is None or not times or not self._fits(index):
-            self.rebuild_index()
+        if data is None or time_data is None:
             # One file without the other is what a stop between the two leaves behind.
-            return data is None or time_data is None
-        self._time_index = times
-        self._largest = times.last()
-        # A fresh entry for the next batch: how far away the last one is was not written down.
-        self._bytes_since_entry = self._index_interval_bytes + 1
-        self._index = index
+            self.rebuild_index()
+            return True
+        indexes = SegmentIndexes.from_files(
+            self.base_offset,
+            self._index_interval_bytes,
+            offsets=data,
+            times=time_data,
+            segment_bytes=self.size_bytes,
+        )
+        if indexes is None or not self._fits(indexes.offsets):
+            self.rebuild_index()
+            return False
+        self._indexes = indexes
         return True
 
     def _fits(self, index: OffsetIndex) -> bool:
@@ -328,29 +307,26 @@ class LogSegment:
         ``on_batch`` may call a batch unsound by raising CorruptRecordError.
         ``on_progress`` is told how many bytes were looked at since the last time.
         """
-        read_at, end = self.open().read_at, self.size_bytes
-        index = OffsetIndex(self.base_offset)
-        self._time_index = TimeIndex(self.base_offset)
-        self._largest, self._first_timestamp = None, None
-        self._bytes_since_entry, self.size_bytes = 0, 0
-        next_offset = self.base_offset
-        for _, header in sound_batches(
-            read_at,
+        fresh, valid_bytes, next_offset = self.fresh_indexes(), 0, self.base_offset
+        for located in sound_batches(
+            self.open().read_at,
             position=0,
-            end=end,
+            end=self.size_bytes,
             next_offset=next_offset,
             check_crc_of_each=check_crc_of_each,
             on_progress=on_progress,
             gaps_below=self.gaps_below(NO_LIMIT),
         ):
             try:
-                on_batch(header)
+                on_batch(located.header)
             except CorruptRecordError:
                 break
-            self._note(index, header)
-            next_offset = header.next_offset
-        self._index = index
-        return Scanned(self.size_bytes, next_offset)
+            fresh.take(located)
+            valid_bytes += located.header.size_bytes
+            next_offset = located.header.next_offset
+        self.size_bytes = valid_bytes
+        self.adopt(fresh)
+        return Scanned(valid_bytes, next_offset)
 
     def _rewalk(
         self,
@@ -360,9 +336,8 @@ class LogSegment:
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> list[Damage]:
         """Indexes of all that is sound; readers go on by the old ones until these are complete."""
-        index = self._index
-        known = _nothing_known if index is None else index.positions_behind
-        fresh = FreshIndexes(self)
+        indexes, fresh = self._indexes, self.fresh_indexes()
+        known = _nothing_known if indexes is None else indexes.offsets.positions_behind
         for found in self.walk(
             self.open().read_at,
             known=known,
@@ -376,11 +351,8 @@ class LogSegment:
 
     def adopt(self, fresh: FreshIndexes) -> None:
         """Go on by indexes that were made from the whole segment as it is now."""
-        made = fresh.segment
-        self._time_index, self._largest = made._time_index, made._largest
-        self._first_timestamp = made._first_timestamp
-        self._bytes_since_entry = made._bytes_since_entry
-        self._index = made._index
+        self._first_timestamp = fresh.first_timestamp
+        self._indexes = fresh.indexes
 
     def walk(
         self,
@@ -414,28 +386,21 @@ class LogSegment:
             return None
         return min(end_offset, self.base_offset + LARGEST_RELATIVE_OFFSET + 1)
 
-    def blank(self) -> LogSegment:
-        """The same segment before anything was written to it."""
-        return LogSegment(
-            vfs=self._vfs,
-            directory=self.directory,
-            base_offset=self.base_offset,
-            size_bytes=0,
-            index_interval_bytes=self._index_interval_bytes,
-            may_have_gaps=self.may_have_gaps,
-        )
+    def fresh_indexes(self) -> FreshIndexes:
+        """Empty ones that a :meth:`walk` over all of the segment fills."""
+        return FreshIndexes(self.base_offset, self._index_interval_bytes)
 
     def offset_below(self, position: int) -> int:
         """An offset such that all of the segment's batches below it end before ``position``.
 
         A low one while the index is not loaded. For the loop too.
         """
-        index = self._index
-        return self.base_offset if index is None else index.offset_below(position)
+        indexes = self._indexes
+        return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
 
     def next_offset(self, limit: int) -> int:
         """The offset behind the last batch that begins below the position ``limit``."""
-        position, found = self.index().position_at_most(limit - 1), self.base_offset
+        position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
         while position < limit:
             header = read_header(self.open().read_at(position, HEADER_BYTES))
             position, found = position + header.size_bytes, header.next_offset
@@ -443,7 +408,7 @@ class LogSegment:
 
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or behind ``offset``, or None."""
-        position = self.index().position_before(offset)
+        position = self.indexes().offsets.position_before(offset)
         return walk_to(self.open().read_at, position, self.size_bytes, offset)
 
     def headers_from(self, offset: int) -> list[BatchHeader]:
@@ -458,7 +423,7 @@ class LogSegment:
         except CorruptRecordError:
             every = self.walk(
                 self.open().read_at,
-                known=self.index().positions_behind,
+                known=self.indexes().offsets.positions_behind,
                 check_crc_of_each=False,
                 end_offset=NO_LIMIT,
             )
@@ -485,9 +450,9 @@ class LogSegment:
         :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
             or the batch of ``start_offset`` is not to be found.
         """
-        index = self._index
-        if index is None:
+        if self._indexes is None:
             return None
+        index = self._indexes.offsets
         try:
             first = walk_to(read_at, index.position_before(start_offset), limit, start_offset)
             if first is None or (
@@ -524,8 +489,7 @@ class LogSegment:
 
     def largest_timestamp(self) -> TimeEntry | None:
         """The largest timestamp and an offset that has it; None if there are no batches."""
-        self.index()
-        return self._largest
+        return self.indexes().largest
 
     def first_timestamp(self) -> int | None:
         """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
@@ -534,62 +498,8 @@ class LogSegment:
             self._first_timestamp = None if first is None else first.header.max_timestamp
         return self._first_timestamp
 
-    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> Located | None:
-        """The first batch from ``from_offset`` on that holds a record so young, or None.
-
-        Compaction leaves batches without records, and those hold none.
-        """
-        begin = max(self._time_index.offset_before(timestamp), from_offset)
-        located = self.position_of(begin)
-        while located is not None and (
-            located.header.max_timestamp < timestamp or not located.header.record_count
-        ):
-            position = located.position + located.header.size_bytes
-            located = walk_to(self.open().read_at, position, self.size_bytes, begin)
-        return located
-
-    def record_for_timestamp(self, located: Located, timestamp: int) -> Record | None:
-        """The first record of a batch that is not older; None if the batch cannot be opened.
-
-        The only place where a broker opens records, and it may be asked to by anyone, so what
-        does not decode is no reason to fail.
-        """
-        data = self.open().read_at(located.position, located.header.size_bytes)
-        try:
-            return next((r for r in read_records(data) if r.timestamp_ms >= timestamp), None)
-        except OperatingError:
-            return None
-
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
-
-
-class FreshIndexes:
-    """Both indexes of ``segment`` made anew, from a :meth:`LogSegment.walk` over all of it."""
-
-    __slots__ = ("_index", "damages", "segment")
-
-    def __init__(self, segment: LogSegment) -> None:
-        self._index = OffsetIndex(segment.base_offset)
-        #: A stand-in that takes the batches in; it has no file.
-        self.segment = segment.blank()
-        self.segment._index = self._index
-        self.damages: list[Damage] = []
-
-    def take(self, found: Located | Damage) -> None:
-        """What comes next in the segment."""
-        match found:
-            case Located(position, header):
-                self.segment.size_bytes = position
-                if self.damages and self.damages[-1].next_offset == header.base_offset:
-                    # No walk to what comes next has to lead through the damage.
-                    self._index.append(header.base_offset - 1, position)
-                    self.segment._bytes_since_entry = 0
-                self.segment._note(self._index, header)
-            case Damage():
-                self.damages.append(found)
-            case _:
-                assert_never(found)
 
 
 def _nothing_known(_position: int) -> Iterable[int]:

@@ -19,7 +19,7 @@ from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.batch_walk import Damage, Located
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kraftjbod.storage.offset_index import OffsetIndex, TimeEntry, TimeIndex
-from kraftjbod.storage.segment import FreshIndexes, LogSegment
+from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
 #: What one step reads: little enough that nobody waits long for the disk or the interpreter.
@@ -39,7 +39,7 @@ class SegmentScrub:
         self.end_offset = end_offset
         #: As it was when the check began; a segment that is shorter now was cut meanwhile.
         self.size_bytes = segment.size_bytes
-        self.fresh = FreshIndexes(segment)
+        self.fresh = segment.fresh_indexes()
         #: An index file was there and does not fit.
         self.is_index_wrong = False
         self._file: VfsFile | None = None

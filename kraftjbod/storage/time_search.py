@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kraftjbod.storage.batch_walk import Located
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.protocol.records import Record, read_records
+from kraftjbod.storage.batch_walk import Located, walk_to
 from kraftjbod.storage.leader_epochs import EpochEntries, epoch_at
 from kraftjbod.storage.log_values import FoundTimestamp
 from kraftjbod.storage.segment import LogSegment
@@ -27,11 +29,11 @@ def first_from(
         largest = segment.largest_timestamp()
         if largest is None or largest.timestamp < timestamp:
             continue
-        found = by_index(at, partial(segment.batch_for_timestamp, timestamp, start_offset))
+        found = by_index(at, partial(_batch_from, segment, timestamp, start_offset))
         if found is not None:
             header = found.header
             epoch = header.partition_leader_epoch
-            record = segment.record_for_timestamp(found, timestamp)
+            record = _record_from(segment, found, timestamp)
             if record is None:
                 return FoundTimestamp(header.max_timestamp, header.base_offset, epoch)
             return FoundTimestamp(record.timestamp_ms, record.offset, epoch)
@@ -45,3 +47,31 @@ def youngest(segments: Sequence[LogSegment], epochs: EpochEntries) -> FoundTimes
         return None
     entry = max(largest, key=lambda found: found.timestamp)
     return FoundTimestamp(entry.timestamp, entry.offset, epoch_at(epochs, entry.offset))
+
+
+def _batch_from(segment: LogSegment, timestamp: int, from_offset: int) -> Located | None:
+    """The first batch from ``from_offset`` on that holds a record so young, or None.
+
+    Compaction leaves batches without records, and those hold none.
+    """
+    begin = max(segment.indexes().times.offset_before(timestamp), from_offset)
+    located = segment.position_of(begin)
+    while located is not None and (
+        located.header.max_timestamp < timestamp or not located.header.record_count
+    ):
+        position = located.position + located.header.size_bytes
+        located = walk_to(segment.open().read_at, position, segment.size_bytes, begin)
+    return located
+
+
+def _record_from(segment: LogSegment, located: Located, timestamp: int) -> Record | None:
+    """The first record of a batch that is not older; None if the batch cannot be opened.
+
+    The only place where a broker opens records, and it may be asked to by anyone, so what does
+    not decode is no reason to fail.
+    """
+    data = segment.open().read_at(located.position, located.header.size_bytes)
+    try:
+        return next((r for r in read_records(data) if r.timestamp_ms >= timestamp), None)
+    except OperatingError:
+        return None

@@ -136,7 +136,7 @@ class UnifiedLog:
     def carried_state(self) -> CarriedState:
         """Epochs, producers and indexes, to go on in another directory."""
         producers = self._producers.to_snapshot()
-        return CarriedState(self.view(), producers, self._segments[-1].index_files())
+        return CarriedState(self.view(), producers, self._segments[-1].indexes().to_files())
 
     def take_cut(self) -> Cut | None:
         """The lowest truncation since the last call."""

@@ -279,8 +279,8 @@ class World:
                 # Even cutting was refused: it is known, and made good before anything follows.
                 assert segment is view.segments[-1], handle
                 assert segment._tail_is_torn, handle
-            index = segment._index
-            if index is not None:
+            if segment._indexes is not None:
+                index = segment._indexes.offsets
                 data = mem.read_if_exists(segment.path) or b""
                 for position in index.positions_behind(0):
                     header = read_header(memoryview(data), position)

@@ -534,3 +534,24 @@ class PartitionMachine(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = PartitionMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# --- low watermark -------------------------------------------------------------------------------
+
+
+def test_the_low_watermark_is_the_least_start_of_all_who_live() -> None:
+    p = leader()
+    brokers = {b: broker(b) for b in (ME, TWO, THREE)}
+    assert p.low_watermark(7, brokers) == UNKNOWN_OFFSET  # Nobody has said anything yet.
+    for who, start in ((TWO, 4), (THREE, 9)):
+        p.follower_fetched(who, fetch_offset=9, now_ms=0, log_start_offset=start)
+    assert p.low_watermark(7, brokers) == 4
+    for gone in (
+        broker(TWO, fenced=True),
+        broker(TWO, dir_online=False),
+        broker(TWO, impaired=LogDirState.STALLED),
+    ):
+        assert p.low_watermark(7, {**brokers, TWO: gone}) == 7
+    assert p.low_watermark(7, {THREE: broker(THREE)}) == 7
+    # Being about to leave, it still leads and follows.
+    assert p.low_watermark(7, {**brokers, TWO: broker(TWO, leaving=True)}) == 4

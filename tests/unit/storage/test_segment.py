@@ -6,7 +6,6 @@ from errno import EMFILE, ENOSPC
 
 import pytest
 
-from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.segment import NO_LIMIT, LogSegment
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from tests.faults.rig import batch, headers_of
@@ -89,18 +88,6 @@ def test_reader_that_must_not_wait_is_told_to_ask_elsewhere():
     assert whole is not None
     short = read(lambda position, size: bytes(whole[: size - 1]))
     assert short is None
-
-
-def test_record_by_time_within_a_batch():
-    records = [Record(value=b"v", timestamp_ms=100 + i) for i in range(5)]
-    segment = make()
-    add(segment, build_batch(records))
-    located = segment.batch_for_timestamp(103, 0)
-    assert located is not None
-    found = segment.record_for_timestamp(located, 103)
-    assert found is not None
-    assert (found.offset, found.timestamp_ms) == (3, 103)
-    assert segment.batch_for_timestamp(105, 0) is None
 
 
 def test_retired_segment_keeps_its_bytes_until_purged():

@@ -79,10 +79,10 @@ def test_damage_anywhere_is_found_where_it_is(number: int, at: int):
 def test_the_segment_itself_is_as_it_was():
     vfs = MemVfs()
     segment = written(vfs)
-    before = (segment.size_bytes, segment.index_files(), segment.largest_timestamp())
+    before = (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp())
     flip(vfs, LOG, 5 * SIZE + 100)
     assert scrubbed(vfs, segment).damages
-    assert (segment.size_bytes, segment.index_files(), segment.largest_timestamp()) == before
+    assert (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp()) == before
 
 
 def test_a_file_that_ends_early_is_damaged_to_its_end():

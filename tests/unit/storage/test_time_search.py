@@ -15,6 +15,9 @@ from kraftjbod.storage.time_search import first_from, youngest
 from tests.faults.rig import headers_of
 from tests.faults.vfs_mem import MemVfs
 
+#: Where a batch says how its records are compressed, and one of the ways.
+_ATTRIBUTES, _GZIP = 21, 1
+
 
 def at(base: int, *timestamps: int) -> bytes:
     records = [Record(key=b"k", timestamp_ms=timestamp) for timestamp in timestamps]
@@ -52,6 +55,19 @@ def test_the_first_record_that_is_not_older():
     assert first_from(made, 301, 0, straight) == FoundTimestamp(400, 4, 3)
     assert first_from(made, 401, 0, straight) is None
     assert first_from(made, 0, 2, straight) == FoundTimestamp(300, 2, 2)
+
+
+def test_the_record_within_a_batch():
+    made = segments([at(0, 100, 101, 102, 103, 104)])
+    assert first_from(made, 103, 0, straight) == FoundTimestamp(103, 3, 0)
+    assert first_from(made, 105, 0, straight) is None
+
+
+def test_of_a_batch_that_does_not_open_its_beginning_is_told():
+    data = bytearray(at(1, 200, 300))
+    data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
+    made = segments([at(0, 100), bytes(data)])
+    assert first_from(made, 250, 0, straight) == FoundTimestamp(300, 1, 1)
 
 
 def test_a_batch_whose_records_were_compacted_away_is_no_answer():
