@@ -5,8 +5,9 @@
   sealed.
 * What fails for lack of room leaves a segment that goes on: see :meth:`retire` and
   :meth:`truncate` for the order that this takes.
-* File and indexes (see segment_indexes.py) are opened when first needed, so that loading thousands of replicas is cheap.
-  Index files are written when a segment is rolled or closed, and rebuilt where they don't fit.
+* File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
+  Index files are written when a segment is rolled or closed, and rebuilt where they don't fit;
+  what goes into them is segment_indexes.py's part.
 * Damage of the file does not shorten the segment: only recovery and truncation do that.
 * Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
   it touches nothing but the indexes and the bytes below the limit it is given.
