@@ -292,7 +292,7 @@ class LogDirAdmin:
         is_ours = replica is not None and (
             replica.handle is not None or replica.state is ReplicaState.MAKING
         )
-        return is_ours or self._logs.is_creating(topic_partition)
+        return is_ours or self._logs.maker.is_making(topic_partition)
 
     def _leads_in(self, directory_id: DirectoryId) -> bool:
         return any(
@@ -388,7 +388,7 @@ class LogDirAdmin:
         here |= {f.topic_partition for f in self._logs.futures() if f.log_dir is log_dir}
         here |= {m.topic_partition for m in self._moves.moves() if m.target is log_dir}
         here |= {tp for tp, _ in self._assigned_to(log_dir.directory_id)}
-        if here or self._logs.is_creating_in(log_dir):
+        if here or self._logs.maker.is_making_in(log_dir):
             raise _refused(
                 f"{log_dir.path} is {log_dir.state.value} and holds {len(here)} replicas: drain it "
                 f"first (kraftjbod-drain)"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -29,35 +28,26 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.checkpoints import (
-    format_clean_shutdown,
-)
+from kraftjbod.storage.checkpoints import format_clean_shutdown
 from kraftjbod.storage.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning_pause import CleaningPauses
 from kraftjbod.storage.dir_arrivals import DirArrivals
-from kraftjbod.storage.dir_chooser import DirChooser
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_loading import DirLoading, LoadedDir, LoadProgress
-from kraftjbod.storage.dir_names import (
-    CLEAN_SHUTDOWN_FILE,
-    ReplicaDirKind,
-)
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDirKind
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_cleaner import CleanerLimits, LogCleaner
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_loader import create_log, is_half_made
+from kraftjbod.storage.log_maker import LogMaker
 from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints, each_online
 from kraftjbod.storage.replica_book import ReplicaBook
 from kraftjbod.storage.replica_swap import ReplicaSwap
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.swap_recovery import Orphan, SwapRecovery
 from kraftjbod.storage.vfs import write_atomically
-
-#: How many replicas may be on their way into one dir.
-_CREATES_AT_ONCE: Final = 2
 
 
 class LogManager:
@@ -92,12 +82,15 @@ class LogManager:
             offsets=self._cleaner_offsets,
             handles_in=self.handles_in,
         )
-        self._creating: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
-        #: Where they are being made; they count there from the moment that it is decided.
-        self._creating_in: dict[TopicPartition, LogDir] = {}
-        #: A dir's thread must not be busy with new replicas only, while old ones are written to.
-        self._create_slots: dict[LogDir, asyncio.Semaphore] = {}
-        self._chooser = DirChooser(book=self._book, clock=clock, being_made=self._creating_in)
+        #: Replicas on their way.
+        self.maker = LogMaker(
+            book=self._book,
+            checkpoints=self._checkpoints,
+            cleaner_offsets=self._cleaner_offsets,
+            host=self,
+            clock=clock,
+            producer_expiration_ms=producer_expiration_ms,
+        )
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
         #: Of every dir that there ever was; one that went OFFLINE has nothing to do.
@@ -156,7 +149,6 @@ class LogManager:
 
     def _equip(self, log_dir: LogDir) -> None:
         """What every dir has of its own, before anything of it is loaded."""
-        self._create_slots[log_dir] = asyncio.Semaphore(_CREATES_AT_ONCE)
         self._housekeeping[log_dir] = self._make_housekeeping(
             log_dir,
             handles=partial(self.handles_in, log_dir),
@@ -176,12 +168,6 @@ class LogManager:
         self._loaded.discard(log_dir)
         if (chores := self._chores.pop(log_dir, None)) is not None:
             chores.cancel()
-
-    def is_creating(self, topic_partition: TopicPartition) -> bool:
-        return topic_partition in self._creating
-
-    def is_creating_in(self, log_dir: LogDir) -> bool:
-        return log_dir in self._creating_in.values()
 
     # -- what there is ----------------------------------------------------------------------
 
@@ -351,67 +337,8 @@ class LogManager:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """The replica, made in ``directory_id`` or in the dir with most room if there is none yet.
-
-        One that is here already is given as it is: the caller compares its ``topic_id``.
-
-        :raises LogDirImpairedError: if that dir, or every dir, takes no new replica now.
-        :raises KafkaStorageError: if that dir, or every dir, is offline; or if several copies
-            wait to be resolved.
-        """
-        if (handle := self._book.handles.get(topic_partition)) is not None:
-            return handle
-        if topic_partition in self._book.held_aside:
-            raise KafkaStorageError(f"{topic_partition} has several copies, none resolved yet")
-        if (running := self._creating.get(topic_partition)) is not None:
-            return await asyncio.shield(running)
-        if config is not None:
-            self._book.set_config(topic_partition.topic, config)
-        log_dir = self._dir_for(directory_id, self._book.config_of(topic_partition.topic))
-        task = asyncio.ensure_future(self._create_in(log_dir, topic_partition, topic_id))
-        self._creating[topic_partition] = task
-        self._creating_in[topic_partition] = log_dir
-        task.add_done_callback(lambda done: self._created(topic_partition, done))
-        return await asyncio.shield(task)
-
-    def _created(self, topic_partition: TopicPartition, done: asyncio.Future[LogHandle]) -> None:
-        self._creating.pop(topic_partition, None)
-        self._creating_in.pop(topic_partition, None)
-        if not done.cancelled():
-            done.exception()  # Whoever wanted the log may have given up; that is no news then.
-
-    async def _create_in(self, log_dir: LogDir, tp: TopicPartition, topic_id: TopicId) -> LogHandle:
-        vfs, root, config = log_dir.vfs, log_dir.path, self._book.config_of(tp.topic)
-        aside = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
-
-        def make() -> LogHandle:
-            if vfs.exists(f"{root}/{tp}") and not is_half_made(vfs, f"{root}/{tp}"):
-                # Not loaded, so not known: kept for a human to look at.
-                vfs.rename(f"{root}/{tp}", aside)
-            log = create_log(
-                vfs,
-                root,
-                tp,
-                topic_id,
-                config,
-                producer_expiration_ms=self._producer_expiration_ms,
-            )
-            return LogHandle(log=log, log_dir=log_dir, host=self, clock=self._clock)
-
-        async with self._create_slots[log_dir]:
-            await self._checkpoints.forget_earlier(log_dir, tp)
-            await self._cleaner_offsets.forget(log_dir, tp)
-            handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
-        if not log_dir.is_online:
-            # It died after that, and was forgotten before there was something to forget.
-            raise log_dir.offline_error()
-        self._book.handles[tp] = handle
-        return handle
-
-    def _dir_for(self, directory_id: DirectoryId | None, config: TopicConfig) -> LogDir:
-        if directory_id is None:
-            return self._chooser.choose(config)
-        return self._book.require_online(directory_id)
+        """The replica, made if there is none yet: see :meth:`LogMaker.create`."""
+        return await self.maker.create(topic_partition, topic_id, directory_id, config)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Out of sight at once; the files go after ``file.delete.delay.ms``.

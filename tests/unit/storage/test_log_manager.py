@@ -24,7 +24,6 @@ from tests.faults.rig import (
     ManualClock,
     batch,
     chores,
-    directory_id,
     format_dir,
     headers_of,
     manager_of,
@@ -82,22 +81,6 @@ async def test_append_read_restart_read():
     records = batch(1)
     await handle.append_as_leader(records, headers_of(records), 6)
     assert handle.end_offset_for_epoch(5) == (5, 5)
-
-
-async def test_replicas_spread_over_dirs_of_equal_size():
-    manager = await start(MemVfs(), MemVfs(), MemVfs())
-    for i in range(9):
-        await manager.create(TopicPartition("t", i), TOPIC_ID)
-    assert [len(manager.handles_in(d)) for d in manager.dirs()] == [3, 3, 3]
-
-
-async def test_create_where_told_and_once():
-    manager = await start(MemVfs(), MemVfs())
-    handle = await manager.create(TP, TOPIC_ID, directory_id(2))
-    assert handle.log_dir.path == "/d2"
-    assert await manager.create(TP, TOPIC_ID, directory_id(1)) is handle
-    with pytest.raises(KafkaStorageError, match="none of this node's"):
-        await manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(9))
 
 
 async def test_deleted_replica_is_gone_at_once_and_its_files_later():
@@ -284,30 +267,6 @@ async def test_topic_config_reaches_present_and_future_replicas():
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
 
 
-@pytest.mark.parametrize("restarts_between", [False, True])
-async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restarts_between: bool):
-    vfs = MemVfs()
-    manager = await start(vfs)
-    handle = await manager.create(TP, TOPIC_ID)
-    records = batch(10)
-    await handle.append_as_leader(records, headers_of(records), 0)
-    await handle.flush()
-    await manager.checkpoint_recovery_points()
-    await manager.checkpoint_high_watermarks({TP: 10})
-    await manager.delete(TP)
-    if restarts_between:
-        manager = await start(vfs)
-        manager.discard_deleted(*manager.orphans)
-    handle = await manager.create(TP, TOPIC_ID)
-    await handle.append_as_leader(records, headers_of(records), 1)
-
-    # A crash: what the checkpoints claim decides how much of the log is trusted.
-    handle = (await start(vfs)).get(TP)
-    assert handle is not None
-    assert handle.log_end_offset == 10
-    assert (handle.checkpointed_high_watermark, handle.checkpointed_recovery_point) == (0, 0)
-
-
 async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
     mem = MemVfs()
     vfs = FaultVfs(mem)
@@ -323,32 +282,6 @@ async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
     assert mem.exists("/d1/u-0/00000000000000000000.index")
     points = (mem.read_if_exists("/d1/recovery-point-offset-checkpoint") or b"").decode()
     assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
-
-
-async def test_a_creation_that_broke_off_is_in_nobodys_way():
-    mem = MemVfs()
-    vfs = FaultVfs(mem)
-    manager = await start(vfs)
-    # Not even what was made can be taken away again.
-    vfs.inject(Fault(errno=ENOSPC, path="*.log"))
-    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"remove_tree"})))
-    with pytest.raises(LogDirImpairedError):
-        await manager.create(TP, TOPIC_ID)
-    assert mem.exists(f"/d1/{TP}")
-    vfs.clear()
-    manager = manager_of([open_dir(vfs)])
-    await manager.load()
-    await manager.create(TopicPartition("u", 0), TOPIC_ID)
-    assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0", "u-0"]
-
-
-async def test_what_a_process_before_left_half_made_is_no_stray():
-    mem = MemVfs()
-    manager = await start(mem)
-    mem.make_dirs(f"/d1/{TP}")
-    mem.open(f"/d1/{TP}/partition.metadata.tmp", OpenMode.CREATE)
-    await manager.create(TP, TOPIC_ID)
-    assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0"]
 
 
 async def test_a_deletion_that_found_no_room_can_be_asked_for_again():
