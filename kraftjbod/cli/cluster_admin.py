@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.kafka_codec import message
 
+#: For an answer to come, after a broker has waited as long as it may.
+_ANSWER_MS: Final = 5_000
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -410,6 +413,82 @@ async def _offsets_at(
         require_ok(entry, f"{topic}-{entry.partition_index}")
         offsets[entry.partition_index] = entry.offset
     return offsets
+
+
+async def delete_records(
+    client: ClusterClient, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | OperatingError]:
+    """Let each partition start at its offset (KIP-107): -1 for all that is committed.
+
+    Where it starts then, or why it does not; what may pass is tried again for as long as the
+    client tries anything.
+    """
+    answers: dict[TopicPartition, int | OperatingError] = {}
+
+    async def attempt() -> None:
+        wanted = {tp: offset for tp, offset in offsets.items() if _may_change(answers.get(tp))}
+        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for tp, offset in wanted.items():
+            try:
+                by_leader[client.metadata.leader(*tp)][tp] = offset
+            except OperatingError as e:
+                answers[tp] = e
+        for told in await asyncio.gather(
+            *(_deleted_by(client, leader, own) for leader, own in by_leader.items())
+        ):
+            answers.update(told)
+        for tp in wanted:
+            error = answers[tp]
+            if isinstance(error, OperatingError) and may_pass(error):
+                raise error
+
+    topics = sorted({tp.topic for tp in offsets})
+    try:
+        await client.retry(lambda: client.refresh_metadata(topics))
+        await client.retry(attempt, topics=topics)
+    except OperatingError as e:
+        return {tp: e for tp in offsets} | answers
+    return answers
+
+
+def _may_change(answer: int | OperatingError | None) -> bool:
+    return answer is None or (isinstance(answer, OperatingError) and may_pass(answer))
+
+
+async def _deleted_by(
+    client: ClusterClient, leader: int, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | OperatingError]:
+    """What one leader answers."""
+    request = message("DeleteRecordsRequest")
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for tp, offset in offsets.items():
+        by_topic[tp.topic].append(
+            request.DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
+        )
+    body = request(
+        topics=[
+            request.DeleteRecordsTopic(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ],
+        timeout_ms=client.request_timeout_ms,
+    )
+    # The broker may take all of its time to wait for followers.
+    timeout_ms = client.request_timeout_ms + _ANSWER_MS
+    try:
+        response = await client.request(leader, body, timeout_ms=timeout_ms)
+    except OperatingError as e:
+        return dict.fromkeys(offsets, e)
+    answers: dict[TopicPartition, int | OperatingError] = {
+        tp: OperatingError(f"broker {leader} says nothing of {tp}") for tp in offsets
+    }
+    for topic in response.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            if part.error_code == ErrorCode.NONE:
+                answers[tp] = part.low_watermark
+            else:
+                answers[tp] = kafka_error(part.error_code, str(tp))
+    return answers
 
 
 def require_ok(result: Any, what: str) -> None:

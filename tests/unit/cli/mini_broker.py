@@ -60,6 +60,8 @@ class MiniBroker:
         self.features = {"metadata.version": 14}
         #: Operation, target and force of each order about a directory.
         self.log_dir_orders: list[tuple[int, str, bool]] = []
+        #: Topic, partition and offset of each order to delete records.
+        self.deletions: list[tuple[str, int, int]] = []
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
@@ -203,6 +205,29 @@ class MiniBroker:
         return response(
             topics=[response.ListOffsetsTopicResponse(name=wanted.name, partitions=parts)]
         )
+
+    def _delete_records(self, body: Any, code: int) -> Any:
+        response = message("DeleteRecordsResponse")
+        results = []
+        for topic in body.topics:
+            for part in topic.partitions:
+                self.deletions.append((topic.name, part.partition_index, part.offset))
+                end = self.topics[topic.name].end(part.partition_index)
+                refused = code or (ErrorCode.OFFSET_OUT_OF_RANGE if part.offset > end else 0)
+                low = end if part.offset < 0 else part.offset
+                results.append(
+                    response.DeleteRecordsTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            response.DeleteRecordsPartitionResult(
+                                partition_index=part.partition_index,
+                                low_watermark=-1 if refused else low,
+                                error_code=refused,
+                            )
+                        ],
+                    )
+                )
+        return response(topics=results)
 
     def _create_topics(self, body: Any, code: int) -> Any:
         response = message("CreateTopicsResponse")

@@ -1,0 +1,156 @@
+"""``kraftjbod-delete-records``: let partitions start later, and forget what was before (KIP-107).
+
+Flags, the file and the output lines are those of Kafka's ``kafka-delete-records.sh``, also against
+a real Kafka; ``--format json`` prints one document instead.
+Unlike Kafka's it ends with exit code 1 if any partition was refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import delete_records
+from kraftjbod.cli.command import connection_options, make_client, run
+from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+
+_VERSION: Final = 1
+_HIGH_WATERMARK: Final = -1
+
+Answers = Mapping[TopicPartition, int | OperatingError]
+
+
+class OffsetFileError(KraftJbodError):
+    """The file does not say which records shall go."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@connection_options
+@click.option(
+    "--offset-json-file",
+    required=True,
+    type=click.Path(dir_okay=False),
+    help='{"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}; the '
+    "records below the offset go, and with -1 all that are committed.",
+)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["kafka", "json"]),
+    default="kafka",
+    show_default=True,
+    help="Lines as Kafka's tool prints them, or one JSON document.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def main(
+    bootstrap_server: str,
+    command_config: str | None,
+    offset_json_file: str,
+    style: str,
+    as_json: bool,
+) -> None:
+    """Delete the oldest records of partitions."""
+    is_json = as_json or style == "json"
+    run(_perform(bootstrap_server, command_config, offset_json_file, as_json=is_json))
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    """What ``--offset-json-file`` holds.
+
+    :raises OffsetFileError: for anything else, in Kafka's words where it has some.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as e:
+        raise OffsetFileError(f"The input string is not a valid JSON: {e}") from e
+    if not isinstance(document, dict):
+        raise OffsetFileError("expected an object with 'partitions'")
+    version = document.get("version", _VERSION)
+    if version != _VERSION:
+        raise OffsetFileError(f"Not supported version field value {version}")
+    if "partitions" not in document:
+        raise OffsetFileError("Missing partitions field")
+    entries = document["partitions"]
+    if not isinstance(entries, list) or not entries:
+        raise OffsetFileError("partitions: expected a list of at least one")
+    named = [_entry(entry, f"partitions[{index}]") for index, entry in enumerate(entries)]
+    counts = Counter(partition for partition, _ in named)
+    doubled = [str(partition) for partition, count in counts.items() if count > 1]
+    if doubled:
+        raise OffsetFileError(
+            f"Offset json file contains duplicate topic partitions: {','.join(doubled)}"
+        )
+    return dict(named)
+
+
+def _entry(entry: Any, place: str) -> tuple[TopicPartition, int]:
+    if not isinstance(entry, dict):
+        raise OffsetFileError(f"{place}: expected an object")
+    topic = entry.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise OffsetFileError(f"{place}.topic: expected a name")
+    numbers = []
+    for name, least in (("partition", 0), ("offset", _HIGH_WATERMARK)):
+        value = entry.get(name)
+        # JSON's true is an int to Python.
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise OffsetFileError(f"{place}.{name}: expected a number >= {least}")
+        numbers.append(value)
+    partition, offset = numbers
+    return TopicPartition(topic, partition), offset
+
+
+async def _perform(
+    bootstrap_server: str, command_config: str | None, path: str, *, as_json: bool
+) -> None:
+    offsets = parse_offsets(_read(path))
+    async with make_client(bootstrap_server, command_config) as client:
+        if not as_json:
+            click.echo("Executing records delete operation")
+        answers = await delete_records(client, offsets)
+    click.echo(_as_json(answers) if as_json else _as_lines(answers))
+    if any(isinstance(answer, OperatingError) for answer in answers.values()):
+        # Nothing is printed twice: each refusal stands with its partition.
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise OffsetFileError(f"cannot read {path}: {e}") from e
+
+
+def _as_lines(answers: Answers) -> str:
+    lines = ["Records delete operation completed:"]
+    for partition, answer in answers.items():
+        if isinstance(answer, OperatingError):
+            lines.append(f"partition: {partition}\terror: {answer}")
+        else:
+            lines.append(f"partition: {partition}\tlow_watermark: {answer}")
+    return "\n".join(lines)
+
+
+def _as_json(answers: Answers) -> str:
+    partitions = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "lowWatermark": None if isinstance(answer, OperatingError) else answer,
+            "error": str(answer) if isinstance(answer, OperatingError) else None,
+        }
+        for partition, answer in answers.items()
+    ]
+    return json.dumps({"version": _VERSION, "partitions": partitions}, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-delete-records")
