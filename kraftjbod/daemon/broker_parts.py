@@ -52,6 +52,7 @@ from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replication_quotas import ReplicationQuotas
+from kraftjbod.broker.saturated_followers import SaturatedFollowers
 from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
@@ -62,6 +63,7 @@ from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.metadata.records import Listener
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.dir_opener import DirOpener
@@ -277,6 +279,12 @@ class BrokerParts:
         self.fetchers = ReplicaFetcherManager(
             make_fetcher=self._build_fetcher, tasks=tasks, metrics=self._around.metrics
         )
+        self.saturated_followers = SaturatedFollowers(
+            broker_id=config.node_id,
+            replicas=self.hosted,
+            endpoint_of=self._endpoint_of,
+            timeout_ms=config.replica_socket_timeout_ms,
+        )
         self.moves = self._build_moves()
         self.publisher = BrokerMetadataPublisher(
             cache=self.cache,
@@ -364,14 +372,17 @@ class BrokerParts:
         )
         return moves
 
+    def _endpoint_of(self, broker_id: BrokerId) -> Listener | None:
+        """Brokers talk to each other where clients do: under the first listener."""
+        return self.cache.endpoint(broker_id, self._config.listeners[0].name)
+
     def _build_fetcher(self, leader: BrokerId, log_dir_path: str) -> ReplicaFetcher:
         config = self._config
         return ReplicaFetcher(
             broker_id=config.node_id,
             leader=leader,
             log_dir_path=log_dir_path,
-            # Brokers talk to each other where clients do: under the first listener.
-            endpoint_of=lambda broker_id: self.cache.endpoint(broker_id, config.listeners[0].name),
+            endpoint_of=self._endpoint_of,
             broker_epoch=lambda: self.lifecycle.broker_epoch,
             clock=self._around.clock,
             backoff=self._backoff(config.replica_fetch_backoff_ms),

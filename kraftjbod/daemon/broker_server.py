@@ -92,6 +92,7 @@ class BrokerServer:
         self._tasks.start(disks.logs.run_background(), "log_manager")
         self._tasks.start(parts.monitor.run(), "log_dir_monitor")
         self._tasks.start(parts.scrubs.run(), "scrubs")
+        self._tasks.start(parts.saturated_followers.run(), "saturated_followers")
         self._tasks.start(parts.isr.run(), "isr_manager")
         self._tasks.start(parts.isr.watch(), "isr_watch")
         self._tasks.start(parts.log_dir_admin.run(), "log_dir_admin")

@@ -1,0 +1,260 @@
+"""DeleteRecords (KIP-107) as foreign clients ask for it, and what is left of the records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka.errors import OffsetOutOfRangeError
+
+from kraftjbod.protocol.kafka_codec import message
+from tests.integration import raw
+from tests.integration.checker import read
+from tests.integration.clients import quiet, write_confluent
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.clients,
+    pytest.mark.timeout(300),
+]
+
+RECORDS = 100
+BIN = Path(__file__).parents[2] / "bin"
+NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER = 0, 1, 3, 6
+_LIST = message("ListOffsetsRequest")
+_DELETE = message("DeleteRecordsRequest")
+
+
+def by_kafka_python(cluster: Cluster, topic: str, offset: int) -> int:
+    partition = kafka.TopicPartition(topic, 0)
+    with cluster.admin() as admin:
+        told = admin.delete_records({partition: offset})
+    low_watermark: int = told[partition]["low_watermark"]
+    return low_watermark
+
+
+def by_confluent(cluster: Cluster, topic: str, offset: int) -> int:
+    admin = AdminClient({**quiet(cluster.bootstrap)})
+    (future,) = admin.delete_records(
+        [confluent_kafka.TopicPartition(topic, 0, offset)], operation_timeout=20
+    ).values()
+    return int(future.result(timeout=30).low_watermark)
+
+
+def by_tool(cluster: Cluster, topic: str, offset: int) -> int:
+    ended = _tool(cluster, {"topic": topic, "partition": 0, "offset": offset})
+    assert ended.returncode == 0, ended
+    talk, done, line = ended.stdout.splitlines()
+    assert talk == "Executing records delete operation"
+    assert done == "Records delete operation completed:"
+    head, low_watermark = line.split("\tlow_watermark: ")
+    assert head == f"partition: {topic}-0"
+    return int(low_watermark)
+
+
+def _tool(cluster: Cluster, *partitions: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"version": 1, "partitions": partitions}, file)
+        file.flush()
+        words = ["--bootstrap-server", cluster.bootstrap, "--offset-json-file", file.name]
+        return subprocess.run(
+            [str(BIN / "kraftjbod-delete-records"), *words],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+
+CLIENTS = [by_kafka_python, by_confluent, by_tool]
+Delete = Callable[[Cluster, str, int], int]
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    yield make_shared_cluster(brokers=3, dirs=1, config={"broker.session.timeout.ms": "6000"})
+
+
+def _fill(cluster: Cluster, topic: str) -> None:
+    cluster.create_topic(topic, replication_factor=3, min_insync_replicas=2)
+    values = [b"%d" % number for number in range(RECORDS)]
+    assert write_confluent(cluster.bootstrap, topic, values) == list(range(RECORDS))
+
+
+def _leader(cluster: Cluster, topic: str) -> int:
+    return cluster.partitions(topic)[0].leader
+
+
+def _starts(cluster: Cluster, topic: str) -> int:
+    """Where its leader says that the log starts."""
+    request = _LIST(
+        replica_id=-1,
+        topics=[
+            _LIST.ListOffsetsTopic(
+                name=topic,
+                partitions=[_LIST.ListOffsetsPartition(partition_index=0, timestamp=-2)],
+            )
+        ],
+    )
+    leader = cluster.brokers[_leader(cluster, topic)]
+    part = raw.exchange(leader.address, request, 4).topics[0].partitions[0]
+    assert part.error_code == NONE
+    offset: int = part.offset
+    return offset
+
+
+@pytest.mark.parametrize("delete", CLIENTS)
+def test_clients_get_the_low_watermark(cluster: Cluster, delete: Delete) -> None:
+    topic = f"low-{delete.__name__.replace('_', '-')}"
+    _fill(cluster, topic)
+    assert delete(cluster, topic, 30) == 30
+    assert [offset for offset, _ in read(cluster.bootstrap, topic, 0)] == list(range(30, RECORDS))
+    assert delete(cluster, topic, 10) == 30
+    assert delete(cluster, topic, -1) == RECORDS
+    assert list(read(cluster.bootstrap, topic, 0)) == []
+    assert write_confluent(cluster.bootstrap, topic, [b"more"]) == [RECORDS]
+    assert list(read(cluster.bootstrap, topic, 0)) == [(RECORDS, b"more")]
+
+
+def test_what_is_refused_has_kafkas_codes(cluster: Cluster) -> None:
+    _fill(cluster, "refused")
+    leader = _leader(cluster, "refused")
+    other = next(broker for broker in cluster.brokers if broker != leader)
+
+    def code(broker: int, topic: str, offset: int) -> int:
+        request = _DELETE(
+            topics=[
+                _DELETE.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[_DELETE.DeleteRecordsPartition(partition_index=0, offset=offset)],
+                )
+            ],
+            timeout_ms=10_000,
+        )
+        part = raw.exchange(cluster.brokers[broker].address, request, 2).topics[0].partitions[0]
+        assert part.low_watermark == -1
+        told: int = part.error_code
+        return told
+
+    assert code(leader, "refused", RECORDS + 1) == OUT_OF_RANGE
+    assert code(other, "refused", 5) == NOT_LEADER
+    assert code(leader, "absent", 5) == UNKNOWN_TOPIC
+    with pytest.raises(OffsetOutOfRangeError):
+        by_kafka_python(cluster, "refused", RECORDS + 1)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        by_confluent(cluster, "refused", RECORDS + 1)
+    assert refused.value.args[0].code() == OUT_OF_RANGE
+    ended = _tool(
+        cluster,
+        {"topic": "refused", "partition": 0, "offset": RECORDS + 1},
+    )
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == (
+        "partition: refused-0\terror: refused-0: OFFSET_OUT_OF_RANGE"
+    )
+    assert _starts(cluster, "refused") == 0
+
+
+def test_consumers_that_were_below_are_sent_on(cluster: Cluster) -> None:
+    _fill(cluster, "below")
+    partition = kafka.TopicPartition("below", 0)
+
+    def consumer(reset: str) -> Any:
+        made = kafka.KafkaConsumer(
+            bootstrap_servers=cluster.bootstrap.split(","),
+            auto_offset_reset=reset,
+            consumer_timeout_ms=30_000,
+        )
+        made.assign([partition])
+        made.seek(partition, 5)
+        return made
+
+    strict, lenient = consumer("none"), consumer("earliest")
+    try:
+        assert by_confluent(cluster, "below", 40) == 40
+        assert next(lenient).offset == 40
+        with pytest.raises(OffsetOutOfRangeError):
+            next(strict)
+    finally:
+        strict.close()
+        lenient.close()
+
+
+def _kill(cluster: Cluster, broker: int) -> None:
+    daemon = cluster.brokers[broker]
+    assert daemon.pid is not None
+    os.kill(daemon.pid, signal.SIGKILL)
+    cluster.wait_exit(daemon)
+
+
+def _wait_led_by_another(cluster: Cluster, topic: str, broker: int) -> None:
+    cluster.wait("another leader", lambda: _leader(cluster, topic) not in (broker, -1))
+
+
+def test_whoever_leads_next_does_not_show_the_records_again(cluster: Cluster) -> None:
+    """The leader dies right after its answer, and so does the next one."""
+    _fill(cluster, "after")
+    for offset in (30, 60):
+        leader = _leader(cluster, "after")
+        assert by_kafka_python(cluster, "after", offset) == offset
+        _kill(cluster, leader)
+        try:
+            _wait_led_by_another(cluster, "after", leader)
+            assert _starts(cluster, "after") == offset
+            offsets = [at for at, _ in read(cluster.bootstrap, "after", 0)]
+            assert offsets == list(range(offset, RECORDS))
+        finally:
+            cluster.start_daemon(cluster.brokers[leader])
+        cluster.wait_whole("after")
+
+
+def test_a_restart_of_all_does_not_show_them_again(cluster: Cluster) -> None:
+    _fill(cluster, "restart")
+    cluster.create_topic("alone")
+    assert write_confluent(cluster.bootstrap, "alone", [b"x"] * 9) == list(range(9))
+    assert by_confluent(cluster, "restart", 42) == 42
+    assert by_confluent(cluster, "alone", 5) == 5
+    for daemon in cluster.brokers.values():
+        cluster.stop_daemon(daemon)
+    for daemon in cluster.brokers.values():
+        daemon.start()
+    cluster.wait_healthy()
+    for topic, start in (("restart", 42), ("alone", 5)):
+        cluster.wait_whole(topic)
+        assert _starts(cluster, topic) == start
+
+
+def test_one_that_was_away_takes_the_start_over(cluster: Cluster) -> None:
+    """It is not waited for, and shows nothing of that as a leader later."""
+    _fill(cluster, "away")
+    leader = _leader(cluster, "away")
+    away = next(broker for broker in cluster.brokers if broker != leader)
+    _kill(cluster, away)
+    cluster.wait(
+        "the cluster to know", lambda: away not in cluster.partitions("away", ask=leader)[0].isr
+    )
+    assert by_confluent(cluster, "away", 70) == 70
+    cluster.start_daemon(cluster.brokers[away])
+    cluster.wait_whole("away")
+    others = [broker for broker in cluster.brokers if broker != away]
+    for broker in others:
+        _kill(cluster, broker)
+    try:
+        cluster.wait("it to lead", lambda: cluster.partitions("away", ask=away)[0].leader == away)
+        assert _starts(cluster, "away") == 70
+    finally:
+        for broker in others:
+            cluster.brokers[broker].start()
+        cluster.wait_healthy()
