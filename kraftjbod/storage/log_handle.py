@@ -392,23 +392,32 @@ class LogHandle:
         return await asyncio.shield(self._submit(OpKind.READ, lambda: log.kept_producer_batches))
 
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-        """See :meth:`UnifiedLog.open_sealed`."""
+        """See :meth:`LogSegments.open_sealed`."""
         log = self._log
-        return await asyncio.shield(self._submit(OpKind.READ, lambda: log.open_sealed(segments)))
+        return await asyncio.shield(
+            self._submit(OpKind.READ, lambda: log.segments.open_sealed(segments))
+        )
 
     async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
-        """See :meth:`UnifiedLog.open_group`."""
+        """See :meth:`LogSegments.open_group`."""
         log = self._log
-        return await asyncio.shield(self._submit(OpKind.CREATE, lambda: log.open_group(segments)))
+        return await asyncio.shield(
+            self._submit(
+                OpKind.CREATE,
+                lambda: log.segments.open_group(segments, log.config.index_interval_bytes),
+            )
+        )
 
     async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """See :meth:`UnifiedLog.put_in_place`; :meth:`name_compacted` has to follow."""
+        """See :meth:`LogSegments.put_in_place`; :meth:`name_compacted` has to follow."""
         log = self._log
-        await asyncio.shield(self._submit(OpKind.RENAME, lambda: log.put_in_place(segments, files)))
+        await asyncio.shield(
+            self._submit(OpKind.RENAME, lambda: log.segments.put_in_place(segments, files))
+        )
 
     async def name_compacted(self) -> None:
-        """See :meth:`UnifiedLog.name_compacted`."""
-        await asyncio.shield(self._submit(OpKind.RENAME, self._log.name_compacted))
+        """See :meth:`LogSegments.name_compacted`."""
+        await asyncio.shield(self._submit(OpKind.RENAME, self._log.segments.name_compacted))
 
     async def roll(self) -> None:
         """Begin a new segment now."""
@@ -450,7 +459,7 @@ class LogHandle:
         If that fails it is :meth:`come_back` that makes things good.
         """
         async with self._files:
-            renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
+            renamed = self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
             self._is_replaced = True
             await asyncio.shield(renamed)
 
@@ -458,7 +467,9 @@ class LogHandle:
         """The copy did not take its place after all."""
         async with self._files:
             self._is_replaced = False
-            await asyncio.shield(self._submit(OpKind.RENAME, lambda: self._log.move_to(directory)))
+            await asyncio.shield(
+                self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
+            )
 
     # -- for the LogManager -----------------------------------------------------------------
 
@@ -466,7 +477,7 @@ class LogHandle:
         """Rename the replica's directory; the handle takes no more requests."""
         # A flush under way would look for the directory under its old name.
         async with self._files:
-            renamed = self._submit(OpKind.RENAME, lambda: self._log.move_to(directory))
+            renamed = self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
             self._is_closed = True
             try:
                 await asyncio.shield(renamed)
@@ -485,7 +496,7 @@ class LogHandle:
         """Let go of the files of a replica that was moved aside."""
         self._is_closed = True
         async with self._files:
-            close = self._log.close_files
+            close = self._log.segments.close
             await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close(self) -> None:
@@ -510,7 +521,7 @@ class LogHandle:
         log = self._log
         return self.log_dir.submit(
             kind,
-            lambda: (op(), log.view(), log.take_retired(), log.take_cut()),
+            lambda: (op(), log.view(), log.segments.take_retired(), log.take_cut()),
             settle=self._publish,
             size_bytes=size_bytes,
             replica=self.topic_partition,

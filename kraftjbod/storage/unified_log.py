@@ -3,8 +3,8 @@
 * Owned by its dir's thread; offsets are assigned here, when the write happens.
 * Each operation that changes something ends with a :class:`LogView`, an immutable picture that
   the loop may hold and read by.
-* Segments that are no longer part of the log keep their open files and are handed out as
-  ``retired``: they are purged once no view shows them any more.
+* What belongs together is here: segments, offsets, epochs, producers. Which segments there are,
+  and under which names, is log_segments.py's part.
 * What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
   log itself is noted, shown in the view and never read again, until it is cut away.
 * An operation that fails for lack of room is done in part or not at all, and either way what is
@@ -23,14 +23,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from kraftjbod.core.errors import CorruptRecordError, OverloadedError
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.raw_records import require_keys
 from kraftjbod.protocol.record_batch import BatchHeader, batches, place_batches
 from kraftjbod.storage.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.checkpoints import format_leader_epochs
-from kraftjbod.storage.dir_names import GAPS_MARK, LEADER_EPOCH_CHECKPOINT
+from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
 from kraftjbod.storage.leader_epochs import (
     EpochEntries,
     assign_epoch,
@@ -38,6 +38,7 @@ from kraftjbod.storage.leader_epochs import (
     cut_epochs_from,
 )
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_segments import LogSegments
 from kraftjbod.storage.log_soundness import LogSoundness
 from kraftjbod.storage.log_values import (
     AppendResult,
@@ -57,15 +58,8 @@ from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segment_scrub import SegmentScrub
-from kraftjbod.storage.segment_swap import (
-    CleaningFiles,
-    SegmentSwap,
-    open_sources,
-    open_target,
-    place_of,
-)
 from kraftjbod.storage.time_search import first_from, youngest
-from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
 
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")
@@ -88,55 +82,56 @@ class UnifiedLog:
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
         self._vfs = vfs
-        self.directory = directory
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
         self._producer_expiration_ms = producer_expiration_ms
-        #: Rising base offsets, never empty; the last one is appended to.
-        self._segments = content.segments
-        self._may_have_gaps = content.may_have_gaps
-        #: Compacted segments of the log whose files do not have their own names yet.
-        self._unnamed: list[SegmentSwap] = []
-        self._size_bytes = sum(segment.size_bytes for segment in content.segments)
+        self.segments = LogSegments(
+            vfs=vfs,
+            directory=directory,
+            segments=content.segments,
+            may_have_gaps=content.may_have_gaps,
+        )
         self._start = content.log_start_offset
         self._end = content.log_end_offset
         self._recovery_point = content.recovery_point
         self._epochs = content.epochs
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
-        self._retired: list[LogSegment] = []
         self._cut: Cut | None = None
-        self._soundness = LogSoundness(self._segments, lambda: self._end)
-        self._truncations = 0
-        self._shown = tuple(self._segments)
+        self._soundness = LogSoundness(self.segments.all, lambda: self._end)
 
     def __repr__(self) -> str:
         return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
 
+    @property
+    def directory(self) -> str:
+        return self.segments.directory
+
     def view(self) -> LogView:
+        segments = self.segments
         return LogView(
             self._start,
             self._end,
             self._recovery_point,
-            self._size_bytes,
-            self._shown,
-            self._segments[-1].size_bytes,
+            segments.size_bytes,
+            segments.shown,
+            segments.active.size_bytes,
             self._epochs,
             self._soundness.damages,
             self._soundness.indexes_mended,
-            self._may_have_gaps,
+            segments.may_have_gaps,
         )
-
-    def take_retired(self) -> list[LogSegment]:
-        """Segments that left the log since the last call."""
-        retired, self._retired = self._retired, []
-        return retired
 
     def carried_state(self) -> CarriedState:
         """Epochs, producers and indexes, to go on in another directory."""
         producers = self._producers.to_snapshot()
-        return CarriedState(self.view(), producers, self._segments[-1].indexes().to_files())
+        return CarriedState(self.view(), producers, self.segments.active.indexes().to_files())
+
+    @property
+    def kept_producer_batches(self) -> frozenset[int]:
+        """Last offsets of batches without which producers would not be known after a crash."""
+        return self._producers.last_offsets()
 
     def take_cut(self) -> Cut | None:
         """The lowest truncation since the last call."""
@@ -200,7 +195,7 @@ class UnifiedLog:
         if headers:
             size = sum(header.size_bytes for header in headers)
             if may_have_gaps:
-                self._expect_gaps()
+                self.segments.expect_gaps()
             self._write([memoryview(records)[:size]], headers, size, epochs, now_ms)
         return AppendResult(base_offset, self._end - 1, _NO_TIMESTAMP, self._start, False)
 
@@ -213,16 +208,15 @@ class UnifiedLog:
         now_ms: int,
     ) -> None:
         next_offset = headers[-1].next_offset
-        if not self._segments[-1].is_ready:
-            self._soundness.open(self._segments[-1])
-        if must_roll(self._segments[-1], self.config, headers, size_bytes):
+        if not self.segments.active.is_ready:
+            self._soundness.open(self.segments.active)
+        if must_roll(self.segments.active, self.config, headers, size_bytes):
             self.roll(now_ms)
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
             # While nothing is appended: it may find no room, which no append may do half-way.
             self._write_epochs(epochs)
-        self._segments[-1].append(buffers, headers)
-        self._size_bytes += size_bytes
+        self.segments.append(buffers, headers, size_bytes)
         self._epochs = epochs
         self._end = next_offset
         for header in headers:
@@ -236,29 +230,26 @@ class UnifiedLog:
 
         If that fails the old one is still the active one.
         """
-        self._segments[-1].cut_torn_tail()
-        self._segments[-1].write_indexes()
+        self.segments.active.cut_torn_tail()
+        self.segments.active.write_indexes()
         self._producers.expire(now_ms - self._producer_expiration_ms)
         with FailsAs(OpKind.CHECKPOINT):
             write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
-        fresh = self._new_segment(self._end)
-        with FailsAs(OpKind.CREATE):
-            fresh.create()
-        self._segments.append(fresh)
-        self._shown = tuple(self._segments)
+        self.segments.begin(self._end, self.config.index_interval_bytes)
 
     # -- flush ------------------------------------------------------------------------------
 
     def flush_plan(self) -> FlushPlan:
         """Files that hold what is not certain yet; leader epochs are written out now."""
-        at = bisect_right(self._segments, self._recovery_point, key=lambda s: s.base_offset)
-        files = tuple(segment.open() for segment in self._segments[max(0, at - 1) :])
+        segments = self.segments.all
+        at = bisect_right(segments, self._recovery_point, key=lambda s: s.base_offset)
+        files = tuple(segment.open() for segment in segments[max(0, at - 1) :])
         self._write_epochs(self._epochs)
-        return FlushPlan(files, self.directory, self._end, self._truncations)
+        return FlushPlan(files, self.directory, self._end, self.segments.truncations)
 
     def flushed(self, plan: FlushPlan) -> None:
         """``plan`` was carried out."""
-        if plan.truncations == self._truncations:
+        if plan.truncations == self.segments.truncations:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
     def flush(self) -> None:
@@ -328,11 +319,11 @@ class UnifiedLog:
 
     def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record that is not older than ``timestamp``; its batch, if that won't open."""
-        return first_from(self._segments, timestamp, self._start, self._soundness.by_index)
+        return first_from(self.segments.all, timestamp, self._start, self._soundness.by_index)
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The largest timestamp, and the last offset of its batch."""
-        return youngest(self._segments, self._epochs)
+        return youngest(self.segments.all, self._epochs)
 
     # -- shorten ----------------------------------------------------------------------------
 
@@ -340,13 +331,13 @@ class UnifiedLog:
         """Lose every batch that ends with or behind ``offset``."""
         if offset >= self._end:
             return
-        self.name_compacted()
-        if offset <= self._segments[0].base_offset:
+        self.segments.name_compacted()
+        if offset <= self.segments.oldest.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        at = bisect_left(self._segments, offset, key=lambda s: s.base_offset) - 1
-        active, (position, end) = self._segments[at], self._cut_point(at, offset)
-        if self._may_have_gaps:
+        at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
+        active, (position, end) = self.segments.all[at], self._cut_point(at, offset)
+        if self.segments.may_have_gaps:
             # Not in the middle of a gap: a log ends where its last batch does.
             end = active.next_offset(position)
         # A snapshot from behind the cut must not outlive it, or it speaks of what is written next.
@@ -354,12 +345,10 @@ class UnifiedLog:
         with Undoing(self._reload_producers):
             self._retire_behind(active)
             if position < active.size_bytes:
-                cut_bytes = active.size_bytes - position
-                active.truncate(position)
-                self._size_bytes -= cut_bytes
+                self.segments.shorten(active, position)
             self._forget_from(end, Cut(active.base_offset, active.size_bytes))
         self._reload_producers()
-        self._sync_names()
+        self.segments.sync_names()
         self._write_epochs(self._epochs)
 
     def _cut_point(self, at: int, offset: int) -> tuple[int, int]:
@@ -367,8 +356,8 @@ class UnifiedLog:
 
         In the middle of damage there is no telling, so all of it goes.
         """
-        segment, is_active = self._segments[at], at == len(self._segments) - 1
-        if not is_active and offset >= self._segments[at + 1].base_offset:
+        segment, is_active = self.segments.all[at], at == len(self.segments.all) - 1
+        if not is_active and offset >= self.segments.all[at + 1].base_offset:
             return segment.size_bytes, offset
         look = partial(segment.position_of, offset)
         damage = self.view().damage_from(offset)
@@ -385,15 +374,13 @@ class UnifiedLog:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
-        self.name_compacted()
+        self.segments.name_compacted()
         drop_snapshots_outside(self._vfs, self.directory, offset, offset)
-        oldest = self._segments[0]
+        oldest = self.segments.oldest
         with Undoing(self._reload_producers):
             self._retire_behind(oldest)
-            cut_bytes = oldest.size_bytes
             # Before it gets its new name: under that it must not speak of other offsets.
-            oldest.truncate(0)
-            self._size_bytes -= cut_bytes
+            self.segments.shorten(oldest, 0)
             self._forget_from(oldest.base_offset, Cut(0, 0))
         self._producers = ProducerState()
         self._epochs = ()
@@ -402,14 +389,14 @@ class UnifiedLog:
 
     def _retire_behind(self, last: LogSegment) -> None:
         """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
-        while (newest := self._segments[-1]) is not last:
-            self._retire(-1)
+        while (newest := self.segments.active) is not last:
+            self.segments.retire(-1)
             self._forget_from(newest.base_offset, Cut(newest.base_offset, 0))
 
     def _forget_from(self, end: int, cut: Cut) -> None:
         """The files hold nothing from ``end`` on any more."""
         self._cut = lower_cut(self._cut, cut)
-        self._truncations += 1
+        self.segments.truncations += 1
         self._end = end
         self._start = min(self._start, end)
         self._soundness.forget_from(end)
@@ -417,24 +404,15 @@ class UnifiedLog:
         self._epochs = cut_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
-        self._producers = load_producers(self._vfs, self.directory, self._segments, self._end)
+        self._producers = load_producers(self._vfs, self.directory, self.segments.all, self._end)
 
     def _go_on_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
-        (old,) = self._segments
-        fresh = old.reborn(offset)
-        self._size_bytes -= old.size_bytes
-        self._segments[0] = fresh
-        self._shown = (fresh,)
+        fresh = self.segments.go_on_in_place(offset)
         self._end = self._recovery_point = offset
         self._begin_at(offset)
-        self._sync_names()
+        self.segments.sync_names()
         fresh.cut_torn_tail()
-
-    def _sync_names(self) -> None:
-        """Names that were taken away may not come back beside what is appended next."""
-        with FailsAs(OpKind.FLUSH):
-            self._vfs.sync_dir(self.directory)
 
     def start_at(self, offset: int) -> None:
         """Hide what is below ``offset`` (KIP-107); retention frees the room."""
@@ -455,17 +433,17 @@ class UnifiedLog:
         ``without_room`` is for a disk that does not even hold another name: files are removed at
         once, and if all segments are to go the last one becomes the new one.
         """
-        self.name_compacted()
+        self.segments.name_compacted()
         self._producers.expire(now_ms - self._producer_expiration_ms)
         doomed = count_expendable(
-            self._segments,
+            self.segments.all,
             self.config,
             log_start_offset=self._start,
             high_watermark=high_watermark,
             log_end_offset=self._end,
             now_ms=now_ms,
         )
-        is_active_doomed = doomed == len(self._segments)
+        is_active_doomed = doomed == len(self.segments.all)
         for _ in range(doomed - is_active_doomed):
             self._retire_oldest(at_once=without_room)
         if is_active_doomed and without_room:
@@ -480,94 +458,10 @@ class UnifiedLog:
         return doomed
 
     def _retire_oldest(self, *, at_once: bool = False) -> None:
-        self._retire(0, at_once=at_once)
-        self._begin_at(max(self._start, self._segments[0].base_offset))
+        self.segments.retire(0, at_once=at_once)
+        self._begin_at(max(self._start, self.segments.oldest.base_offset))
 
-    def _retire(self, at: int, *, at_once: bool = False) -> None:
-        segment = self._segments[at]
-        segment.retire(at_once=at_once)
-        del self._segments[at]
-        self._size_bytes -= segment.size_bytes
-        self._retired.append(segment)
-        self._shown = tuple(self._segments)
-
-    # -- compaction -------------------------------------------------------------------------
-
-    def _expect_gaps(self) -> None:
-        """Mark the replica, for good, before the first gap comes."""
-        if not self._may_have_gaps:
-            with FailsAs(OpKind.CHECKPOINT):
-                write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
-            self._may_have_gaps = True
-            for segment in self._segments:
-                segment.may_have_gaps = True
-
-    @property
-    def kept_producer_batches(self) -> frozenset[int]:
-        """Last offsets of batches without which producers would not be known after a crash."""
-        return self._producers.last_offsets()
-
-    def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-        """Open ``sources``, sealed neighbours, for a cleaner to read.
-
-        :raises OverloadedError: they are not all in the log any more.
-        """
-        self.name_compacted()
-        self._require_sealed(sources, self._truncations)
-        return open_sources(self._vfs, sources)
-
-    def open_group(self, sources: Sequence[LogSegment]) -> CleaningFiles:
-        """Open ``sources`` and what they are to be compacted into; raises as before."""
-        files = self.open_sealed(sources)
-        target = self._new_segment(sources[0].base_offset)
-        target.may_have_gaps = True
-        opened = CleaningFiles(files, target, self._truncations)
-        with Undoing(opened.close_sources):
-            self._expect_gaps()
-            open_target(self._vfs, target)
-        return opened
-
-    def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """The target of :meth:`open_group` is whole and synced: it is the log now.
-
-        :meth:`name_compacted` has to follow, and may be asked for again if it fails.
-        Raises as :meth:`open_sealed`; the files are the caller's still then.
-        """
-        self.name_compacted()
-        at, target = self._require_sealed(sources, files.truncations), files.target
-        swap = SegmentSwap(self._vfs, sources, target)
-        swap.begin()
-        self._segments[at : at + len(sources)] = [target]
-        self._size_bytes += target.size_bytes - sum(source.size_bytes for source in sources)
-        self._shown = tuple(self._segments)
-        self._unnamed.append(swap)
-
-    def _require_sealed(self, sources: Sequence[LogSegment], truncations: int) -> int:
-        at = place_of(sources, self._segments)
-        if at is None or truncations != self._truncations:
-            raise OverloadedError(f"{self.topic_partition} changed while it was compacted")
-        return at
-
-    def name_compacted(self) -> None:
-        """Give compacted segments their names: before anything goes by names this must be done."""
-        while self._unnamed:
-            swap = self._unnamed[0]
-            swap.finish()
-            del self._unnamed[0]
-            self._retired.extend(swap.sources)
-
-    # -- the whole directory ----------------------------------------------------------------
-
-    def move_to(self, directory: str) -> None:
-        """Rename the replica's directory, durably."""
-        self.name_compacted()
-        if self.directory != directory:
-            self._vfs.rename(self.directory, directory)
-            self.directory = directory
-            for segment in self._segments:
-                segment.directory = directory
-        with FailsAs(OpKind.FLUSH):
-            self._vfs.sync_dir(directory.rpartition("/")[0])
+    # -- stop -------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Everything certain and every file closed; loading needs to scan nothing then.
@@ -575,25 +469,11 @@ class UnifiedLog:
         The files are closed whatever fails: an open one keeps the room of a removed one.
         """
         try:
-            self.name_compacted()
-            self._segments[-1].cut_torn_tail()
+            self.segments.name_compacted()
+            self.segments.active.cut_torn_tail()
             self.flush()
-            self._segments[-1].write_indexes()
+            self.segments.active.write_indexes()
             if self._end > 0:
                 write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
         finally:
-            self.close_files()
-
-    def close_files(self) -> None:
-        for segment in self._segments:
-            segment.close()
-
-    def _new_segment(self, base_offset: int) -> LogSegment:
-        return LogSegment(
-            vfs=self._vfs,
-            directory=self.directory,
-            base_offset=base_offset,
-            size_bytes=0,
-            index_interval_bytes=self.config.index_interval_bytes,
-            may_have_gaps=self._may_have_gaps,
-        )
+            self.segments.close()

@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
         assert view.size_bytes == sum(s.size_bytes for s in view.segments)
         starts = [e.start_offset for e in view.epochs]
         assert starts == sorted(set(starts))
-        self.log.take_retired()
+        self.log.segments.take_retired()
 
 
 LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -247,7 +247,7 @@ def test_retention_by_size_stays_below_the_high_watermark():
     bases = [s.base_offset for s in log.view().segments]
     assert log.delete_old_segments(0, bases[1]) == 1
     assert log.view().log_start_offset == bases[1]
-    assert [s.base_offset for s in log.take_retired()] == [0]
+    assert [s.base_offset for s in log.segments.take_retired()] == [0]
 
 
 def test_roll_by_time():
