@@ -1,7 +1,7 @@
 """``LogHandle``: the loop's face of one replica's log.
 
 * The log itself belongs to its dir's thread. What the loop knows is the last published
-  :class:`LogView`; it is replaced when an operation is done, even if nobody waits any more.
+  :class:`LogView`, which is published_log.py's part.
 * Reads are tried on the loop from the page cache first, and go to the thread otherwise.
 * Files that a view may still show are closed only after a newer view was published and no
   flush is under way; the directory is renamed only between flushes.
@@ -16,16 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from kraftjbod.core.errors import (
-    CorruptRecordError,
-    LogDirImpairedError,
-    NotLeaderOrFollowerError,
-    OverloadedError,
-    UnknownTopicOrPartitionError,
-)
+from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
@@ -34,7 +27,8 @@ from kraftjbod.storage.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
-from kraftjbod.storage.log_view import Cut, LogView, damage_error, lower_cut, read_view
+from kraftjbod.storage.log_view import Cut, LogView, damage_error, read_view
+from kraftjbod.storage.published_log import PublishedLog
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_scrub import SegmentScrub
 from kraftjbod.storage.segment_swap import CleaningFiles
@@ -81,8 +75,12 @@ class LogHandle:
         checkpointed_high_watermark: int = 0,
         checkpointed_recovery_point: int = 0,
     ) -> None:
-        self._log = log
-        self._view: LogView = log.view()
+        self._published = PublishedLog(
+            log=log,
+            log_dir=log_dir,
+            on_retired=lambda segments: host.retire(self, segments),
+            on_rolled=lambda: host.request_flush(self),
+        )
         self._host = host
         self._clock = clock
         self.topic_partition: TopicPartition = log.topic_partition
@@ -99,13 +97,8 @@ class LogHandle:
         self.last_flush_ms = clock.now_ms()
         #: While a truncation is on its way: no less will be left. Nothing behind is certain.
         self._truncating_to: int | None = None
-        #: The lowest truncation that the mover has not heard of.
-        self._cut: Cut | None = None
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
-        #: Its copy took its place: what is here may be read, for a while.
-        self._is_replaced = False
-        self._is_closed = False
         #: Held while other lanes use files, and while files are closed.
         self._files = asyncio.Lock()
 
@@ -115,56 +108,58 @@ class LogHandle:
 
     @property
     def log_start_offset(self) -> int:
-        return self._view.log_start_offset
+        return self._published.view.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self._view.log_end_offset
+        return self._published.view.log_end_offset
 
     @property
     def latest_epoch(self) -> int:
         """Of the last batch; -1 if there never was one."""
-        return self._view.epochs[-1].epoch if self._view.epochs else UNDEFINED_EPOCH
+        epochs = self._published.view.epochs
+        return epochs[-1].epoch if epochs else UNDEFINED_EPOCH
 
     @property
     def size_bytes(self) -> int:
-        return self._view.size_bytes
+        return self._published.view.size_bytes
 
     @property
     def segment_count(self) -> int:
-        return len(self._view.segments)
+        return len(self._published.view.segments)
 
     @property
     def first_segment_offset(self) -> int:
-        return self._view.segments[0].base_offset
+        return self._published.view.segments[0].base_offset
 
     @property
     def recovery_point(self) -> int:
         """Everything below is on the disk."""
-        certain = self._view.recovery_point
+        certain = self._published.view.recovery_point
         return certain if self._truncating_to is None else min(certain, self._truncating_to)
 
     @property
     def damaged_from(self) -> int | None:
         """The first offset that is known to be damaged."""
-        return self._view.damages[0].offset if self._view.damages else None
+        damages = self._published.view.damages
+        return damages[0].offset if damages else None
 
     @property
     def view(self) -> LogView:
         """The last published one."""
-        return self._view
+        return self._published.view
 
     @property
     def directory(self) -> str:
-        return self._log.directory
+        return self._published.log.directory
 
     @property
     def config(self) -> TopicConfig:
-        return self._log.config
+        return self._published.log.config
 
     def set_config(self, config: TopicConfig) -> None:
         # One reference, replaced as a whole: the thread sees the old or the new one.
-        self._log.config = config
+        self._published.log.config = config
 
     # -- append -----------------------------------------------------------------------------
 
@@ -179,10 +174,10 @@ class LogHandle:
         :raises KafkaStorageError: at once, if the dir is offline.
         :raises OverloadedError: at once, if too much waits for the dir.
         """
-        log, now_ms = self._log, self._clock.wall_ms()
-        return self._submit(
+        now_ms = self._clock.wall_ms()
+        return self._published.submit(
             OpKind.APPEND,
-            lambda: log.append_as_leader(records, headers, leader_epoch, now_ms),
+            lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms),
             size_bytes=len(records),
         )
 
@@ -196,10 +191,10 @@ class LogHandle:
         The future fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
         log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
         """
-        log, now_ms = self._log, self._clock.wall_ms()
-        return self._submit(
+        now_ms = self._clock.wall_ms()
+        return self._published.submit(
             OpKind.APPEND,
-            lambda: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
+            lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),
         )
 
@@ -214,10 +209,10 @@ class LogHandle:
         """
         if self._truncating_to is not None:
             return None
-        self._require_open()
+        self._published.require_open()
         try:
             records = read_view(
-                self._view,
+                self.view,
                 self._cached_reader,
                 start_offset=start_offset,
                 max_bytes=max_bytes,
@@ -250,33 +245,34 @@ class LogHandle:
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult:
         """:meth:`read` in the dir's thread, with every batch checked, CRC included."""
-        log, beat = self._log, self.log_dir.beat
+        beat = self.log_dir.beat
         records = await asyncio.shield(
-            self._enqueue(
+            self._published.ask(
                 OpKind.READ,
-                lambda: log.read(
+                lambda log: log.read(
                     start_offset, max_bytes, max_offset, min_one, lambda size_bytes: beat()
                 ),
             )
         )
-        damage = self._view.damage_from(start_offset)
+        damage = self.view.damage_from(start_offset)
         if not records and damage is not None and damage.offset <= start_offset:
             raise damage_error(damage)
         return self._result(records)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
-        return end_offset_for(self._view.epochs, epoch, self._view.log_end_offset)
+        return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record not older than ``timestamp`` (wall ms), or None."""
-        log = self._log
         return await asyncio.shield(
-            self._enqueue(OpKind.READ, lambda: log.offset_for_timestamp(timestamp))
+            self._published.ask(OpKind.READ, lambda log: log.offset_for_timestamp(timestamp))
         )
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        return await asyncio.shield(self._enqueue(OpKind.READ, self._log.offset_of_max_timestamp))
+        return await asyncio.shield(
+            self._published.ask(OpKind.READ, lambda log: log.offset_of_max_timestamp())
+        )
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file
@@ -286,30 +282,30 @@ class LogHandle:
         return lambda position, size: log_dir.read_cached(file, position, size, replica=replica)
 
     def _result(self, records: memoryview) -> ReadResult:
-        return ReadResult(records, self._view.log_start_offset, self._view.log_end_offset)
+        return ReadResult(records, self.view.log_start_offset, self.view.log_end_offset)
 
     # -- change -----------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> None:
         """Lose every batch that ends with or behind ``offset``."""
         if offset < self.log_end_offset:
-            await self._truncate(offset, lambda: self._log.truncate_to(offset))
+            await self._truncate(offset, lambda log: log.truncate_to(offset))
 
     async def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything, and go on at ``offset``."""
-        await self._truncate(offset, lambda: self._log.truncate_fully_and_start_at(offset))
+        await self._truncate(offset, lambda log: log.truncate_fully_and_start_at(offset))
 
-    async def _truncate(self, offset: int, op: Callable[[], None]) -> None:
+    async def _truncate(self, offset: int, op: Callable[[UnifiedLog], None]) -> None:
         # The claim that all below the recovery point is sound must be withdrawn first:
         # what will be appended behind the cut is not on the disk yet.
-        self._require_open()
+        self._published.require_open()
         # The cut is made at a batch's beginning, which the segment's beginning is not behind.
-        segment = self._view.segments[self._view.segment_index(offset)]
+        segment = self.view.segments[self.view.segment_index(offset)]
         self._truncating_to = min(offset, segment.base_offset)
         done: asyncio.Future[None] | None = None
         try:
             await self._host.lower_recovery_point(self)
-            done = self._submit(OpKind.TRUNCATE, op)
+            done = self._published.submit(OpKind.TRUNCATE, op)
             await asyncio.shield(done)
         finally:
             # Whoever waited may be gone; reads on the loop stay away until the cut is made.
@@ -324,10 +320,10 @@ class LogHandle:
     async def flush(self) -> None:
         """Bring everything that was appended so far to the disk, and move the recovery point."""
         async with self._files:
-            plan = await asyncio.shield(self._submit(OpKind.CHECKPOINT, self._log.flush_plan))
+            plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
             vfs, replica = self.log_dir.vfs, self.topic_partition
             await self.log_dir.run(OpKind.FLUSH, lambda: carry_out(vfs, plan), replica=replica)
-            await asyncio.shield(self._submit(OpKind.CHECKPOINT, lambda: self._log.flushed(plan)))
+            await self._published.run(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
@@ -347,15 +343,13 @@ class LogHandle:
     async def _retain(self, *, without_room: bool) -> int:
         if self._is_held_still:
             return 0
-        log, now_ms, high_watermark = self._log, self._clock.wall_ms(), self.high_watermark
+        now_ms, high_watermark = self._clock.wall_ms(), self.high_watermark
         try:
-            return await asyncio.shield(
-                self._submit(
-                    OpKind.RETENTION,
-                    lambda: log.delete_old_segments(
-                        now_ms, high_watermark, without_room=without_room
-                    ),
-                )
+            return await self._published.run(
+                OpKind.RETENTION,
+                lambda log: log.delete_old_segments(
+                    now_ms, high_watermark, without_room=without_room
+                ),
             )
         except LogDirImpairedError:
             # Segments may have left the log before: purging them is what makes room.
@@ -372,77 +366,68 @@ class LogHandle:
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if self._is_held_still:
             raise OverloadedError(f"{self.topic_partition} is moving just now, try again")
-        await asyncio.shield(self._submit(OpKind.RETENTION, lambda: self._log.start_at(offset)))
+        await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Let the log know what was found in one of its closed segments; False if that is gone."""
-        log = self._log
-        return await asyncio.shield(self._submit(OpKind.INDEX, lambda: log.take_scrubbed(scrub)))
+        return await self._published.run(OpKind.INDEX, lambda log: log.take_scrubbed(scrub))
 
     # -- for the cleaner --------------------------------------------------------------------
 
     async def look(self, op: Callable[[LogView], T]) -> T:
         """``op`` in the dir's thread, on what is so then."""
-        log = self._log
-        return await asyncio.shield(self._submit(OpKind.READ, lambda: op(log.view())))
+        return await self._published.run(OpKind.READ, lambda log: op(log.view()))
 
     async def kept_producer_batches(self) -> frozenset[int]:
         """See :attr:`UnifiedLog.kept_producer_batches`."""
-        log = self._log
-        return await asyncio.shield(self._submit(OpKind.READ, lambda: log.kept_producer_batches))
+        return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
 
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
         """See :meth:`LogSegments.open_sealed`."""
-        log = self._log
-        return await asyncio.shield(
-            self._submit(OpKind.READ, lambda: log.segments.open_sealed(segments))
+        return await self._published.run(
+            OpKind.READ, lambda log: log.segments.open_sealed(segments)
         )
 
     async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
         """See :meth:`LogSegments.open_group`."""
-        log = self._log
-        return await asyncio.shield(
-            self._submit(
-                OpKind.CREATE,
-                lambda: log.segments.open_group(segments, log.config.index_interval_bytes),
-            )
+        return await self._published.run(
+            OpKind.CREATE,
+            lambda log: log.segments.open_group(segments, log.config.index_interval_bytes),
         )
 
     async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
         """See :meth:`LogSegments.put_in_place`; :meth:`name_compacted` has to follow."""
-        log = self._log
-        await asyncio.shield(
-            self._submit(OpKind.RENAME, lambda: log.segments.put_in_place(segments, files))
+        await self._published.run(
+            OpKind.RENAME, lambda log: log.segments.put_in_place(segments, files)
         )
 
     async def name_compacted(self) -> None:
         """See :meth:`LogSegments.name_compacted`."""
-        await asyncio.shield(self._submit(OpKind.RENAME, self._log.segments.name_compacted))
+        await self._published.run(OpKind.RENAME, lambda log: log.segments.name_compacted())
 
     async def roll(self) -> None:
         """Begin a new segment now."""
         now_ms = self._clock.wall_ms()
-        await asyncio.shield(self._submit(OpKind.APPEND, lambda: self._log.roll(now_ms)))
+        await self._published.run(OpKind.APPEND, lambda log: log.roll(now_ms))
 
     # -- for the move to another dir --------------------------------------------------------
 
     @property
     def has_cut(self) -> bool:
         """There was a truncation since the last :meth:`take_cut`."""
-        return self._cut is not None
+        return self._published.has_cut
 
     def take_cut(self) -> Cut | None:
         """The lowest truncation since the last call; :attr:`view` is not older than it."""
-        cut, self._cut = self._cut, None
-        return cut
+        return self._published.take_cut()
 
     async def carried_state(self) -> CarriedState:
         """What a copy needs besides bytes, after everything that was asked for before."""
-        return await asyncio.shield(self._submit(OpKind.READ, self._log.carried_state))
+        return await self._published.run(OpKind.READ, lambda log: log.carried_state())
 
     async def refresh(self) -> None:
         """Wait until the view shows everything that was asked for before."""
-        await asyncio.shield(self._submit(OpKind.READ, lambda: None))
+        await self._published.run(OpKind.READ, lambda log: None)
 
     @contextmanager
     def held_still(self) -> Iterator[None]:
@@ -459,17 +444,15 @@ class LogHandle:
         If that fails it is :meth:`come_back` that makes things good.
         """
         async with self._files:
-            renamed = self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
-            self._is_replaced = True
+            renamed = self._rename(directory)
+            self._published.is_replaced = True
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
         """The copy did not take its place after all."""
         async with self._files:
-            self._is_replaced = False
-            await asyncio.shield(
-                self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
-            )
+            self._published.is_replaced = False
+            await asyncio.shield(self._rename(directory))
 
     # -- for the LogManager -----------------------------------------------------------------
 
@@ -477,14 +460,17 @@ class LogHandle:
         """Rename the replica's directory; the handle takes no more requests."""
         # A flush under way would look for the directory under its old name.
         async with self._files:
-            renamed = self._submit(OpKind.RENAME, lambda: self._log.segments.move_to(directory))
-            self._is_closed = True
+            renamed = self._rename(directory)
+            self._published.is_closed = True
             try:
                 await asyncio.shield(renamed)
             except OverloadedError:
                 # It has its name still, and is what it was.
-                self._is_closed = False
+                self._published.is_closed = False
                 raise
+
+    def _rename(self, directory: str) -> asyncio.Future[None]:
+        return self._published.submit(OpKind.RENAME, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""
@@ -494,73 +480,17 @@ class LogHandle:
 
     async def close_files(self) -> None:
         """Let go of the files of a replica that was moved aside."""
-        self._is_closed = True
+        self._published.is_closed = True
         async with self._files:
-            close = self._log.segments.close
+            close = self._published.log.segments.close
             await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close(self) -> None:
         """Flush and close; the next load will need no scan."""
         async with self._files:
-            closed = self._submit(OpKind.CLOSE, self._log.close)
-            self._is_closed = True
+            closed = self._published.submit(OpKind.CLOSE, lambda log: log.close())
+            self._published.is_closed = True
             await asyncio.shield(closed)
-
-    def _submit(
-        self, kind: OpKind, op: Callable[[], T], *, size_bytes: int = 0
-    ) -> asyncio.Future[T]:
-        if self._is_replaced:
-            raise self._moved_error()
-        return self._enqueue(kind, op, size_bytes=size_bytes)
-
-    def _enqueue(
-        self, kind: OpKind, op: Callable[[], T], *, size_bytes: int = 0
-    ) -> asyncio.Future[T]:
-        """Have it done, whether the log may be changed or not, and publish what is so then."""
-        self._require_open()
-        log = self._log
-        return self.log_dir.submit(
-            kind,
-            lambda: (op(), log.view(), log.segments.take_retired(), log.take_cut()),
-            settle=self._publish,
-            size_bytes=size_bytes,
-            replica=self.topic_partition,
-        )
-
-    def _publish(self, done: tuple[T, LogView, list[LogSegment], Cut | None]) -> T:
-        result, view, retired, cut = done
-        before, self._view = self._view, view
-        rolled = view.segments[-1] is not before.segments[-1]
-        if view.damages != before.damages or view.indexes_mended != before.indexes_mended:
-            self._tell_damage(before, view)
-        self._cut = lower_cut(self._cut, cut)
-        if retired:
-            self._host.retire(self, retired)
-        if rolled:
-            self._host.request_flush(self)
-        return result
-
-    def _tell_damage(self, before: LogView, now: LogView) -> None:
-        telemetry = get_logger(component="log_handle")
-        where = {"partition": str(self.topic_partition), "log_dir": self.log_dir.path}
-        if now.indexes_mended > before.indexes_mended:
-            telemetry.warning("log_index_mended", **where)
-        for damage in now.damages:
-            if damage not in before.damages:
-                telemetry.error(
-                    "log_damaged", **where, offset=damage.offset, next_offset=damage.next_offset
-                )
-
-    def _require_open(self) -> None:
-        if self._is_closed and self._is_replaced:
-            raise self._moved_error()
-        if self._is_closed:
-            raise UnknownTopicOrPartitionError(f"{self.topic_partition} was removed from here")
-
-    def _moved_error(self) -> NotLeaderOrFollowerError:
-        # Retriable, and true of this copy: the client comes back and finds the other one.
-        tp = self.topic_partition
-        return NotLeaderOrFollowerError(f"{tp} moved to another log directory, try again")
 
 
 def _purge_all(segments: Sequence[LogSegment]) -> None:

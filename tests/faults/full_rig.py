@@ -320,7 +320,7 @@ def epochs_of(handle: LogHandle, span: LogHandle) -> EpochEntries:
 
 
 def producers_of(handle: LogHandle) -> bytes:
-    return handle._log._producers.to_snapshot()
+    return handle._published.log._producers.to_snapshot()
 
 
 # -- the story ------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
                 assert stored in written.batches[offset]
                 position += header.size_bytes
                 offset = header.next_offset
-        epochs = [entry.epoch for entry in handle._view.epochs]
+        epochs = [entry.epoch for entry in handle.view.epochs]
         assert epochs == sorted(epochs)
         data = batch()
         await handle.append_as_leader(data, headers_of(data), handle.latest_epoch + 1)

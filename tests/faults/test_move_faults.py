@@ -43,7 +43,7 @@ async def go_on_without(manager: LogManager, written: Written) -> None:
     for log_dir in manager.offline_dirs():
         manager.drop(log_dir)
     handle = manager.get(TP)
-    if handle is not None and not handle._is_closed:
+    if handle is not None and not handle._published.is_closed:
         await append(handle, written, random.Random(3), handle.latest_epoch + 1)
 
 
