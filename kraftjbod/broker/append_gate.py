@@ -1,6 +1,7 @@
 """``AppendGate``: where the leader's appends to one replica wait while its copies change places.
 
 * What arrives while the gate is closed goes through in the order of arrival when it opens.
+* Deletions of records (KIP-107) pass here too: the copies must agree on where they start.
 * Reads do not pass here, and a follower's own appends are stopped at their fetch loop.
 * A gate is closed for milliseconds; who waits longer has a deadline of its own.
 """

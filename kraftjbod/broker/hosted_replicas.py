@@ -261,11 +261,8 @@ class HostedReplicas:
     def look_again_at_deletions(self) -> None:
         """Another broker or directory counts now: of those partitions that a deletion waits for."""
         for topic_partition in self.deletions.partitions:
-            replica = self._by_name.get(topic_partition)
-            if replica is None:
-                self.deletions.fail(topic_partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            else:
-                self.follower_start_told(replica)
+            # One that is not hosted any more has ended its waits.
+            self.follower_start_told(self._by_name[topic_partition])
 
     def close(self) -> None:
         self.produces.close()

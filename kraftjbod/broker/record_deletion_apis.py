@@ -4,6 +4,8 @@
 * Followers are told at once, take the new start over (see replica_fetcher.py) and say so with their
   next fetch. The answer waits until all live ones have, so that none of them shows the records
   again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
+* Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
+  are away they are not waited for.
 * The room comes back with retention, which a full directory applies at once.
 
 The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
@@ -71,6 +73,7 @@ class RecordDeletionApis:
 
     async def _start_at(self, topic_partition: TopicPartition, offset: int, timeout_ms: int) -> int:
         """Where the log starts then, on every live replica."""
+        await self._pass_gate(topic_partition)
         replica = self._replicas.require(topic_partition)
         partition, handle = replica.require_open()
         partition.require_leader()
@@ -97,3 +100,11 @@ class RecordDeletionApis:
         if code is not ErrorCode.NONE:
             raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
         return wanted
+
+    async def _pass_gate(self, topic_partition: TopicPartition) -> None:
+        """Wait while a move lets the replica's copies change places."""
+        gate = self._replicas.require(topic_partition).gate
+        while gate.is_closed:
+            opened = asyncio.Event()
+            gate.hold(opened.set)
+            await opened.wait()

@@ -91,6 +91,20 @@ async def test_what_cannot_be_deleted_is_refused():
         assert (await deleted(rig, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_replica_that_changes_its_directory_is_waited_for():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(5)), 9)
+        gate = rig.parts.hosted.require(TP).gate
+        gate.close()
+        with log_of(rig).held_still():
+            asked = asyncio.ensure_future(deleted(rig, 4))
+            await until(lambda: repr(gate).endswith("closed 1>"))
+        assert log_of(rig).log_start_offset == 0
+        gate.open()
+        assert (await asked).low_watermark == 4
+
+
 async def test_followers_take_the_new_start_over():
     async with brokers(2) as rigs:
         for rig in rigs:
