@@ -1,7 +1,8 @@
 """``RoomPlan``: when a log dir counts as full, and when as not full any more (KIP-928).
 
-* It is short of room with less than ``log.dir.min.free.bytes`` free. (That the disk itself has no
-  room an operation finds out, and needs no plan.)
+* It is short of room with less than ``log.dir.min.free.bytes`` free, and with nothing free at all:
+  small writes may still fit into blocks that are begun, and the next one does not. (That a write
+  found no room is what the operation says, and needs no plan.)
 * It has room again when the reserve can be rebuilt and the minimum and
   ``log.dir.heal.free.bytes`` are free beside it, on :data:`CHECKS_TO_HEAL` checks in a row.
 * Where the file system says that there is room and an operation says that there is none (a quota),
@@ -22,6 +23,9 @@ LEAST_MARGIN_BYTES: Final = 1024 * 1024
 
 class Room(Protocol):
     """What a file system says of itself."""
+
+    @property
+    def total_bytes(self) -> int: ...
 
     @property
     def usable_bytes(self) -> int: ...
@@ -48,8 +52,12 @@ class RoomPlan:
         self._wait_checks = 0
 
     def is_short(self, room: Room) -> bool:
-        """Fewer free bytes than the operator wants, though the disk is not full."""
-        return room.usable_bytes < self._min_free_bytes
+        """Fewer free bytes than the operator wants, or none.
+
+        A file system that knows no limits says that it has 0 bytes in all.
+        """
+        is_full = room.total_bytes > 0 and room.usable_bytes == 0
+        return is_full or room.usable_bytes < self._min_free_bytes
 
     def is_enough(self, room: Room, *, has_reserve: bool) -> bool:
         """The figures speak for healing."""

@@ -355,7 +355,7 @@ async def test_a_reserve_that_is_whole_needs_no_room():
     await open_all(vfss)
     for vfs in vfss.values():
         await wait_unlocked(vfs)
-        vfs.capacity_bytes = vfs.used_bytes()
+        vfs.capacity_bytes = vfs.used_bytes() + 1
     dirs, _ = await open_all(vfss)
     assert {d.state for d in dirs.values()} == {LogDirState.ONLINE}
 

@@ -22,7 +22,12 @@ def space(usable: int, inodes: int = 1000, *, counts_inodes: bool = True) -> Spa
 def test_short_of_room_is_less_than_the_minimum():
     plan = RoomPlan(min_free_bytes=10)
     assert [plan.is_short(space(free)) for free in (9, 10)] == [True, False]
-    assert not RoomPlan().is_short(space(0))
+
+
+def test_nothing_free_is_short_of_room_where_room_is_counted():
+    plan = RoomPlan()
+    assert [plan.is_short(space(free)) for free in (0, 1)] == [True, False]
+    assert not plan.is_short(Space(total_bytes=0, usable_bytes=0, free_inodes=0))
 
 
 @pytest.mark.parametrize(
