@@ -210,7 +210,7 @@ def move_line(move: Move) -> str:
 
 def misfit_line(misfit: Misfit) -> str:
     """One replica, and the best that there is for it."""
-    best = "no open directory"
+    best = "no open directory may take it"
     if misfit.best_free_bytes is not None:
         best = f"{size_text(max(0, misfit.best_free_bytes))} free at best"
     return f"  {misfit.replica.topic_partition}: {size_text(misfit.size_bytes)}, {best}"

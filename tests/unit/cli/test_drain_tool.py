@@ -134,7 +134,7 @@ def test_a_line_tells_what_is_special() -> None:
     )
     assert move_line(move) == ("t-0 (2.0 KiB) 1 -> 2:/x, under way, in a rack with another replica")
     misfit = Misfit(replica=Replica(1, "t", 0), size_bytes=5, best_free_bytes=None)
-    assert misfit_line(misfit) == "  t-0: 5 B, no open directory"
+    assert misfit_line(misfit) == "  t-0: 5 B, no open directory may take it"
     assert parse_directory("1:dirid:x") == (1, "dirid:x")
 
 
