@@ -7,7 +7,8 @@ or a request: offsets and instants are told to it as numbers.
 The rules:
 
 * metadata moves the role, through :meth:`Partition.apply`, and nothing else does but
-  :meth:`Partition.mark_offline`, after which the replica stays offline;
+  :meth:`Partition.mark_offline`, after which this object stays offline: a replica that comes back
+  is another one;
 * the high watermark is the least log end of the *maximal* ISR (the ISR plus whom an unanswered
   request may already have added), and never goes back;
 * nobody outside of that set is waited for: a replica that metadata takes out of the ISR leaves the
@@ -255,7 +256,7 @@ class Partition:
         return self._follow(is_new_epoch)
 
     def mark_offline(self, directory_id: DirectoryId) -> None:
-        """The directory under the replica is gone; until a restart nothing brings it back."""
+        """The directory under the replica is gone; nothing brings this object back."""
         self.role = Role.OFFLINE
         self.offline_directory_id = directory_id
         self._stop_leading()

@@ -5,8 +5,9 @@
   The child of it that names the operation (KIP-18) is for whoever asked for that operation.
 * States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
   the table in ``log_dir_policy.py`` says, with an error that is worth another try.
-* A dir goes OFFLINE once and for good. Everything that waits for it fails at once, its thread is
-  abandoned, and its open files are given up in yet another one: closing can hang as well.
+* A dir goes OFFLINE once and for good: what is reattached is a new object. Everything that waits
+  for it fails at once, its thread is abandoned, and its open files are given up in yet another
+  one: closing can hang as well.
 * What a disk without room means is in ``dir_room.py``.
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
