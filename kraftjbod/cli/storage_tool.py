@@ -211,8 +211,8 @@ class Formatter:
             if path in known.ids and known.ids[path] not in present:
                 raise StartupError(
                     f"Log directory {path} held directory {known.ids[path]} and is empty now: its "
-                    f"disk is not mounted or was wiped. Mount it; or, if it is gone for good, start "
-                    f"the broker and give it up: kraftjbod-log-dirs --forget BROKER:{path}."
+                    f"disk is not mounted or was wiped. Mount it; or, if it is gone for good, "
+                    f"start the broker and run kraftjbod-log-dirs --forget BROKER:{path}."
                 )
 
     def _format_dir(self, path: str) -> DirectoryId:
