@@ -39,6 +39,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import (
+    LOST_DIR,
     NO_LEADER,
     BrokerEpoch,
     BrokerId,
@@ -271,11 +272,13 @@ class Partition:
             self.role = Role.LEADER
             self.leader_epoch_start_offset = self.log_end_offset
             self._followers = {}
+        known = self._followers
         self._followers = {
-            broker_id: self._followers.get(broker_id)
+            # What was known of a lost replica is not true of what comes in its place.
+            broker_id: (None if directory_id == LOST_DIR else known.get(broker_id))
             # A member of the ISR gets a full lag time before it may be found too slow.
             or FollowerState(broker_id, now_ms if broker_id in self.isr else 0)
-            for broker_id in self.replicas
+            for broker_id, directory_id in zip(self.replicas, self.directories, strict=True)
             if broker_id != self.broker_id
         }
         self._refresh_wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import (
+    LOST_DIR,
     NO_LEADER,
     BrokerEpoch,
     BrokerId,
@@ -370,6 +372,21 @@ def test_a_follower_may_join_once_it_has_all_that_is_committed() -> None:
     fetch(p, THREE, 100)
     assert p.isr_expand_wanted(THREE, brokers)
     assert not p.isr_expand_wanted(TWO, {TWO: broker(TWO)})
+
+
+def test_a_follower_whose_replica_was_lost_has_to_fetch_before_it_may_join() -> None:
+    """It may have been made anew, or be about to be cut: where it was says nothing any more."""
+    p = leader()
+    brokers = {THREE: broker(THREE)}
+    fetch(p, THREE, 100)
+    lost = replace(
+        state(isr=(1, 2), partition_epoch=11), directories=(DIRS[ME], DIRS[TWO], LOST_DIR)
+    )
+    p.apply(lost, log_end_offset=100, now_ms=0)
+    p.apply(state(isr=(1, 2), partition_epoch=12), log_end_offset=100, now_ms=0)
+    assert not p.isr_expand_wanted(THREE, brokers)
+    fetch(p, THREE, 100)
+    assert p.isr_expand_wanted(THREE, brokers)
 
 
 def test_a_follower_must_have_reached_the_start_of_the_leaders_epoch() -> None:
