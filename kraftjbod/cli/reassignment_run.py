@@ -21,6 +21,7 @@ from kraftjbod.cli.cluster_admin import (
     ConfigOperation,
     ConfigResource,
     ResourceType,
+    describe_configs,
     incremental_alter_configs,
 )
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
@@ -72,6 +73,8 @@ from kraftjbod.core.ids import TopicPartition
 
 #: How often a broker is asked again for a replica that it does not have yet (KIP-113).
 _ASK_AGAIN_MS: Final = 100
+_LOOKS_AT_RATES: Final = 100
+_BETWEEN_LOOKS_S: Final = 0.1
 
 _EXISTING: Final = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to"
@@ -426,11 +429,13 @@ async def _set_throttles(
         rates = {LEADER_RATE: rate, FOLLOWER_RATE: rate}
         brokers = {str(broker): rates for broker in moving_brokers(moves)}
         await _configure(client, ResourceType.BROKER, brokers)
+        await _until_in_force(client, brokers)
         click.echo(f"The inter-broker throttle limit was set to {rate} B/s")
     if options.mover_throttle is not None:
         rates = {MOVER_RATE: str(options.mover_throttle)}
         brokers = {str(broker): rates for broker in _brokers_with_targets(plan)}
         await _configure(client, ResourceType.BROKER, brokers)
+        await _until_in_force(client, brokers)
         click.echo(f"The replica-alter-dir throttle limit was set to {options.mover_throttle} B/s")
 
 
@@ -466,6 +471,29 @@ async def _configure(
     }
     if changes:
         await client.retry(lambda: incremental_alter_configs(client, changes))
+
+
+async def _until_in_force(client: ClusterClient, settings: Mapping[str, Mapping[str, str]]) -> None:
+    """Brokers hear of their rates a moment after the controller has agreed; nothing moves before.
+
+    :raises OperatingError: REQUEST_TIMED_OUT, if a broker that runs does not take its rates over.
+    """
+    metadata = await client.retry(client.refresh_metadata)
+    running = {name: rates for name, rates in settings.items() if int(name) in metadata.brokers}
+    resources = [ConfigResource(ResourceType.BROKER, name) for name in running]
+    for _ in range(_LOOKS_AT_RATES):
+        told = await client.retry(lambda: describe_configs(client, resources))
+        if all(
+            (entry := told[resource].get(key)) is not None and entry.value == rate
+            for resource in resources
+            for key, rate in running[resource.name].items()
+        ):
+            return
+        await asyncio.sleep(_BETWEEN_LOOKS_S)
+    raise OperatingError(
+        f"brokers {', '.join(running)} have not taken their throttle over; nothing was moved",
+        code=ErrorCode.REQUEST_TIMED_OUT,
+    )
 
 
 def _s(things: Sequence[object] | Mapping[TopicPartition, object] | Mapping[Replica, str]) -> str:
