@@ -91,9 +91,12 @@ class Disk:
 
     def repair(self) -> None:
         """Check the file system that is not mounted, and mend what is wrong."""
-        # The journal of xfs is replayed by mounting it, and xfs_repair insists on that.
         if self.kind == "ext4":
             _run("e2fsck", "-p", "-f", self.image, may_be=(0, 1))
+        else:
+            # The journal of xfs is replayed by mounting it, which has to be possible.
+            self.mount()
+            self.unmount()
 
     def wipe(self) -> None:
         """A new, empty file system in the place of one that is not mounted."""
