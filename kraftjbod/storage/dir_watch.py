@@ -18,7 +18,7 @@ from kraftjbod.storage.dir_executor import LogDirExecutor
 
 #: The stall watch looks this many times per ``timeout_ms``, and until it may suspect somebody.
 _LOOKS_PER_TIMEOUT: Final = 20
-_LOOKS_PER_SUSPECT: Final = 4
+_LOOKS_PER_SUSPECT: Final = 20
 #: A look that comes this late says that the loop stood still.
 _LATE_S: Final = 2.0
 
