@@ -1,6 +1,7 @@
 # Every target has one line of help; `make help` prints them.
-# Nothing here needs Java or Docker, and nothing is installed outside .venv/ and .uv/,
-# except system packages for the tests, and those only when make runs as root.
+# Nothing here needs Docker; only the pipeline needs Java, and brings one along where there is none.
+# Nothing is installed outside .venv/ and .uv/, except system packages for the tests, and those only
+# when make runs as root.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -12,6 +13,7 @@ UV := .uv/bin/uv
 UV_VERSION := 0.13.8
 BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 STAMP := $(VENV)/.stamp
+SPARK_STAMP := $(VENV)/.spark-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
 TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup
@@ -40,6 +42,18 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(PY) -m pip install -q -r requirements.lock -e .; fi
 	@touch $(STAMP)
 
+.PHONY: spark
+spark: $(SPARK_STAMP)  ## Add Spark and what the pipeline needs to .venv (half a gigabyte; once)
+
+$(SPARK_STAMP): $(STAMP) requirements-spark.lock
+	@echo "spark: installing Spark, a minute"
+	@if [ -x $(UV) ] && UV_PYTHON_DOWNLOADS=never \
+	  $(UV) pip install -q --compile-bytecode --python $(PY) -r requirements-spark.lock -e .; \
+	then echo "spark: installed with uv"; \
+	else $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip -q; \
+	  $(PY) -m pip install -q -r requirements-spark.lock -e .; fi
+	@touch $(SPARK_STAMP)
+
 .PHONY: test-packages
 test-packages:  ## Install the system packages of the tests when root and missing; say so otherwise
 	@missing=""; for c in $(TEST_COMMANDS); do \
@@ -53,7 +67,7 @@ test-packages:  ## Install the system packages of the tests when root and missin
 	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
 
 .PHONY: run
-run: setup  ## The tour: start a cluster, produce, kill a disk under load, prove nothing was lost
+run: setup spark  ## The tour: start a cluster, produce, kill a disk under load, prove nothing was lost
 	@$(PY) -m kraftjbod.tour.main run
 
 .PHONY: up
@@ -65,7 +79,7 @@ stop: setup  ## Stop the cluster that `make run` or `make up` left up
 	@$(PY) -m kraftjbod.tour.main stop
 
 .PHONY: test
-test: setup test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
+test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
 	@$(PY) -m pytest -q $(ARGS)
 
 .PHONY: unit
@@ -96,7 +110,7 @@ lint: setup  ## Check formatting and lint rules
 	@$(PY) -m ruff check .
 
 .PHONY: type
-type: setup  ## mypy --strict over the package
+type: setup spark  ## mypy --strict over the package
 	@$(PY) -m mypy --strict kraftjbod
 
 .PHONY: tidy
@@ -112,7 +126,7 @@ diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tabl
 	@$(PY) -m tests.tidy.diagrams
 
 .PHONY: bench
-bench: setup  ## Throughput, latency, restart and failover figures beside what the machine can do
+bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)
 
 .PHONY: clean

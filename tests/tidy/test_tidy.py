@@ -25,6 +25,7 @@ FORBIDDEN = {
     "PURE": IMPURE_MODULES | {"uuid", "secrets", "tempfile", "subprocess"},
     "DISK": frozenset({"asyncio", "os", "socket", "random", "pathlib", "structlog", "threading"}),
     "LOOP": frozenset({"os", "pathlib"}),
+    "FRAME": IMPURE_MODULES | {"uuid", "secrets", "tempfile", "subprocess", "datetime"},
 }
 #: Files that need a module their colour forbids, each with its reason.
 ALLOWED = {

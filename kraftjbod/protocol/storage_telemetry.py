@@ -1,0 +1,102 @@
+"""Records of ``__storage_telemetry``: what brokers say of their log directories and replicas.
+
+One JSON object per record, keys as the fields here, in two kinds: :class:`LogDirSample` and
+:class:`ReplicaSample`. ``schema`` is the version; a reader takes records of its own version and
+older, and finds fields that it does not know harmless. Counters (``…_total``, ``io_counts``) begin
+at 0 with each ``incarnation`` of a broker; a directory that comes back from OFFLINE begins anew too
+and says so by another ``since_ms``. TELEMETRY.md tells the same for people.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+TOPIC: Final = "__storage_telemetry"
+SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who says it, and when. ``incarnation`` is drawn anew whenever a broker process starts."""
+
+    cluster_id: str
+    broker_id: int
+    rack: str | None
+    incarnation: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirSample:
+    """One log directory. Sizes in bytes.
+
+    * ``state``: online, saturated, stalled or offline. Offline: sizes and counts are 0.
+    * ``total_bytes``, ``free_bytes`` are the file system's; ``replica_bytes`` what replicas and
+      future copies hold; ``growth_bytes_per_s`` how fast the free bytes shrink, by the broker.
+    * ``appended_bytes_total``: appends of leaders and followers; ``fetched_bytes_total``: to
+      consumers and followers.
+    * ``io_bounds_ms`` are the upper ends of the latency buckets, the last without one left out;
+      ``io_counts`` counts operations per bucket (one more than bounds); ``io_total`` and
+      ``io_errors_total`` count all of them.
+    * ``latency_ms`` is the broker's own moving average, ``is_slow`` its judgement.
+    * ``queued_assignments`` waits for the controller; ``moves_in``/``moves_out`` are replicas on
+      their way into or out of this directory, ``moves_remaining_bytes`` what those into it lack.
+    """
+
+    directory_id: str
+    path: str
+    state: str
+    is_cordoned: bool
+    since_ms: int
+    total_bytes: int
+    free_bytes: int
+    replica_bytes: int
+    replicas: int
+    growth_bytes_per_s: float
+    appended_bytes_total: int
+    fetched_bytes_total: int
+    io_total: int
+    io_errors_total: int
+    io_bounds_ms: tuple[int, ...]
+    io_counts: tuple[int, ...]
+    latency_ms: float
+    is_slow: bool
+    queued_assignments: int
+    moves_in: int
+    moves_out: int
+    moves_remaining_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSample:
+    """One replica, or the future copy of one, where it lies. ``brokers`` is its assignment."""
+
+    directory_id: str
+    path: str
+    topic: str
+    topic_id: str
+    partition: int
+    is_future: bool
+    is_leader: bool
+    size_bytes: int
+    log_start_offset: int
+    log_end_offset: int
+    appended_bytes_total: int
+    fetched_bytes_total: int
+    brokers: tuple[int, ...]
+
+
+def encode(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
+    """The value of one record."""
+    kind = "log_dir" if isinstance(sample, LogDirSample) else "replica"
+    document = {"schema": SCHEMA, "kind": kind, **asdict(origin), **asdict(sample)}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def record_key(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
+    """Records of one directory, and of one replica, stay in one partition and in order."""
+    if isinstance(sample, LogDirSample):
+        return f"{origin.broker_id}:{sample.directory_id}".encode()
+    return f"{origin.broker_id}:{sample.topic}-{sample.partition}".encode()

@@ -1,0 +1,58 @@
+"""``kraftjbod-pipeline``: jobs on Spark over topics and storage state.
+
+Each job is imported when it is asked for, so that ``--help`` does not wait for Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+_DOOR: Final = (
+    "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "
+    "`pip install kraftjbod[spark]`."
+)
+#: Job → its one line of help. The command is ``command`` in ``kraftjbod.spark.<job>_job``.
+JOBS: Final = {
+    "ingest": "Topics to Parquet tables, each record exactly once.",
+    "telemetry": "Usage, rates, latencies and forecasts of log directories.",
+    "plan": "A reassignment that evens out directories, brokers and racks.",
+    "audit": "Compare what producers were acknowledged with what topics hold.",
+    "report": "One HTML page about the cluster's storage, from the tables.",
+}
+
+
+class _Jobs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in JOBS:
+            return None
+        try:
+            module = importlib.import_module(f"kraftjbod.spark.{cmd_name}_job")
+        except ModuleNotFoundError as e:
+            if (e.name or "").split(".")[0] == "kraftjbod":
+                raise
+            raise click.ClickException(f"{_DOOR} (missing: {e.name})") from e
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs"):
+            formatter.write_dl(list(JOBS.items()))
+
+
+@click.command(
+    cls=_Jobs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`kraftjbod-pipeline JOB --help` tells a job's options.",
+)
+def main() -> None:
+    """Jobs on Spark over topics and storage state."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""One Spark session per test run, and the clusters of the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kraftjbod.spark.session import spark_session
+from tests.integration.conftest import (
+    cluster_dirs,
+    collected_sockets,
+    make_cluster,
+    make_shared_cluster,
+)
+
+__all__ = ["cluster_dirs", "collected_sockets", "make_cluster", "make_shared_cluster"]
+
+#: Small on purpose: frames of tests have ten rows.
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two threads; two shuffle partitions, UTC, no UI."""
+    warehouse = tmp_path_factory.mktemp("spark-warehouse")
+    session = spark_session(
+        "tests", master="local[2]", conf={**CONF, "spark.sql.warehouse.dir": str(warehouse)}
+    )
+    yield session
+    session.stop()
