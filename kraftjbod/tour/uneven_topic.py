@@ -1,0 +1,90 @@
+"""A topic that lies all on the first disk of every broker, for a planner to even out.
+
+Real input: the files of Python's standard library, a record each, until there is enough of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.cli.cluster_admin import create_topic
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.producer import Producer, now_ms
+from kraftjbod.cli.replica_admin import alter_replica_log_dirs
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.protocol.records import Record
+from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.tour.disk_death import wait_in_sync
+
+TOPIC: Final = "python-files"
+PARTITIONS: Final = 12
+REPLICATION_FACTOR: Final = 3
+SIZE_BYTES: Final = 60 * 1000 * 1000
+_BATCH_BYTES: Final = 400_000
+_MAX_FILE_BYTES: Final = 300_000
+_TIMEOUT_S: Final = 60.0
+
+
+async def make_uneven_topic(
+    client: ClusterClient, cluster: LocalCluster, size_bytes: int = SIZE_BYTES
+) -> int:
+    """Create the topic, put it all on first disks, and fill it; returns how many records.
+
+    ``size_bytes`` is that of one replica of the whole topic, as values go.
+
+    :raises OperatingError: what the cluster refused, or could not do in a minute.
+    """
+    await _ask_for_first_disks(client, cluster)
+    await create_topic(
+        client, TOPIC, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR, configs={}
+    )
+    await wait_in_sync(client, TOPIC, timeout_s=_TIMEOUT_S)
+    producer = Producer(client, TOPIC)
+    sizes = await asyncio.gather(
+        *(_fill(producer, partition, size_bytes // PARTITIONS) for partition in range(PARTITIONS))
+    )
+    await wait_in_sync(client, TOPIC, timeout_s=_TIMEOUT_S)
+    return sum(sizes)
+
+
+async def _ask_for_first_disks(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Before there is a replica, a broker remembers where it shall be made (KIP-113)."""
+    partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+    for broker_id, broker in cluster.brokers.items():
+        first = str(broker.files.log_dirs[0])
+        refusals = await alter_replica_log_dirs(client, broker_id, {first: partitions})
+        for refusal in refusals.values():
+            if refusal.code is not ErrorCode.REPLICA_NOT_AVAILABLE:
+                raise refusal
+
+
+async def _fill(producer: Producer, partition: int, size_bytes: int) -> int:
+    """How many records it took."""
+    sent_bytes, count, batch, batch_bytes = 0, 0, [], 0
+    for record in _files(partition):
+        batch.append(record)
+        batch_bytes += len(record.value or b"")
+        if batch_bytes >= _BATCH_BYTES:
+            await producer.send(partition, batch)
+            count += len(batch)
+            sent_bytes += batch_bytes
+            batch, batch_bytes = [], 0
+            if sent_bytes >= size_bytes:
+                break
+    return count
+
+
+def _files(partition: int) -> Iterator[Record]:
+    """Without end: every so many-th file of the library, and round again."""
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = [path for path in sorted(root.rglob("*.py")) if "-packages" not in path.as_posix()]
+    for path in itertools.cycle(paths[partition::PARTITIONS]):
+        text = path.read_bytes()[:_MAX_FILE_BYTES]
+        name = path.relative_to(root).as_posix()
+        yield Record(key=name.encode(), value=text, timestamp_ms=now_ms())

@@ -1,0 +1,30 @@
+"""The topic that the tour makes for a planner: all of it on first disks, and full."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.tour.uneven_topic import PARTITIONS, TOPIC, make_uneven_topic
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+
+def test_everything_lies_on_first_disks(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+
+    async def make() -> int:
+        async with ClusterClient(cluster.bootstrap) as client:
+            await client.retry(client.refresh_metadata)
+            return await make_uneven_topic(client, cluster.local, size_bytes=6_000_000)
+
+    assert asyncio.run(make()) > PARTITIONS
+    for broker_id in cluster.brokers:
+        first, *others = (d for _, d in sorted(cluster.directories(broker_id).items()))
+        own = {name: size for name, size in first.sizes.items() if name.startswith(TOPIC)}
+        assert len(own) == PARTITIONS
+        assert sum(own.values()) > 6_000_000
+        assert [name for d in others for name in d.sizes if name.startswith(TOPIC)] == []
