@@ -26,6 +26,8 @@ _LAST_ID: Final = 2**31 - 1
 
 #: ``replica_id`` of a consumer.
 CONSUMER: Final = BrokerId(-1)
+#: ``replica_id`` of one who compares replicas, and reads any of them. Kafka's debugging consumer.
+REPLICA_READER: Final = BrokerId(-2)
 NO_EPOCH: Final = -1
 
 

@@ -124,7 +124,7 @@ class Partition:
     ``partition_epoch``, ``replicas``, ``isr``, ``leader_epoch_start_offset``.
 
     Guards (raise, never change anything): ``require_leader(expected_epoch)``,
-    ``require_appendable(acks, expected_epoch)``.
+    ``require_replica(expected_epoch)``, ``require_appendable(acks, expected_epoch)``.
 
     Offsets: ``high_watermark`` (also the last stable offset: there are no transactions),
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
@@ -309,6 +309,17 @@ class Partition:
         if self.role is Role.LEADER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return
         self._refuse(expected_epoch)
+
+    def require_replica(self, expected_epoch: int = ANY_EPOCH) -> None:
+        """Let leader and followers through, and only if the asker's leader epoch is ours.
+
+        :raises KafkaStorageError: if the replica's directory is offline.
+        :raises OperatingError: FENCED_LEADER_EPOCH (theirs is older), UNKNOWN_LEADER_EPOCH (newer).
+        :raises NotLeaderOrFollowerError: if metadata has not said yet what the replica is.
+        """
+        if self.role is Role.FOLLOWER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
+            return
+        self.require_leader(expected_epoch)
 
     def require_appendable(self, acks: int, expected_epoch: int = ANY_EPOCH) -> None:
         """``require_leader``, and for ``acks`` -1 enough in-sync replicas to hold the records.

@@ -3,6 +3,7 @@
 * One partition's trouble is that partition's error; the rest of the request goes through.
 * A fetch waits until ``min_bytes`` are there, or its deadline; an error is told at once.
 * Followers fetch through follower_fetches.py.
+* Whoever says that he compares replicas is served by any of them, up to what it knows committed.
 * Whoever asks the wrong broker is told the right one with the error (KIP-951).
 * Nothing is done per record, and records pass through as the buffers they came as.
 """
@@ -13,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kraftjbod.broker.fetch_sessions import FetchFrom
+from kraftjbod.broker.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
 from kraftjbod.broker.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.leader_hints import LeaderHints
@@ -135,20 +136,22 @@ class ProduceFetchApis:
     async def fetch(self, request: Message, context: RequestContext) -> Message:
         response: Message
         version = context.api_version
-        if version >= _REPLICA_STATE_SINCE and request.replica_state is not None:
+        asker = _asker(request, version)
+        if asker >= 0 and version >= _REPLICA_STATE_SINCE:
             return await self._followers.fetch(request)
         if request.session_epoch not in _FULL_FETCH:
             # Consumers get no sessions, so one that names one has it from somebody else.
             response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return response
-        fetching = self._parse_fetch(request, version)
+        fetching = self._parse_fetch(request, version, asker)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         await self._fill(fetching, request, max_bytes)
         response = self._fetch_response(request, fetching, context)
         return response
 
-    def _parse_fetch(self, request: Message, version: int) -> list[_Fetching]:
+    def _parse_fetch(self, request: Message, version: int, asker: BrokerId) -> list[_Fetching]:
         fetching: list[_Fetching] = []
+        replica_id = REPLICA_READER if asker == REPLICA_READER else CONSUMER
         for topic in request.topics:
             name: str | None = topic.topic
             unnamed: FetchedData | None = None
@@ -164,6 +167,7 @@ class ProduceFetchApis:
                     part.partition_max_bytes,
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
+                    replica_id,
                 )
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
@@ -249,6 +253,14 @@ class ProduceFetchApis:
         self._metrics.count("BytesOutPerSec", sent_bytes)
         response: Message = FetchResponse(responses=topics, node_endpoints=hints.endpoints())
         return response
+
+
+def _asker(request: Message, version: int) -> BrokerId:
+    """Who fetches: a broker's id, or what says that it is none."""
+    if version < _REPLICA_STATE_SINCE:
+        return BrokerId(request.replica_id)
+    state = request.replica_state
+    return CONSUMER if state is None else BrokerId(state.replica_id)
 
 
 def _refuse_produce(request: Message) -> AppendOutcome | None:

@@ -1,8 +1,10 @@
-"""Reading as the leader: fetches of consumers and followers, offsets by time, ends of epochs.
+"""Reads of replicas: fetches of consumers and followers, offsets by time, ends of epochs.
 
 * What is in the page cache is read on the loop; only what is not goes to the directory's thread.
 * What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
   that asks again for what it was sent could not use it: that is read anew and checked.
+* Only the leader is read, but by those who compare replicas: each gives them its own batches as
+  they are, as far as it knows them to be committed.
 * Consumers see what is committed, followers see everything.
 * Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
   there were nothing new, and followers an error, after which they ask less often.
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kraftjbod.broker.fetch_sessions import NO_EPOCH, FetchFrom
+from kraftjbod.broker.fetch_sessions import CONSUMER, NO_EPOCH, REPLICA_READER, FetchFrom
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.partition import Partition
 from kraftjbod.core.errors import (
@@ -105,7 +107,7 @@ class ReplicaReads:
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
         try:
-            partition, handle = self._leader(wanted.topic_partition, wanted.current_leader_epoch)
+            _, partition, handle = self._readable(wanted)
             start, end = wanted.fetch_offset, self._end_for(wanted, partition)
             for _ in range(_READS_FOR_RECORDS):
                 result = await handle.read_checked(start, wanted.max_bytes, end, min_one_batch)
@@ -131,9 +133,7 @@ class ReplicaReads:
         )
 
     def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_look: bool) -> FetchedData:
-        replica = self._replicas.require(wanted.topic_partition)
-        partition, handle = replica.require_open()
-        partition.require_leader(wanted.current_leader_epoch)
+        replica, partition, handle = self._readable(wanted)
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _divergence(wanted, partition, handle)
             if diverging is not None:
@@ -223,6 +223,15 @@ class ReplicaReads:
             high_watermark=replica.partition.high_watermark,
             log_start_offset=replica.handle.log_start_offset,
         )
+
+    def _readable(self, wanted: FetchFrom) -> tuple[HostedReplica, Partition, LogHandle]:
+        replica = self._replicas.require(wanted.topic_partition)
+        partition, handle = replica.require_open()
+        if wanted.replica_id == REPLICA_READER:
+            partition.require_replica(wanted.current_leader_epoch)
+        else:
+            partition.require_leader(wanted.current_leader_epoch)
+        return replica, partition, handle
 
     def _leader(self, topic_partition: TopicPartition, epoch: int) -> tuple[Partition, LogHandle]:
         partition, handle = self._replicas.require(topic_partition).require_open()
@@ -322,4 +331,4 @@ def _behind_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
     Compaction leaves such batches; librdkafka takes an answer of nothing else for one that is
     too small. Followers need them: producers are known by them.
     """
-    return None if wanted.replica_id >= 0 else behind_empty(result.records)
+    return behind_empty(result.records) if wanted.replica_id == CONSUMER else None

@@ -199,6 +199,22 @@ def test_a_follower_is_not_the_leader_even_in_the_right_epoch() -> None:
     for expected in (5, -1):
         with pytest.raises(NotLeaderOrFollowerError):
             p.require_leader(expected)
+        p.require_replica(expected)
+
+
+def test_any_replica_may_be_compared_but_for_one_that_is_offline_or_of_another_epoch() -> None:
+    p = make()
+    with pytest.raises(NotLeaderOrFollowerError):
+        p.require_replica()
+    for leads in (leader(), make()):
+        leads.apply(state(leader=2), log_end_offset=100, now_ms=0)
+        leads.require_replica(5)
+        with pytest.raises(OperatingError) as caught:
+            leads.require_replica(4)
+        assert caught.value.code is ErrorCode.FENCED_LEADER_EPOCH
+        leads.mark_offline(DIRS[ME])
+        with pytest.raises(KafkaStorageError):
+            leads.require_replica()
 
 
 def test_min_insync_replicas_counts_only_for_acks_all() -> None:

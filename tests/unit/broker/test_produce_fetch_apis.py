@@ -11,6 +11,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.protocol.kafka_codec import message
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -277,6 +278,24 @@ async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
         assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         has_leader = part.current_leader is not None and part.current_leader.leader_id == 2
         assert (int(has_leader), len(getattr(response, "node_endpoints", ()) or ())) == says
+
+
+@pytest.mark.parametrize("version", [12, 16])
+async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(version: int):
+    async with brokers(2) as (rig, _):
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
+        for replica_id, code in (
+            (-2, ErrorCode.NONE),
+            (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ):
+            request = fetch()
+            request.topics[0].topic_id = topic().topic_id
+            if version < 15:
+                request.replica_id = replica_id
+            else:
+                state = message("FetchRequest").ReplicaState
+                request.replica_state = state(replica_id=replica_id, replica_epoch=-1)
+            assert only(await rig.ask(request, version)).error_code == code
 
 
 async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says_why():

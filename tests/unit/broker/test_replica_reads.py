@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.broker.fetch_sessions import FetchFrom
+from kraftjbod.broker.fetch_sessions import REPLICA_READER, FetchFrom
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.core.errors import ErrorCode
@@ -164,3 +164,40 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again():
         follower = wanted._replace(replica_id=BrokerId(1))
         data = await reads.read_from_disk(follower, min_one_batch=True)
         assert [h.base_offset for h in headers_of(data.records)] == [0]
+
+
+async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is_committed():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
+        handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)
+        assert handle is not None and hosted is not None and hosted.partition is not None
+        empty = empty_batch(headers_of(batch(2))[0])
+        await handle.append_as_follower(empty + batch(2, base_offset=2) + batch(2, base_offset=4))
+        hosted.partition.fetched_from_leader(leader_high_watermark=4, log_end_offset=6)
+        wanted = FetchFrom(TP, 0, 1000, replica_id=REPLICA_READER)
+        reads = reads_of(rig)
+        cached = reads.read(wanted, min_one_batch=True, is_first_look=True)
+        cold = await reads.read_from_disk(wanted, min_one_batch=True)
+        for data in (cached, cold):
+            assert [h.base_offset for h in headers_of(data.records)] == [0, 2]
+            assert (data.code, data.high_watermark) == (ErrorCode.NONE, 4)
+        consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_look=True)
+        assert consumer.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_who_compares_replicas_is_told_of_a_follower_s_damage_and_of_another_epoch():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
+        handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)
+        assert handle is not None and hosted is not None and hosted.partition is not None
+        await handle.append_as_follower(batch(2))
+        hosted.partition.fetched_from_leader(leader_high_watermark=2, log_end_offset=2)
+        file = handle.view.segments[0].open()
+        file.write_at(file.size() - 1, [b"!"])
+        wanted = FetchFrom(TP, 0, 1000, replica_id=REPLICA_READER)
+        reads = reads_of(rig)
+        damaged = await reads.read_from_disk(wanted, min_one_batch=True)
+        assert (damaged.code, met) == (ErrorCode.CORRUPT_MESSAGE, [hosted])
+        fenced = wanted._replace(current_leader_epoch=2)
+        data = reads.read(fenced, min_one_batch=True, is_first_look=True)
+        assert data.code is ErrorCode.FENCED_LEADER_EPOCH
