@@ -62,9 +62,6 @@ from kraftjbod.core.ids import TopicPartition
 
 #: What each directory of a broker keeps free, by the broker's own configuration.
 _KEPT_FREE_KEYS: Final = ("log.dir.min.free.bytes", "log.dir.reserve.bytes")
-_LOOK_AGAIN_MS: Final = 500
-#: How long the cluster may take for what needs no bytes: a cordon, a file that goes.
-SETTLE_MS: Final = 60_000
 _ASK_FOR_MS: Final = 30_000
 _MAX_TOLD: Final = 20
 
@@ -85,10 +82,21 @@ class _GoneError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions:
-    """``throttle`` is bytes per second and broker, None leaves the rates as they are."""
+    """``throttle`` is bytes per second and broker, None leaves the rates as they are.
+
+    The cluster is looked at every ``look_again_ms``; ``settle_ms`` is how long the cluster
+    may take for what needs no bytes: a cordon, a file that goes.
+    """
 
     throttle: int | None = None
     across_brokers: bool = False
+    look_again_ms: int = 500
+    settle_ms: int = 60_000
+
+    @property
+    def rounds(self) -> int:
+        """How often to look before giving up."""
+        return self.settle_ms // self.look_again_ms
 
 
 class Drain:
@@ -197,7 +205,7 @@ class Drain:
                 await take_back()
             raise DoesNotFitError(plan)
         moved: set[Replica] = set()
-        rounds = SETTLE_MS // _LOOK_AGAIN_MS
+        rounds = self._options.rounds
         while left := obstacles(self.source, snapshot):
             plan = self._planned(snapshot)
             if rounds <= 0 and plan.misfits:
@@ -207,10 +215,10 @@ class Drain:
                 raise StalledError(f"{self.source} is not empty, and nothing moves: {told}")
             moved |= {move.replica for move in plan.moves}
             await self._advance(plan, snapshot)
-            await asyncio.sleep(_LOOK_AGAIN_MS / 1000)
+            await asyncio.sleep(self._options.look_again_ms / 1000)
             snapshot = await self._look()
             is_nearer = len(obstacles(self.source, snapshot)) < len(left)
-            rounds = SETTLE_MS // _LOOK_AGAIN_MS if is_nearer else rounds - 1
+            rounds = self._options.rounds if is_nearer else rounds - 1
         await self._end_throttles()
         return len(moved)
 
@@ -258,7 +266,7 @@ class Drain:
                 raise _GoneError("a broker that shall receive replicas went away")
             return under_way
 
-        await follow(seen)
+        await follow(seen, sample_ms=self._options.look_again_ms)
 
     async def _end_throttles(self) -> None:
         if self._options.throttle is not None:
@@ -286,11 +294,11 @@ class Drain:
             change = ConfigChange(CORDONED_LOG_DIRS, source.path, ConfigOperation.APPEND)
         await self._alter(change)
         self._tell(f"{source} is cordoned: it takes no new replicas")
-        deadline_ms = _now_ms() + SETTLE_MS
+        deadline_ms = _now_ms() + self._options.settle_ms
         while not all(log_dir.is_cordoned for log_dir in _own(source, found)):
             if _now_ms() > deadline_ms:
                 raise StalledError(f"broker {source.broker_id} does not heed {CORDONED_LOG_DIRS}")
-            await asyncio.sleep(_LOOK_AGAIN_MS / 1000)
+            await asyncio.sleep(self._options.look_again_ms / 1000)
             found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
 
         async def take_back() -> None:

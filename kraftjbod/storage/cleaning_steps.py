@@ -108,10 +108,17 @@ class KeyReading:
     """Puts the keys of one segment into a map."""
 
     def __init__(
-        self, found: CleanerMap, segment: LogSegment, file: VfsFile, end_offset: int, first: int
+        self,
+        found: CleanerMap,
+        segment: LogSegment,
+        file: VfsFile,
+        end_offset: int,
+        first: int,
+        step_bytes: int = STEP_BYTES,
     ) -> None:
         """Records below the offset ``first`` are passed over."""
         self._found = found
+        self._step_bytes = step_bytes
         self._reader = _Reader(segment, file, end_offset)
         self._first = first
         self.is_map_full = False
@@ -120,7 +127,7 @@ class KeyReading:
         """:raises CorruptRecordError: with the ``offset`` that is damaged."""
         read_bytes = 0
         if not self._reader.is_done:
-            for data, position, header in self._reader.chunk(STEP_BYTES):
+            for data, position, header in self._reader.chunk(self._step_bytes):
                 read_bytes += header.size_bytes
                 if header.last_offset < self._first:
                     continue
@@ -141,7 +148,9 @@ class GroupRewriting:
         end_offset: int,
         keeps: BatchFilter,
         reserve_bytes: int,
+        step_bytes: int = STEP_BYTES,
     ) -> None:
+        self._step_bytes = step_bytes
         ends = [*(source.base_offset for source in sources[1:]), end_offset]
         parts = zip(sources, files.sources, ends, strict=True)
         self._readers = [_Reader(*part) for part in parts]
@@ -165,7 +174,7 @@ class GroupRewriting:
             self._require_end()
             return Stepped(0, 0, True)
         read_bytes, buffers, headers = 0, list[Buffer](), list[BatchHeader]()
-        for data, position, header in self._readers[0].chunk(STEP_BYTES):
+        for data, position, header in self._readers[0].chunk(self._step_bytes):
             read_bytes += header.size_bytes
             is_last = header.next_offset == self._end_offset
             left = self._keeps.thin(data, position, header, is_last=is_last)

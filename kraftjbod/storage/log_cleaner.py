@@ -33,6 +33,7 @@ from kraftjbod.storage.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning_pause import CleaningPauses
 from kraftjbod.storage.cleaning_steps import (
+    STEP_BYTES,
     Cleanable,
     GroupRewriting,
     KeyReading,
@@ -73,6 +74,8 @@ class CleanerLimits:
     backoff_ms: int = 15_000
     reserve_bytes: int = 0
     """What stays free of each disk."""
+    step_bytes: int = STEP_BYTES
+    """Looked at before anything else gets a turn: a batch at least."""
 
 
 class _Work(NamedTuple):
@@ -296,7 +299,14 @@ class LogCleaner:
             if end_offset <= cleanable.first_dirty:
                 continue
             (file,) = await handle.open_sealed([segment])
-            reading = KeyReading(latest, segment, file, end_offset, cleanable.first_dirty)
+            reading = KeyReading(
+                latest,
+                segment,
+                file,
+                end_offset,
+                cleanable.first_dirty,
+                self._limits.step_bytes,
+            )
             try:
                 await self._step_through(handle, reading.step)
             finally:
@@ -312,7 +322,13 @@ class LogCleaner:
         is_in_place = False
         try:
             rewriting = GroupRewriting(
-                log_dir.vfs, files, group, end_offset, keeps, self._limits.reserve_bytes
+                log_dir.vfs,
+                files,
+                group,
+                end_offset,
+                keeps,
+                self._limits.reserve_bytes,
+                self._limits.step_bytes,
             )
             await self._step_through(handle, rewriting.step)
             if rewriting.is_changed:

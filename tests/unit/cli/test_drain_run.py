@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kraftjbod.cli import drain_run, reassignment_progress
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.drain_run import DoesNotFitError, Drain, DrainOptions
 from kraftjbod.cli.reassignment_plan import ReassignmentError
@@ -18,24 +17,12 @@ from tests.unit.cli.mini_broker import BROKER_ID
 from tests.unit.cli.moving_broker import SIZE_BYTES
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds come one after the other; how many are given up after is what it was."""
-    monkeypatch.setattr(drain_run, "SETTLE_MS", 20)
-    monkeypatch.setattr(drain_run, "_LOOK_AGAIN_MS", 1)
-    monkeypatch.setattr(reassignment_progress.asyncio, "sleep", _no_sleep)
-
-
-async def _no_sleep(_: float) -> None:
-    return
-
-
 @asynccontextmanager
 async def draining(
     broker: DrainedBroker, told: list[str], *, throttle: int | None = None
 ) -> AsyncIterator[Drain]:
     async with ClusterClient(broker.address, retry_timeout_ms=2_000) as client:
-        options = DrainOptions(throttle=throttle)
+        options = DrainOptions(throttle=throttle, look_again_ms=1, settle_ms=20)
         yield await Drain.find(client, BROKER_ID, "/d1", options, tell=told.append)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import CorruptRecordError
-from kraftjbod.storage import cleaning_steps
 from kraftjbod.storage.cleaner_map import CleanerMap
-from kraftjbod.storage.cleaning_steps import KeyReading, find_cleanable
+from kraftjbod.storage.cleaning_steps import Cleanable, KeyReading, find_cleanable
 from tests.faults.compaction_rig import (
     CONFIG,
     NOW_MS,
@@ -35,7 +34,7 @@ async def three_segments(vfs: MemVfs | None = None):  # type: ignore[no-untyped-
     return handle
 
 
-def bases(cleanable: cleaning_steps.Cleanable | None) -> list[int]:
+def bases(cleanable: Cleanable | None) -> list[int]:
     return [] if cleanable is None else [s.base_offset for s in cleanable.segments]
 
 
@@ -74,8 +73,7 @@ async def test_what_has_waited_too_long_waits_no_longer():
     assert found.dirt.is_overdue
 
 
-async def test_a_step_reads_a_bite_and_a_batch_that_is_larger(monkeypatch):
-    monkeypatch.setattr(cleaning_steps, "STEP_BYTES", 100)
+async def test_a_step_reads_a_bite_and_a_batch_that_is_larger():
     vfs = MemVfs()
     handle = await three_segments(vfs)
     await History().append(handle, keyed(("c", "x" * 500)))
@@ -83,7 +81,7 @@ async def test_a_step_reads_a_bite_and_a_batch_that_is_larger(monkeypatch):
     await flush_and_roll(handle)
     segment = handle.view.segments[3]
     latest = CleanerMap(max_bytes=10_000, expected_keys=10)
-    reading = KeyReading(latest, segment, vfs.open(segment.path, segment_mode()), 8, 0)
+    reading = KeyReading(latest, segment, vfs.open(segment.path, segment_mode()), 8, 0, 100)
     steps = []
     while not (step := reading.step()).is_done:
         steps.append(step.read_bytes)

@@ -13,7 +13,6 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import compute_crc
 from kraftjbod.protocol.records import build_batch
-from kraftjbod.storage import cleaning_steps
 from kraftjbod.storage.cleaner_map import ENTRY_BYTES
 from kraftjbod.storage.log_cleaner import CleanerLimits
 from kraftjbod.storage.log_handle import LogHandle
@@ -34,6 +33,8 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 OTHER = TopicPartition("t", 1)
+#: A batch at a time, so that something can happen in the middle of a pass.
+SMALL_STEPS = CleanerLimits(step_bytes=10)
 
 
 async def start(
@@ -217,11 +218,10 @@ def cleaned_files(vfs: MemVfs) -> list[str]:
     return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
 
 
-async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it(monkeypatch):
-    monkeypatch.setattr(cleaning_steps, "STEP_BYTES", 10)
+async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it():
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    manager = await start(dirs=2, vfs=vfs)
+    manager = await start(dirs=2, vfs=vfs, limits=SMALL_STEPS)
     handle, history = await filled(manager, rounds=20)
     moves = []
 
@@ -238,11 +238,10 @@ async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it(monkeypatch):
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass(monkeypatch):
-    monkeypatch.setattr(cleaning_steps, "STEP_BYTES", 10)
+async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass():
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    manager = await start(vfs=vfs)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
     await filled(manager, rounds=20)
     deletions = []
     await stopped_at(
@@ -257,12 +256,11 @@ async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass(monkeypatch):
     assert manager.dirs()[0].is_online
 
 
-async def test_whoever_stops_the_cleaner_finds_nothing_left(monkeypatch):
-    monkeypatch.setattr(cleaning_steps, "STEP_BYTES", 10)
+async def test_whoever_stops_the_cleaner_finds_nothing_left():
     for kind in ("open", "write_at", "sync"):
         mem = MemVfs()
         vfs = FaultVfs(mem)
-        manager = await start(vfs=vfs)
+        manager = await start(vfs=vfs, limits=SMALL_STEPS)
         handle, history = await filled(manager, rounds=20)
         tasks = [asyncio.ensure_future(asyncio.sleep(0))]
         tasks[0] = asyncio.ensure_future(
@@ -275,11 +273,10 @@ async def test_whoever_stops_the_cleaner_finds_nothing_left(monkeypatch):
         await manager.close(1)
 
 
-async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it(monkeypatch):
-    monkeypatch.setattr(cleaning_steps, "STEP_BYTES", 10)
+async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    manager = await start(vfs=vfs)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
     handle, history = await filled(manager, rounds=20)
     cuts = []
     await stopped_at(
