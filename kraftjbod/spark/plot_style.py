@@ -1,0 +1,228 @@
+"""How every plot of the pipeline looks: colours, figures, and SVG that a page can take in.
+
+* Figures are drawn in the colours of the light scheme. Inside a page each of them becomes a CSS
+  variable, so that the page's scheme decides; a picture in a file keeps them as they are.
+* Text stays text, is never read as a formula, and holds no character that XML cannot.
+* Colours are Okabe and Ito's, which colour-blind people tell apart; a state has one colour always.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from kraftjbod.cli.command import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """One colour by its CSS name, in the light and in the dark scheme."""
+
+    name: str
+    light: str
+    dark: str
+
+
+INK: Final = Colour("ink", "#1c2128", "#e6eaf0")
+QUIET: Final = Colour("quiet", "#59636f", "#9aa6b4")
+GRID: Final = Colour("grid", "#dfe4ea", "#343c47")
+SURFACE: Final = Colour("surface", "#fefefe", "#171c22")
+BEFORE: Final = Colour("before", "#98a2ae", "#77828f")
+AFTER: Final = Colour("after", "#0072b2", "#4fa8e0")
+BAND: Final = Colour("band", "#56b4e9", "#3d7fa8")
+ALARM: Final = Colour("alarm", "#d55e01", "#f0793a")
+ONLINE: Final = Colour("online", "#a5d8c8", "#1d6b57")
+SATURATED: Final = Colour("saturated", "#e69f00", "#e8ab2e")
+STALLED: Final = Colour("stalled", "#a0569c", "#c98ac6")
+OFFLINE: Final = Colour("offline", "#c23b00", "#f2682d")
+CORDONED: Final = Colour("cordoned", "#30404f", "#d3dbe4")
+MOVING: Final = Colour("moving", "#0067a3", "#62b6ea")
+#: For lines beside each other; the first ones differ most.
+SERIES: Final = (
+    Colour("series-0", "#0072b1", "#4fa8e1"),
+    Colour("series-1", "#d55e00", "#f0793b"),
+    Colour("series-2", "#009e73", "#2fc79a"),
+    Colour("series-3", "#cc79a7", "#e29ac3"),
+    Colour("series-4", "#b8860b", "#e0b94a"),
+    Colour("series-5", "#3f4fa8", "#8f9cec"),
+    Colour("series-6", "#56b4e8", "#87cdf5"),
+    Colour("series-7", "#6b6b6b", "#b0b0b0"),
+)
+STATES: Final = {
+    "online": ONLINE,
+    "saturated": SATURATED,
+    "stalled": STALLED,
+    "offline": OFFLINE,
+}
+PALETTE: Final = (
+    *(INK, QUIET, GRID, SURFACE, BEFORE, AFTER, BAND, ALARM, CORDONED, MOVING),
+    *STATES.values(),
+    *SERIES,
+)
+_SETTINGS: Final[dict[str, Any]] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.0,
+    "axes.edgecolor": QUIET.light,
+    "axes.labelcolor": QUIET.light,
+    "axes.titlecolor": INK.light,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID.light,
+    "grid.linewidth": 0.8,
+    "xtick.color": QUIET.light,
+    "ytick.color": QUIET.light,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "text.color": INK.light,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "hatch.linewidth": 0.8,
+    "lines.linewidth": 1.4,
+    "timezone": "UTC",
+}
+_SVG: Final = "http://www.w3.org/2000/svg"
+_XLINK: Final = "http://www.w3.org/1999/xlink"
+_DIGITS: Final = re.compile(r"(\d+)")
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
+_FONT: Final = re.compile(r"font(-family)?: ([^;]*)(?=;|$)")
+
+
+def plain(text: object, *, limit: int = 60) -> str:
+    """One line of printable text; what is longer than ``limit`` loses its middle."""
+    line = _UNPRINTABLE.sub("\ufffd", str(text))
+    if len(line) <= limit:
+        return line
+    head = (limit - 1) // 2
+    return f"{line[:head]}…{line[len(line) - (limit - 1 - head) :]}"
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key to sort by: ``disk-2`` before ``disk-10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(text)]
+
+
+def byte_scale(axis: Axis, top: float, per: str = "", *, ticks: int = 5) -> None:
+    """Ticks of ``axis``, from 0 to ``top`` bytes, at round numbers of the binary unit that suits.
+
+    ``per`` comes behind the unit: ``/s``.
+    """
+    top = max(top, 1.0)
+    unit = 1024.0 ** int(math.log(top, 1024))
+    rough = top / unit / ticks
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = next(s for s in (1, 2, 5, 10) if s * magnitude >= rough * 0.999) * magnitude
+    axis.set_major_locator(MultipleLocator(step * unit))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _round_size(value, unit, per)))
+
+
+def _round_size(value: float, unit: float, per: str) -> str:
+    name = size_text(unit).split()[1]
+    return f"{value / unit:g} {name}{per}" if value else "0"
+
+
+def styled() -> Any:
+    """A context in which figures are made, drawn on and written in this style."""
+    return mpl.rc_context(_SETTINGS)
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure without a canvas of any window system; make it inside :func:`styled`."""
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def panels(figure: Figure, rows: int, columns: int, **how: Any) -> list[list[Axes]]:
+    """Axes row by row."""
+    grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **how).tolist()
+    return grid
+
+
+def picture(figure: Figure, kind: str) -> bytes:
+    """``figure`` as a file of ``kind``: ``svg`` or ``png``, in the light scheme."""
+    target = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {}
+    with mpl.rc_context({"svg.hashsalt": "kraftjbod"}):
+        figure.savefig(target, format=kind, dpi=144, facecolor=SURFACE.light, metadata=metadata)
+    return target.getvalue()
+
+
+def inline_svg(
+    figure: Figure, name: str, label: str, titles: Mapping[str, str] | None = None
+) -> str:
+    """``figure`` as an ``<svg>`` element for an HTML page.
+
+    ``name`` tells its ids apart from those of other figures of the page; ``label`` is what those
+    hear who cannot see it. ``titles`` maps ids given with ``set_gid`` to words that show under the
+    pointer.
+    """
+    target = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+    ET.register_namespace("", _SVG)
+    ET.register_namespace("xlink", _XLINK)
+    root = ET.fromstring(target.getvalue())  # noqa: S314 - written by the line above
+    for child in list(root):
+        if child.tag.endswith("metadata"):
+            root.remove(child)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag == f"{{{_SVG}}}style":
+                parent.remove(child)
+        _make_native(parent, name)
+        if title := (titles or {}).get(parent.get("id", "").removeprefix(f"{name}-")):
+            words = ET.Element(f"{{{_SVG}}}title")
+            words.text = plain(title, limit=200)
+            parent.insert(0, words)
+    for size in ("width", "height"):
+        del root.attrib[size]
+    root.set("role", "img")
+    root.set("aria-label", label)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _make_native(element: ET.Element, name: str) -> None:
+    """Ids of its own, colours as variables, and the page's own letters."""
+    if "id" in element.attrib:
+        element.set("id", f"{name}-{element.get('id')}")
+    for key in (f"{{{_XLINK}}}href", "href"):
+        if element.get(key, "").startswith("#"):
+            element.set(key, f"#{name}-{element.attrib[key][1:]}")
+    for key in ("style", "fill", "stroke", "clip-path"):
+        if (value := element.get(key)) is None:
+            continue
+        value = _REFERENCE.sub(rf"url(#{name}-\1)", value)
+        for colour in PALETTE:
+            value = value.replace(colour.light, f"var(--{colour.name})")
+        if element.tag.endswith("text"):
+            value = _FONT.sub(_page_font, value)
+        element.set(key, value)
+
+
+def _page_font(match: re.Match[str]) -> str:
+    """``font: bold 9px 'DejaVu Sans'`` without the family."""
+    if match[1]:
+        return "font-family: inherit"
+    return f"font: {match[2].split(chr(39))[0]} system-ui, sans-serif"
