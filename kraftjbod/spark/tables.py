@@ -127,6 +127,19 @@ REPLICA_SAMPLES: Final = StructType(
     ]
 )
 
+#: ``telemetry_rejects``: records of ``__storage_telemetry`` that are no samples, and why.
+TELEMETRY_REJECTS: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("reason", StringType()),
+    ]
+)
+
 #: ``log_dir_windows``: one directory in one window of time. Rates and latencies are of the window's
 #: operations; null where two samples of one counter are missing.
 LOG_DIR_WINDOWS: Final = StructType(
@@ -267,8 +280,91 @@ ACKNOWLEDGED: Final = StructType(
     ]
 )
 
+#: The same as files tell it. A line with ``count`` stands for that many records from ``offset`` and
+#: ``sequence`` on; ``key_crcs`` and ``value_crcs`` then hold one element per record, or are null.
+ACKNOWLEDGED_LINES: Final = StructType(
+    [
+        *ACKNOWLEDGED.fields,
+        StructField("count", LongType()),
+        StructField("key_crcs", ArrayType(LongType())),
+        StructField("value_crcs", ArrayType(LongType())),
+    ]
+)
+
+#: What an audit keeps of a record; ``content`` is a hash of key and value.
+AUDITED_RECORDS: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("key_crc", LongType()),
+        StructField("value_crc", LongType()),
+        StructField("content", LongType()),
+    ]
+)
+
+#: What an audit found of each acknowledged record. ``standing`` is found, missing, changed,
+#: trimmed (before the log's start), compacted (the topic keeps a later record of its key),
+#: unchecked (compacted, and the key is not known) or unreadable (the partition has no leader).
+AUDITED_ACKNOWLEDGEMENTS: Final = StructType(
+    [
+        *ACKNOWLEDGED.fields,
+        StructField("standing", StringType()),
+        StructField("detail", StringType()),
+    ]
+)
+
+#: Which offsets an audit expects of a partition: from ``log_start`` up to before ``log_end``, both
+#: null where no leader tells them.
+LOG_RANGES: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("log_start", LongType()),
+        StructField("log_end", LongType()),
+        StructField("is_compacted", BooleanType()),
+    ]
+)
+
+#: Offsets of one replica that one task reads, from ``start`` up to before ``end``.
+REPLICA_RANGES: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("broker_id", IntegerType()),
+        StructField("path", StringType()),
+        StructField("is_leader", BooleanType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+    ]
+)
+
+#: One record batch as one replica holds it. ``finding`` is null, or ``damaged`` (its bytes are not
+#: what was written), or ``unread`` (offsets that the replica did not give): then the fields behind
+#: ``detail`` are null.
+REPLICA_BATCHES: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("broker_id", IntegerType()),
+        StructField("path", StringType()),
+        StructField("is_leader", BooleanType()),
+        StructField("base_offset", LongType()),
+        StructField("last_offset", LongType()),
+        StructField("finding", StringType()),
+        StructField("detail", StringType()),
+        StructField("record_count", IntegerType()),
+        StructField("crc", LongType()),
+        StructField("is_control", BooleanType()),
+        StructField("producer_id", LongType()),
+        StructField("producer_epoch", IntegerType()),
+        StructField("base_sequence", LongType()),
+    ]
+)
+
 #: ``audit_differences``: one thing that is not as it should be. ``difference`` is missing, changed,
-#: duplicate, out_of_order, offset_gap, bad_crc or replica_differs; ``detail`` says more in words.
+#: duplicate, out_of_order, offset_gap, bad_crc, replica_differs or unreadable (a whole partition);
+#: ``detail`` says more in words.
 AUDIT_DIFFERENCES: Final = StructType(
     [
         StructField("difference", StringType()),
