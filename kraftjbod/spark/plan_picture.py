@@ -23,12 +23,13 @@ from kraftjbod.spark.plot_style import (
     AFTER,
     BEFORE,
     INK,
+    DirRows,
     byte_scale,
     natural,
     new_figure,
     panels,
     picture,
-    plain,
+    rows_only,
     styled,
 )
 
@@ -133,18 +134,9 @@ def plan_measures(rows: Sequence[Row]) -> list[Measure]:
 
 def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
     """One line per directory, from where it was to where it comes to be."""
-    places: list[float] = []
-    heads: list[tuple[float, str]] = []
-    labels: list[str] = []
-    at = 0.0
-    for broker_id, group in groupby(rows, key=lambda row: row["broker_id"]):
-        heads.append((at, f"broker {broker_id}"))
-        for row in group:
-            at += 1
-            places.append(at)
-            labels.append(plain(row["path"], limit=32))
-        at += 1.2
-    figure = new_figure(_WIDTH_IN, 1.3 + _LINE_IN * at)
+    named = DirRows.of((row["broker_id"], row["path"]) for row in rows)
+    places = named.places
+    figure = new_figure(_WIDTH_IN, 1.3 + _LINE_IN * named.height)
     axes = panels(figure, 1, len(measures), sharey=True)[0]
     for ax, measure in zip(axes, measures, strict=True):
         ax.hlines(places, measure.before, measure.after, color=BEFORE.light, linewidth=2.2)
@@ -161,18 +153,9 @@ def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
         ax.plot(measure.after, places, "o", markersize=6.5, color=AFTER.light, label="after")
         ax.axvline(measure.even, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="even")
         _scale(ax, measure)
-        ax.grid(axis="y", visible=False)
-        ax.spines["left"].set_visible(False)
-        ax.tick_params(axis="y", length=0)
-    first = axes[0]
-    ticks = sorted([*zip(places, labels, strict=True), *heads])
-    first.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
-    for (_, text), tick in zip(ticks, first.get_yticklabels(), strict=True):
-        if text in {head for _, head in heads}:
-            tick.set_fontweight("bold")
-            tick.set_color(INK.light)
-    first.set_ylim(at - 0.6, -0.7)
-    _legend(figure, first)
+        rows_only(ax)
+    named.label(axes[0])
+    _legend(figure, axes[0])
     return figure
 
 

@@ -12,13 +12,17 @@ import io
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
+from itertools import groupby
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
@@ -142,6 +146,90 @@ def byte_scale(axis: Axis, top: float, per: str = "", *, ticks: int = 5) -> None
 def _round_size(value: float, unit: float, per: str) -> str:
     name = size_text(unit).split()[1]
     return f"{value / unit:g} {name}{per}" if value else "0"
+
+
+def short_paths(paths: Sequence[str], *, limit: int = 24) -> list[str]:
+    """Paths of one broker as short as they may be: long ones without the folders they share."""
+    shared = PurePosixPath(*_common([PurePosixPath(path).parent.parts for path in paths]))
+    short = []
+    for path in paths:
+        text = path
+        if len(path) > limit and PurePosixPath(path).is_relative_to(shared):
+            text = f"…/{PurePosixPath(path).relative_to(shared)}"
+        short.append(plain(text, limit=limit))
+    return short
+
+
+def _common(parts: Sequence[Sequence[str]]) -> list[str]:
+    same: list[str] = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        same.append(names[0])
+    return same
+
+
+@dataclass(frozen=True, slots=True)
+class DirRows:
+    """Directories as rows of a plot, under a heading for each broker, from top to bottom."""
+
+    dirs: tuple[tuple[int, str], ...]
+    places: tuple[int, ...]
+    heads: tuple[tuple[int, str], ...]
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dirs: Iterable[tuple[int, str]]) -> DirRows:
+        ordered = sorted(dirs, key=lambda dir_: (dir_[0], natural(dir_[1])))
+        places: list[int] = []
+        heads: list[tuple[int, str]] = []
+        labels: list[str] = []
+        row = 0
+        for broker_id, group in groupby(ordered, key=lambda dir_: dir_[0]):
+            paths = [path for _, path in group]
+            heads.append((row, f"broker {broker_id}"))
+            places += range(row + 1, row + 1 + len(paths))
+            labels += short_paths(paths)
+            row += 1 + len(paths)
+        return cls(tuple(ordered), tuple(places), tuple(heads), tuple(labels))
+
+    @property
+    def height(self) -> int:
+        """In rows, headings included."""
+        return len(self.dirs) + len(self.heads)
+
+    def label(self, ax: Axes) -> None:
+        """Name the rows at the left of ``ax``, whose first row is on top."""
+        ticks = sorted([*zip(self.places, self.labels, strict=True), *self.heads])
+        ax.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
+        for (place, _), tick in zip(ticks, ax.get_yticklabels(), strict=True):
+            if place in dict(self.heads):
+                tick.set_fontweight("bold")
+                tick.set_color(INK.light)
+        ax.set_ylim(self.height - 0.4, -0.6)
+
+
+def rows_only(ax: Axes) -> None:
+    """``ax`` without lines that belong to no row."""
+    ax.grid(axis="y", visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+
+
+def days(epoch_s: float) -> float:
+    """Seconds since 1970 as matplotlib counts time."""
+    return epoch_s / 86_400
+
+
+def time_scale(ax: Axes, first_s: float, last_s: float) -> None:
+    """A UTC time axis from ``first_s`` to ``last_s``."""
+    # What has one moment only gets a minute.
+    last_s = max(last_s, first_s + 60)
+    ax.set_xlim(days(first_s), days(last_s))
+    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=7)
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
+    ax.xaxis.get_offset_text().set_fontsize(8)
 
 
 def styled() -> Any:
