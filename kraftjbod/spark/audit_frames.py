@@ -1,0 +1,264 @@
+"""What an audit compares: acknowledgements with records, and records with one another.
+
+* A record that was acknowledged is looked for at the offset that was promised, and nowhere else.
+* Each function gives the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``, and
+  an empty frame if all is well.
+* CRC-32 tells whether a record is the one that was acknowledged; where the acknowledgement has no
+  CRC, its presence is all that can be checked.
+* Offsets of a compacted topic may be missing, if a later record of the same key is there.
+
+Replicas are compared in replica_frames.py.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from kraftjbod.spark.tables import (
+    ACKNOWLEDGED,
+    AUDIT_DIFFERENCES,
+    AUDITED_ACKNOWLEDGEMENTS,
+    AUDITED_RECORDS,
+)
+
+PLACE: Final = ("topic", "partition", "offset")
+PARTITION: Final = ("topic", "partition")
+#: Offsets of a partition are searched for holes in stretches of so many, side by side.
+GAP_STRETCH: Final = 1_000_000
+#: Standings of acknowledgements that are differences.
+BAD_STANDINGS: Final = ("missing", "changed")
+
+
+def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The columns of ``schema`` and no others, cast; what the frame lacks is null."""
+    return frame.select(
+        *(
+            (F.col(f.name) if f.name in frame.columns else F.lit(None))
+            .cast(f.dataType)
+            .alias(f.name)
+            for f in schema.fields
+        )
+    )
+
+
+def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
+    """``frame`` as differences of one kind."""
+    told = frame.withColumn("difference", F.lit(difference)).withColumn("detail", detail)
+    return cast_to(told, AUDIT_DIFFERENCES)
+
+
+def all_of(frames: list[DataFrame]) -> DataFrame:
+    """Several frames of differences as one."""
+    return cast_to(reduce(DataFrame.unionByName, frames), AUDIT_DIFFERENCES)
+
+
+def acknowledgements(lines: DataFrame) -> DataFrame:
+    """One row per acknowledged record; ``lines`` as ``ACKNOWLEDGED_LINES`` describes."""
+    numbered = lines.select(
+        "*", F.explode(F.sequence(F.lit(0), F.coalesce("count", F.lit(1)) - 1)).alias("index")
+    ).where("coalesce(count, 1) > 0")
+    return cast_to(
+        numbered.withColumn("offset", F.col("offset") + F.col("index"))
+        .withColumn("sequence", F.col("sequence") + F.col("index"))
+        .withColumn("key_crc", F.coalesce("key_crc", _element("key_crcs")))
+        .withColumn("value_crc", F.coalesce("value_crc", _element("value_crcs"))),
+        ACKNOWLEDGED,
+    )
+
+
+def audited_records(records: DataFrame) -> DataFrame:
+    """What is kept of records; ``records`` has at least the columns of ``RECORD``."""
+    hashed = (
+        records.withColumn("key_crc", F.crc32("key"))
+        .withColumn("value_crc", F.crc32("value"))
+        .withColumn("content", F.xxhash64("key", "value"))
+    )
+    return cast_to(hashed, AUDITED_RECORDS)
+
+
+def standings(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
+    """What became of each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``."""
+    held = records.dropDuplicates(list(PLACE)).select(
+        *PLACE,
+        F.col("key_crc").alias("held_key_crc"),
+        F.col("value_crc").alias("held_value_crc"),
+        F.lit(True).alias("is_held"),
+    )
+    known = ranges.withColumn("is_known", F.lit(True))
+    joined = acknowledged.join(held, list(PLACE), "left").join(known, list(PARTITION), "left")
+    latest = _latest_of_keys(acknowledged, records, ranges)
+    joined = joined.join(latest, [*PARTITION, "key_crc"], "left")
+    judged = joined.withColumn("standing", _standing())
+    return cast_to(judged.withColumn("detail", _standing_detail()), AUDITED_ACKNOWLEDGEMENTS)
+
+
+def missing_or_changed(standings: DataFrame) -> DataFrame:
+    """Of :func:`standings` those that are differences."""
+    bad = standings.where(F.col("standing").isin(*BAD_STANDINGS))
+    return cast_to(bad.withColumn("difference", F.col("standing")), AUDIT_DIFFERENCES)
+
+
+def unreadable(standings: DataFrame) -> DataFrame:
+    """One row per partition that no broker leads."""
+    silent = standings.where("standing = 'unreadable'").groupBy(*PARTITION).count()
+    detail = F.format_string("no broker leads it: %,d acknowledged records unseen", "count")
+    return differences(silent, "unreadable", detail)
+
+
+def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
+    """Two records that were promised the same offset: one of them cannot be there."""
+    numbered = acknowledged.where("producer is not null and sequence is not null")
+    claims = numbered.groupBy(*PLACE).agg(
+        F.count_distinct("producer", "sequence").alias("claims"),
+        F.max("producer").alias("producer"),
+        F.max("sequence").alias("sequence"),
+    )
+    detail = F.format_string("%d records were acknowledged at this one offset", "claims")
+    return differences(claims.where("claims > 1"), "missing", detail)
+
+
+def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
+    """A producer's record that was acknowledged at more than one offset, behind its first."""
+    numbered = acknowledged.where("producer is not null and sequence is not null").distinct()
+    same = Window.partitionBy(*PARTITION, "producer", "sequence")
+    first = numbered.withColumn("first", F.min("offset").over(same)).where("offset > first")
+    return differences(
+        first, "duplicate", F.format_string("acknowledged at offset %d before", "first")
+    )
+
+
+def out_of_order(acknowledged: DataFrame) -> DataFrame:
+    """Records that stand behind one that their producer sent later."""
+    numbered = acknowledged.where("producer is not null and sequence is not null")
+    before = Window.partitionBy(*PARTITION, "producer").orderBy("offset", "sequence")
+    preceded = numbered.withColumn(
+        "last", F.max("sequence").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    )
+    return differences(
+        preceded.where("sequence < last"),
+        "out_of_order",
+        F.format_string("its producer's record %d stands before it", "last"),
+    )
+
+
+def read_twice(records: DataFrame) -> DataFrame:
+    """Offsets that came more than once: a topic never does that, a table may."""
+    counted = records.groupBy(*PLACE).count().where("count > 1")
+    return differences(counted, "duplicate", F.format_string("it is there %d times", "count"))
+
+
+def repeated_content(acknowledged: DataFrame, records: DataFrame) -> DataFrame:
+    """Key and value that stand in a partition again, if one of them was acknowledged.
+
+    Only sound where no producer sends the same key and value twice.
+    """
+    acked = acknowledged.select(*PLACE, F.lit(True).alias("is_acked")).distinct()
+    marked = records.dropDuplicates(list(PLACE)).join(acked, list(PLACE), "left")
+    same = Window.partitionBy(*PARTITION, "key_crc", "value_crc", "content")
+    repeated = marked.withColumn("first", F.min("offset").over(same)).withColumn(
+        "is_any_acked", F.max("is_acked").over(same)
+    )
+    return differences(
+        repeated.where("offset > first and is_any_acked"),
+        "duplicate",
+        F.format_string("the same key and value stand at offset %d", "first"),
+    )
+
+
+def offset_gaps(
+    records: DataFrame, ranges: DataFrame, control: DataFrame, *, stretch: int = GAP_STRETCH
+) -> DataFrame:
+    """Offsets between a log's start and its end where there is no record.
+
+    Compacted topics are passed over. ``control`` (topic, partition, offset) are offsets of control
+    batches, which no reader sees. A hole that goes from one ``stretch`` of so many offsets into the
+    next is told in parts.
+    """
+    number = F.floor(F.col("offset") / F.lit(stretch))
+    whole = ranges.where("not is_compacted and log_start < log_end").select(
+        *PARTITION, "log_start", "log_end"
+    )
+    seen = records.select(*PLACE).unionByName(control.select(*PLACE))
+    seen = seen.join(F.broadcast(whole), list(PARTITION))
+    seen = seen.where("offset >= log_start and offset < log_end").withColumn("stretch", number)
+    within = Window.partitionBy(*PARTITION, "stretch").orderBy("offset")
+    columns = [*PLACE, "stretch"]
+    before = seen.select(*columns).unionByName(_stretch_ends(whole, stretch).select(*columns))
+    holes = before.withColumn("from", F.lag("offset").over(within) + 1).where("offset > from")
+    told = holes.withColumn("to", F.col("offset") - 1).withColumn("offset", F.col("from"))
+    detail = F.format_string(
+        "no record from here to %d (%,d offsets)", "to", F.expr("to - from + 1")
+    )
+    return differences(told, "offset_gap", detail)
+
+
+def _element(name: str) -> Column:
+    return F.get(name, F.col("index"))
+
+
+def _latest_of_keys(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
+    """The last offset of each key of a compacted topic, as records or acknowledgements tell."""
+    compacted = F.broadcast(ranges.where("is_compacted").select(*PARTITION))
+    keyed = [frame.select(*PLACE, "key_crc") for frame in (acknowledged, records)]
+    both = keyed[0].unionByName(keyed[1]).where("key_crc is not null")
+    return (
+        both.join(compacted, list(PARTITION), "left_semi")
+        .groupBy(*PARTITION, "key_crc")
+        .agg(F.max("offset").alias("latest"))
+    )
+
+
+def _standing() -> Column:
+    absent = F.col("is_held").isNull()
+    return (
+        F.when(F.col("is_known").isNull(), "missing")
+        .when(F.col("log_end").isNull(), "unreadable")
+        .when(F.col("offset") < F.col("log_start"), "trimmed")
+        .when(absent & F.col("is_compacted") & F.col("key_crc").isNull(), "unchecked")
+        .when(absent & F.col("is_compacted") & (F.col("latest") > F.col("offset")), "compacted")
+        # A record that deletes its key goes itself in the end.
+        .when(absent & F.col("is_compacted") & F.col("value_crc").isNull(), "compacted")
+        .when(absent, "missing")
+        .when(_differs("key_crc") | _differs("value_crc"), "changed")
+        .otherwise("found")
+    )
+
+
+def _differs(crc: str) -> Column:
+    """Whether an acknowledged CRC, if there is one, is not the record's."""
+    return F.col(crc).isNotNull() & ~F.col(crc).eqNullSafe(F.col(f"held_{crc}"))
+
+
+def _standing_detail() -> Column:
+    log = F.format_string("the log holds %d up to before %d", "log_start", "log_end")
+    crcs = F.format_string(
+        "CRC of key and value: %s and %s, acknowledged with %s and %s",
+        *(
+            F.coalesce(F.lower(F.hex(name)), F.lit("none"))
+            for name in ("held_key_crc", "held_value_crc", "key_crc", "value_crc")
+        ),
+    )
+    return (
+        F.when(F.col("is_known").isNull(), "there is no such partition")
+        .when(F.col("standing") == "missing", log)
+        .when(F.col("standing") == "changed", crcs)
+    )
+
+
+def _stretch_ends(whole: DataFrame, stretch: int) -> DataFrame:
+    """Offsets just before and just behind each stretch of each log, for holes at its ends."""
+    size = F.lit(stretch)
+    stretches = whole.select(
+        "*",
+        F.explode(
+            F.sequence(F.floor(F.col("log_start") / size), F.floor((F.col("log_end") - 1) / size))
+        ).alias("stretch"),
+    )
+    first = F.greatest(F.col("log_start"), F.col("stretch") * size)
+    end = F.least(F.col("log_end"), (F.col("stretch") + 1) * size)
+    return stretches.withColumn("offset", F.explode(F.array(first - 1, end)))
