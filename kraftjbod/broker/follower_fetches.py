@@ -237,16 +237,20 @@ class FollowerFetches:
         )
 
     def _count(self, session: FetchSession, answers: _Answers) -> None:
-        """Charge the quota with what is about to be sent."""
-        size_bytes = sum(
-            len(data.records)
-            for key, data in answers.items()
-            if data.records
-            and key in session.parts
-            and self._quota.is_throttled(session.parts[key].wanted.topic_partition)
-        )
-        if size_bytes:
-            self._quota.spend(size_bytes, self._clock.now_ms())
+        """Charge the replicas, and the quota where it holds, with what is about to be sent."""
+        throttled_bytes = 0
+        for key, data in answers.items():
+            part = session.parts.get(key)
+            if part is None or not data.records:
+                continue
+            topic_partition, size_bytes = part.wanted.topic_partition, len(data.records)
+            replica = self._replicas.get(topic_partition)
+            if replica is not None:
+                replica.count_fetched(size_bytes)
+            if self._quota.is_throttled(topic_partition):
+                throttled_bytes += size_bytes
+        if throttled_bytes:
+            self._quota.spend(throttled_bytes, self._clock.now_ms())
 
 
 def _is_nothing(data: FetchedData) -> bool:

@@ -35,11 +35,13 @@ from kraftjbod.storage.log_handle import LogHandle
 class HostedReplica:
     """One replica on this broker. ``partition`` and ``handle`` are None while there is no log.
 
-    Written by the replica manager only, but for what belongs to a move between directories:
-    ``gate`` and ``is_assigned_by_move``.
+    Written by the replica manager only, but for what belongs to a move between directories,
+    ``gate`` and ``is_assigned_by_move``, and for what is counted.
     """
 
     __slots__ = (
+        "appended_bytes",
+        "fetched_bytes",
         "gate",
         "handle",
         "is_assigned_by_move",
@@ -80,6 +82,10 @@ class HostedReplica:
         self.gate = AppendGate()
         #: Appended since consumers were last told that there is more to read.
         self.unread_bytes = 0
+        #: Appended here, leading or following, and given out to consumers and followers, since
+        #: the replica came or the broker started; wherever it lay then.
+        self.appended_bytes = 0
+        self.fetched_bytes = 0
         #: The fetch sessions of its followers; an ordered set.
         self.watchers: dict[FetchSession, None] = {}
 
@@ -100,6 +106,18 @@ class HostedReplica:
         if self.handle is not None or self.state is ReplicaState.MAKING:
             return False
         return self.partition is None or self.waits_because_of is not None or is_told
+
+    def count_appended(self, size_bytes: int) -> None:
+        """So many bytes of records were appended; its directory counts them too."""
+        self.appended_bytes += size_bytes
+        if self.handle is not None:
+            self.handle.log_dir.statistics.appended_bytes += size_bytes
+
+    def count_fetched(self, size_bytes: int) -> None:
+        """So many bytes of records are on their way to a consumer or a follower."""
+        self.fetched_bytes += size_bytes
+        if self.handle is not None:
+            self.handle.log_dir.statistics.fetched_bytes += size_bytes
 
     def note(self, event: ReplicaEvent) -> None:
         self.state = next_state(self.state, event)

@@ -4,7 +4,7 @@
 * A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
   so that a crowd of clients that refresh after a failure costs one encoding.
 * A topic that is not there is created through the controller where the configuration allows it;
-  the client is told to ask again.
+  the client is told to ask again. Internal topics are not: brokers create them as they shall be.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, TopicId
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
 
 MetadataResponse = message("MetadataResponse")
 DescribeClusterResponse = message("DescribeClusterResponse")
@@ -69,7 +70,11 @@ class MetadataApis:
         return response
 
     async def _create_missing(self, names: list[str | None]) -> None:
-        missing = [name for name in names if name and name not in self._cache.state.topic_ids]
+        missing = [
+            name
+            for name in names
+            if name and name not in self._cache.state.topic_ids and name not in INTERNAL_TOPICS
+        ]
         if missing:
             await self._topic_apis.auto_create(missing)
 
@@ -87,7 +92,7 @@ class MetadataApis:
             return self._absent(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
         return self._absent(
             self._topic_apis.creation_outcome(wanted.name)
-            if may_create
+            if may_create and wanted.name not in INTERNAL_TOPICS
             else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             wanted.name,
             ZERO_UUID,
@@ -117,6 +122,7 @@ class MetadataApis:
         described: Message = MetadataResponse.MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
             partitions=[
                 self._describe_partition(index, partition, listener_name)
                 for index, partition in sorted(topic.partitions.items())

@@ -246,13 +246,20 @@ class ProduceFetchApis:
                 described = partition_data(part.partition, data)
                 described.current_leader = hints.leader_of(one.wanted.topic_partition, data.code)
                 parts.append(described)
-                sent_bytes += len(data.records)
+                if data.records:
+                    sent_bytes += len(data.records)
+                    self._count_fetched(one.wanted.topic_partition, len(data.records))
             topics.append(
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
             )
         self._metrics.count("BytesOutPerSec", sent_bytes)
         response: Message = FetchResponse(responses=topics, node_endpoints=hints.endpoints())
         return response
+
+    def _count_fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is not None:
+            replica.count_fetched(size_bytes)
 
 
 def _asker(request: Message, version: int) -> BrokerId:

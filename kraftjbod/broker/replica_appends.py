@@ -137,6 +137,8 @@ class ReplicaAppends:
         if error is not None:
             raise error
         result = append.result()
+        if not result.duplicate:
+            replica.count_appended(size_bytes)
         if not self._replicas.is_current(replica):
             pending.end(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return

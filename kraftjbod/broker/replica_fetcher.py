@@ -377,6 +377,7 @@ class ReplicaFetcher:
             one.is_aligned = False
             self._delay(one, e.code, str(e))
             return
+        one.replica.count_appended(len(data.records))
         if self._quota.is_throttled(one.topic_partition):
             self._quota.spend(len(data.records), self._clock.now_ms())
         self._turns.end(one.topic_partition)

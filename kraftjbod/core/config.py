@@ -392,6 +392,19 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
 
+    storage_telemetry_enable: bool = True
+    """Tell ``__storage_telemetry`` about this broker's directories and replicas."""
+    storage_telemetry_log_dir_interval_ms: int = Field(default=10_000, ge=100)
+    """How often one record per directory is sent."""
+    storage_telemetry_replica_interval_ms: int = Field(default=60_000, ge=100)
+    """How often one record per replica is sent; at the directories' times only."""
+    storage_telemetry_topic_partitions: int = Field(default=3, ge=1)
+    """This and what follows are for the topic's creation; later it is configured as any other."""
+    storage_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
+    storage_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    storage_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
+    """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
+
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
 
@@ -413,6 +426,11 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.lag.time.max.ms")
         if self.replica_fetch_wait_max_ms > self.replica_socket_timeout_ms:
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.socket.timeout.ms")
+        if self.storage_telemetry_replica_interval_ms < self.storage_telemetry_log_dir_interval_ms:
+            raise ValueError(
+                "storage.telemetry.replica.interval.ms must not be less than "
+                "storage.telemetry.log.dir.interval.ms"
+            )
         return self
 
     def _require_own_cordons(self) -> None:

@@ -54,6 +54,10 @@ from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.broker.replication_quotas import ReplicationQuotas
 from kraftjbod.broker.saturated_followers import SaturatedFollowers
 from kraftjbod.broker.scrubs import Scrubs
+from kraftjbod.broker.storage_telemetry_emitter import StorageTelemetryEmitter
+from kraftjbod.broker.storage_telemetry_gatherer import StorageTelemetryGatherer
+from kraftjbod.broker.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
@@ -76,6 +80,7 @@ from kraftjbod.storage.slow_dirs import SlowDirs
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
 _CONTROLLER_BACKOFF_MAX_MS: Final = 500
+_TELEMETRY_BACKOFF_MAX_MS: Final = 2_000
 #: Directories over the life of the process, those that came back counted anew.
 MAX_LOG_DIRS: Final = 10_000
 
@@ -187,7 +192,14 @@ class BrokerParts:
         self._follow_leaders_and_metadata(tasks)
         self._watch_the_disks()
         self.log_dir_admin = self._build_log_dir_admin()
+        self.appends = ReplicaAppends(
+            replicas=self.hosted,
+            topic_configs=self.topic_configs,
+            clock=around.clock,
+            metrics=around.metrics,
+        )
         self.apis = self._build_apis()
+        self.telemetry = self._build_telemetry()
 
     def _backoff(self, max_ms: int) -> ExponentialBackoff:
         return ExponentialBackoff(
@@ -204,8 +216,9 @@ class BrokerParts:
             request_timeout_ms=config.controller_request_timeout_ms,
         )
         online_dirs = self._disks.logs.online_dirs()
+        self.identity = _identity(config, around, self._disks, advertised)
         self.lifecycle = BrokerLifecycleManager(
-            identity=_identity(config, around, self._disks, advertised),
+            identity=self.identity,
             online_dirs=[log_dir.directory_id for log_dir in online_dirs],
             channel=self.channel,
             clock=around.clock,
@@ -479,12 +492,7 @@ class BrokerParts:
             broker_id=config.node_id,
             cache=self.cache,
             replicas=self.hosted,
-            appends=ReplicaAppends(
-                replicas=self.hosted,
-                topic_configs=self.topic_configs,
-                clock=around.clock,
-                metrics=around.metrics,
-            ),
+            appends=self.appends,
             reads=reads,
             followers=FollowerFetches(
                 sessions=FetchSessions(clock=around.clock),
@@ -500,6 +508,43 @@ class BrokerParts:
             metrics=around.metrics,
             max_fetch_bytes=config.fetch_max_bytes,
             suspect_after_ms=config.log_dir_io_suspect_ms,
+        )
+
+    def _build_telemetry(self) -> StorageTelemetryEmitter:
+        config, around = self._config, self._around
+        return StorageTelemetryEmitter(
+            broker_id=config.node_id,
+            rack=config.broker_rack,
+            incarnation=self.identity.incarnation_id,
+            cache=self.cache,
+            gatherer=StorageTelemetryGatherer(
+                logs=self._disks.logs,
+                replicas=self.hosted,
+                moves=self.moves,
+                assignments=self.assignments,
+                monitor=self.monitor,
+            ),
+            sender=StorageTelemetrySender(
+                broker_id=config.node_id,
+                cache=self.cache,
+                appends=self.appends,
+                endpoint_of=self._endpoint_of,
+                clock=around.clock,
+                backoff=self._backoff(_TELEMETRY_BACKOFF_MAX_MS),
+                suspect_after_ms=config.log_dir_io_suspect_ms,
+            ),
+            channel=self.channel,
+            clock=around.clock,
+            metrics=around.metrics,
+            topic=TelemetryTopicSettings(
+                partitions=config.storage_telemetry_topic_partitions,
+                replication_factor=config.storage_telemetry_topic_replication_factor,
+                retention_ms=config.storage_telemetry_topic_retention_ms,
+                retention_bytes=config.storage_telemetry_topic_retention_bytes,
+            ),
+            log_dir_interval_ms=config.storage_telemetry_log_dir_interval_ms,
+            replica_interval_ms=config.storage_telemetry_replica_interval_ms,
+            request_timeout_ms=config.controller_request_timeout_ms,
         )
 
     def _is_replica(self, key: TopicIdPartition) -> bool:

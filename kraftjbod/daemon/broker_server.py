@@ -105,6 +105,8 @@ class BrokerServer:
             if endpoint.name not in self._doors:
                 await self._open_door(endpoint)
         self._is_open.set()
+        if self._config.storage_telemetry_enable:
+            self._tasks.start(parts.telemetry.run(), "storage_telemetry")
         self._log.info(
             "broker_started",
             ports=self.ports,

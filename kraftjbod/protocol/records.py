@@ -78,8 +78,9 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
     is_control: bool = False,
+    compression: Compression = Compression.NONE,
 ) -> bytes:
-    """``records`` (one or more) as one uncompressed batch."""
+    """``records`` (one or more) as one batch."""
     assert records, "a batch holds at least one record"
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
@@ -87,13 +88,14 @@ def build_batch(
         encoded = _encode_record(record, record.timestamp_ms - base_timestamp, delta)
         body += encode_varint(len(encoded))
         body += encoded
+    packed = body if compression is Compression.NONE else compress_body(compression, bytes(body))
     header = _HEADER.pack(
         base_offset,
-        HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body),
+        HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed),
         leader_epoch,
         MAGIC,
         0,
-        _CONTROL_BIT if is_control else 0,
+        compression | (_CONTROL_BIT if is_control else 0),
         len(records) - 1,
         base_timestamp,
         max(record.timestamp_ms for record in records),
@@ -103,7 +105,7 @@ def build_batch(
         len(records),
     )
     batch = bytearray(header)
-    batch += body
+    batch += packed
     _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
     return bytes(batch)
 
@@ -325,14 +327,14 @@ def _require_bounded(size_bytes: int) -> None:
 
 def compress_body(compression: int, body: bytes) -> bytes:
     """``body`` as what follows a header of that ``compression``; any kind of client reads it."""
+    if compression == Compression.NONE:
+        return body
+    if compression == Compression.GZIP:
+        packer = zlib.compressobj(wbits=_GZIP_WINDOW)
+        return packer.compress(body) + packer.flush()
     import cramjam
 
     match compression:
-        case Compression.NONE:
-            return body
-        case Compression.GZIP:
-            packer = zlib.compressobj(wbits=_GZIP_WINDOW)
-            return packer.compress(body) + packer.flush()
         case Compression.SNAPPY:
             out = bytearray(_XERIAL_HEADER)
             for at in range(0, len(body), _XERIAL_BLOCK_BYTES):

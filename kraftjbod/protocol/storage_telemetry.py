@@ -4,17 +4,21 @@ One JSON object per record, keys as the fields here, in two kinds: :class:`LogDi
 :class:`ReplicaSample`. ``schema`` is the version; a reader takes records of its own version and
 older, and finds fields that it does not know harmless. Counters (``…_total``, ``io_counts``) begin
 at 0 with each ``incarnation`` of a broker; a directory that comes back from OFFLINE begins anew too
-and says so by another ``since_ms``. TELEMETRY.md tells the same for people.
+and says so by another ``since_ms``. A replica's counters stay with it when it moves to another
+directory of its broker. TELEMETRY.md tells the same for people.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, Final
 
 TOPIC: Final = "__storage_telemetry"
 SCHEMA: Final = 1
+#: Topics of the cluster's own; clients are told so.
+INTERNAL_TOPICS: Final = frozenset({TOPIC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,8 @@ class Origin:
 class LogDirSample:
     """One log directory. Sizes in bytes.
 
-    * ``state``: online, saturated, stalled or offline. Offline: sizes and counts are 0.
+    * ``state``: online, saturated, stalled or offline. Offline: every figure is 0 but
+      ``queued_assignments``, and the buckets are empty.
     * ``total_bytes``, ``free_bytes`` are the file system's; ``replica_bytes`` what replicas and
       future copies hold; ``growth_bytes_per_s`` how fast the free bytes shrink, by the broker.
     * ``appended_bytes_total``: appends of leaders and followers; ``fetched_bytes_total``: to
@@ -50,28 +55,31 @@ class LogDirSample:
     state: str
     is_cordoned: bool
     since_ms: int
-    total_bytes: int
-    free_bytes: int
-    replica_bytes: int
-    replicas: int
-    growth_bytes_per_s: float
-    appended_bytes_total: int
-    fetched_bytes_total: int
-    io_total: int
-    io_errors_total: int
-    io_bounds_ms: tuple[int, ...]
-    io_counts: tuple[int, ...]
-    latency_ms: float
-    is_slow: bool
-    queued_assignments: int
-    moves_in: int
-    moves_out: int
-    moves_remaining_bytes: int
+    total_bytes: int = 0
+    free_bytes: int = 0
+    replica_bytes: int = 0
+    replicas: int = 0
+    growth_bytes_per_s: float = 0.0
+    appended_bytes_total: int = 0
+    fetched_bytes_total: int = 0
+    io_total: int = 0
+    io_errors_total: int = 0
+    io_bounds_ms: tuple[int, ...] = ()
+    io_counts: tuple[int, ...] = ()
+    latency_ms: float = 0.0
+    is_slow: bool = False
+    queued_assignments: int = 0
+    moves_in: int = 0
+    moves_out: int = 0
+    moves_remaining_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSample:
-    """One replica, or the future copy of one, where it lies. ``brokers`` is its assignment."""
+    """One replica, or the future copy of one, where it lies. ``brokers`` is its assignment.
+
+    A future copy is what a move builds: it leads nothing, and its counters are 0.
+    """
 
     directory_id: str
     path: str
@@ -88,15 +96,28 @@ class ReplicaSample:
     brokers: tuple[int, ...]
 
 
+def _reader_of(kind: type) -> tuple[tuple[str, ...], Any]:
+    """Its fields' names, and what reads them all: four thousand replicas are a lot of fields."""
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
+
+
+_READERS: Final = {kind: _reader_of(kind) for kind in (Origin, LogDirSample, ReplicaSample)}
+_KINDS: Final = {LogDirSample: "log_dir", ReplicaSample: "replica"}
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def encode(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
     """The value of one record."""
-    kind = "log_dir" if isinstance(sample, LogDirSample) else "replica"
-    document = {"schema": SCHEMA, "kind": kind, **asdict(origin), **asdict(sample)}
-    return json.dumps(document, separators=(",", ":")).encode()
+    document: dict[str, Any] = {"schema": SCHEMA, "kind": _KINDS[type(sample)]}
+    for said in (origin, sample):
+        names, read = _READERS[type(said)]
+        document.update(zip(names, read(said), strict=True))
+    return _to_json(document).encode()
 
 
 def record_key(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
-    """Records of one directory, and of one replica, stay in one partition and in order."""
+    """Records of one directory, and of one replica, have one key."""
     if isinstance(sample, LogDirSample):
         return f"{origin.broker_id}:{sample.directory_id}".encode()
     return f"{origin.broker_id}:{sample.topic}-{sample.partition}".encode()

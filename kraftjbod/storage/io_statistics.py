@@ -65,6 +65,10 @@ class IoStatistics:
 
     def __init__(self) -> None:
         self._figures = [IoFigures() for _ in IoGroup]
+        #: Records that were appended, and that were given out, from memory or disk; counted by
+        #: who does that.
+        self.appended_bytes = 0
+        self.fetched_bytes = 0
         #: Milliseconds; 0 before the first operation.
         self.latency_ms = 0.0
         self._seen_operations = 0

@@ -78,12 +78,14 @@ class Machine:
 def running_cluster(
     *, brokers: int, dirs: int, config: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[LocalCluster]:
-    """A fresh cluster that is killed and removed at the end."""
+    """A fresh cluster that is killed and removed at the end.
+
+    Without storage telemetry, unless ``config`` says so: figures are compared with older ones.
+    """
     run_dir = Path(tempfile.mkdtemp(prefix="kraftjbod-bench-"))
     run_dir.chmod(0o755)
-    cluster = LocalCluster.create(
-        run_dir / "run", brokers=brokers, dirs=dirs, config=config, **more
-    )
+    keys = {"storage.telemetry.enable": "false", **(config or {})}
+    cluster = LocalCluster.create(run_dir / "run", brokers=brokers, dirs=dirs, config=keys, **more)
     try:
         asyncio.run(cluster.start(timeout_s=START_TIMEOUT_S))
         yield cluster

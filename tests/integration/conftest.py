@@ -54,6 +54,11 @@ def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]
 
 #: Of each log directory of a test's cluster, where the test says nothing else.
 RESERVE_BYTES: Final = 1024 * 1024
+#: Keys of such a cluster. Tests count topics, replicas and bytes: only their own shall be there.
+DEFAULTS: Final = {
+    "log.dir.reserve.bytes": str(RESERVE_BYTES),
+    "storage.telemetry.enable": "false",
+}
 
 
 def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
@@ -62,7 +67,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     def make(
         *, start: bool = True, config: Mapping[str, str] | None = None, **parameters: Any
     ) -> Cluster:
-        keys = {"log.dir.reserve.bytes": str(RESERVE_BYTES), **(config or {})}
+        keys = {**DEFAULTS, **(config or {})}
         cluster = Cluster(LocalCluster.create(cluster_dirs(), config=keys, **parameters))
         made.append(cluster)
         _alive.append(cluster)
