@@ -1,0 +1,272 @@
+"""`RecordWriter`: the records of one task to the cluster, every one acknowledged or the task fails.
+
+* The producer is idempotent and waits for all in-sync replicas, unless the settings say otherwise.
+* Every delivery report is looked at. The first bad one ends the writer with an error that names the
+  record's partition and the reason; what is still queued is dropped, for the task runs again.
+* Nothing waits forever: a record is reported within ``delivery.timeout.ms``, whatever happens.
+* The queue is bounded in records and bytes; a writer that is ahead of the cluster waits for room.
+* A new idempotent producer takes half a second until it may write, so a process keeps that of a
+  task that ended well for its next task. That of a task that failed is never used again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kraftjbod.core.errors import ConfigError, OperatingError
+
+Headers = list[tuple[str, str | bytes | None]]
+#: A record: topic, value, key, partition (-1: by the key), headers.
+Row = tuple[str, bytes | None, bytes | None, int, Headers | None]
+
+#: What a user's settings win over. Keyed records go where a Java producer sends them.
+DEFAULTS: Final[Mapping[str, object]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "delivery.timeout.ms": 120_000,
+    "message.max.bytes": 1_048_576,
+    "linger.ms": 20,
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 64 * 1024,
+    "retry.backoff.max.ms": 500,
+}
+_ROWS_PER_POLL: Final = 1000
+_WAIT_S: Final = 0.1
+_TOPIC_WAIT_S: Final = 5.0
+#: Beyond the delivery timeout: the time in which the client must have told of every record.
+_REPORT_S: Final = 30.0
+_CLOSE_S: Final = 5.0
+#: How long a producer is kept without work, and how many are.
+_IDLE_S: Final = 60.0
+_MAX_IDLE: Final = 4
+_REMEMBERED_TROUBLES: Final = 3
+_UNKNOWN: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class WriteError(OperatingError):
+    """A record could not be written, so the task must fail and run again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRange:
+    """What one task was acknowledged in one partition: ``records`` between two offsets.
+
+    Others may have written between them. Offsets are -1 where the cluster told none (acks=0).
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    records: int
+
+
+def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
+    """A producer's settings: the user's over ours.
+
+    Fewer acknowledgements than all exclude idempotence, so who asks for fewer has none.
+
+    :raises ConfigError: if the delivery timeout is no limit.
+    """
+    merged = {**DEFAULTS, **settings}
+    timeout = str(merged["delivery.timeout.ms"])
+    if not timeout.isdigit() or int(timeout) == 0:
+        raise ConfigError(
+            f"kafka.delivery.timeout.ms is {timeout!r}: expected milliseconds, and more than none"
+        )
+    if str(merged["acks"]) not in ("all", "-1") and "enable.idempotence" not in settings:
+        merged["enable.idempotence"] = False
+    return merged
+
+
+class RecordWriter:
+    """:meth:`write` any number of times, then :meth:`finish`; then again, until one raised.
+
+    :param settings: of librdkafka, by its names; over :data:`DEFAULTS`.
+    :raises ConfigError: if the client does not take the settings.
+    """
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self._settings = producer_settings(settings)
+        self._delivery_timeout_s = int(str(self._settings["delivery.timeout.ms"])) / 1000
+        self._troubles: deque[str] = deque(maxlen=_REMEMBERED_TROUBLES)
+        self._topics: set[str] = set()
+        self._written: dict[tuple[str, int], list[int]] = {}
+        self._failed = 0
+        self._failure = ""
+        try:
+            self._producer = Producer(
+                {**self._settings, "error_cb": self._on_trouble, "log_level": 0}
+            )
+        except (KafkaException, TypeError, ValueError) as e:
+            raise ConfigError(f"the Kafka client does not take these settings: {_words(e)}") from e
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Queue records in their order; those of one partition are written in that order.
+
+        :raises WriteError: if one cannot be written, or one before it could not.
+        """
+        produce, topics, on_delivery = self._producer.produce, self._topics, self._on_delivery
+        for number, row in enumerate(rows, 1):
+            topic, value, key, partition, headers = row
+            if topic not in topics:
+                self._look_up(topic)
+            try:
+                produce(topic, value, key, partition, on_delivery, headers=headers)
+            except BufferError:
+                self._produce_when_there_is_room(row)
+            except (KafkaException, TypeError, UnicodeError) as e:
+                raise WriteError(self._refusal(row, e)) from e
+            if not number % _ROWS_PER_POLL:
+                self._poll(0)
+        self._poll(0)
+
+    def finish(self) -> tuple[WrittenRange, ...]:
+        """Wait until every record is acknowledged.
+
+        :raises WriteError: if one was not, naming its partition and why.
+        """
+        limit_s = self._delivery_timeout_s + _REPORT_S
+        deadline = time.monotonic() + limit_s
+        while self._producer.flush(_WAIT_S):
+            self._raise_if_failed()
+            if time.monotonic() > deadline:
+                raise WriteError(
+                    f"{len(self._producer)} records were neither written nor refused in "
+                    f"{limit_s:.0f} s{self._trouble_told()}"
+                )
+        self._raise_if_failed()
+        written, self._written = self._written, {}
+        return tuple(
+            WrittenRange(
+                topic=topic,
+                partition=partition,
+                first_offset=first,
+                last_offset=last,
+                records=records,
+            )
+            for (topic, partition), (first, last, records) in sorted(written.items())
+        )
+
+    def close(self) -> None:
+        """Whatever is still queued is dropped."""
+        self._producer.purge()
+        self._producer.flush(_CLOSE_S)
+
+    def _produce_when_there_is_room(self, row: Row) -> None:
+        """Bounded by the delivery timeout, within which the client reports what fills its queue."""
+        topic, value, key, partition, headers = row
+        while True:
+            self._poll(_WAIT_S)
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, self._on_delivery, headers=headers
+                )
+            except BufferError:
+                continue
+            except (KafkaException, TypeError, UnicodeError) as e:
+                raise WriteError(self._refusal(row, e)) from e
+            return
+
+    def _poll(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
+        self._raise_if_failed()
+
+    def _look_up(self, topic: str) -> None:
+        """A topic that was made a moment ago is waited for; no other topic is."""
+        deadline = time.monotonic() + _TOPIC_WAIT_S
+        while True:
+            try:
+                told = self._producer.list_topics(topic, timeout=self._delivery_timeout_s)
+            except KafkaException as e:
+                raise WriteError(
+                    f"no broker of {self._settings.get('bootstrap.servers')} told of topic "
+                    f"{topic}: {_words(e)}{self._trouble_told()}"
+                ) from e
+            error = told.topics[topic].error
+            if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
+                break
+            if error.code() not in _UNKNOWN or time.monotonic() > deadline:
+                raise WriteError(f"topic {topic} cannot be written: {error.str()}")
+            time.sleep(_WAIT_S)
+        self._topics.add(topic)
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        """``message`` is the client's ``Message``, whose every getter is typed as optional."""
+        topic, partition = message.topic(), message.partition()
+        if error is not None:
+            self._failed += 1
+            if not self._failure:
+                self._failure = f"{topic}-{partition}: {error.str()}"
+                if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    self._failure += f" (a record of {len(message)} bytes)"
+            return
+        offset = message.offset()
+        found = self._written.get((topic, partition))
+        if found is None:
+            self._written[topic, partition] = [offset, offset, 1]
+        else:
+            if offset > found[1]:
+                found[1] = offset
+            found[2] += 1
+
+    def _on_trouble(self, error: KafkaError) -> None:
+        self._troubles.append(error.str())
+
+    def _raise_if_failed(self) -> None:
+        if self._failed:
+            raise WriteError(f"{self._failed} records not written: {self._failure}")
+
+    def _refusal(self, row: Row, error: Exception) -> str:
+        topic, value, key, partition, _ = row
+        where = topic if partition < 0 else f"{topic}-{partition}"
+        size = len(value or b"") + len(key or b"")
+        told = f"a record of {size} bytes for {where} was refused: {_words(error)}"
+        if isinstance(error, KafkaException) and (
+            error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+        ):
+            told += f"; kafka.message.max.bytes is {self._settings['message.max.bytes']}"
+        return told
+
+    def _trouble_told(self) -> str:
+        self._producer.poll(0)
+        return f" (the client says: {'; '.join(self._troubles)})" if self._troubles else ""
+
+
+@contextmanager
+def task_writer(settings: Mapping[str, str]) -> Iterator[RecordWriter]:
+    """A writer for one task, which the process's next task with these settings may get again."""
+    key = tuple(sorted(settings.items()))
+    writer, idle_since = _idle.pop(key, (None, 0.0))
+    if writer is not None and time.monotonic() - idle_since > _IDLE_S:
+        writer.close()
+        writer = None
+    if writer is None:
+        writer = RecordWriter(settings)
+    try:
+        yield writer
+    except BaseException:
+        writer.close()
+        raise
+    while len(_idle) >= _MAX_IDLE:
+        oldest, _ = _idle.pop(next(iter(_idle)))
+        oldest.close()
+    _idle[key] = writer, time.monotonic()
+
+
+_idle: dict[tuple[tuple[str, str], ...], tuple[RecordWriter, float]] = {}
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, KafkaException):
+        told: Any = error.args[0]
+        return str(told.str())
+    return str(error)
