@@ -1,0 +1,225 @@
+"""Arithmetic of offsets: what a read covers, how it is cut into tasks, and what has been lost.
+
+* A range is ``start <= offset < end``; how many records lie in it is not known: compaction and
+  transactions leave offsets out.
+* The form in checkpoints is the connector's, ``{"topic": {"0": 5}}``, with one word more by topic,
+  ``topicId``: so a topic that was deleted and made anew is noticed, even if it has grown past the
+  offsets of the old one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+_TOPIC_ID: Final = "topicId"
+
+
+class DataLossError(OperatingError):
+    """Records that a query was to read are not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """How far a stream is: the next offset of each partition, and the topics' ids where known."""
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(partition.topic for partition in self.offsets)
+
+    def to_json(self) -> dict[str, dict[str, int | str]]:
+        """Ordered, so that equal offsets are equal texts."""
+        told: dict[str, dict[str, int | str]] = defaultdict(dict)
+        for partition, offset in sorted(self.offsets.items()):
+            told[partition.topic][str(partition.partition)] = offset
+        for topic, own in told.items():
+            if topic in self.topic_ids:
+                own[_TOPIC_ID] = self.topic_ids[topic]
+        return dict(told)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Mapping[str, int | str]]) -> StreamOffset:
+        return cls(
+            offsets={
+                TopicPartition(topic, int(index)): int(offset)
+                for topic, own in told.items()
+                for index, offset in own.items()
+                if index != _TOPIC_ID
+            },
+            topic_ids={
+                topic: str(own[_TOPIC_ID]) for topic, own in told.items() if _TOPIC_ID in own
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """What one task reads."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.partition} offsets {self.start} to {self.end}"
+
+
+def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Ends that are ``limit`` offsets from ``start`` in sum, in proportion to what is there.
+
+    As the connector does it: a share is rounded down, but a partition that has anything gets one.
+    ``start`` has every partition of ``latest``; one that lies behind its start keeps its latest.
+    """
+    sizes = {p: end - start[p] for p, end in latest.items() if end > start[p]}
+    total = sum(sizes.values())
+    ends = dict(latest)
+    for partition, size in sizes.items():
+        share = limit * size // total or 1
+        ends[partition] = min(latest[partition], start[partition] + share)
+    return ends
+
+
+def cut_ranges(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+) -> list[OffsetRange]:
+    """Ranges for tasks, without those that are empty.
+
+    None is longer than ``max_records_per_partition``. If there are fewer than ``min_partitions``,
+    long ones are cut in proportion, so that there are about as many.
+    """
+    whole = [found for found in ranges if found.size > 0]
+    if max_records_per_partition is not None:
+        whole = [
+            piece
+            for found in whole
+            for piece in _pieces(found, math.ceil(found.size / max_records_per_partition))
+        ]
+    if min_partitions is None or len(whole) >= min_partitions:
+        return whole
+    total = sum(found.size for found in whole)
+    small = {found for found in whole if _parts(found.size, total, min_partitions) == 1}
+    left = total - sum(found.size for found in small)
+    wanted = max(min_partitions - len(small), 1)
+    return [
+        piece
+        for found in whole
+        for piece in _pieces(found, 1 if found in small else _parts(found.size, left, wanted))
+    ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(round(size / total * wanted), 1)
+
+
+def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
+    """``count`` pieces of a range, as even as can be; fewer if it has not as many offsets."""
+    count = min(count, found.size)
+    cuts = [found.start + found.size * i // count for i in range(count + 1)]
+    return [
+        OffsetRange(partition=found.partition, start=start, end=end)
+        for start, end in pairwise(cuts)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a batch of a stream reads, and what it finds missing, as sentences."""
+
+    ranges: Sequence[OffsetRange]
+    losses: Sequence[str]
+
+
+def plan_batch(
+    start: StreamOffset, end: StreamOffset, earliest: Offsets, topic_ids: Mapping[str, str]
+) -> Plan:
+    """The ranges between two offsets of a stream.
+
+    :param earliest: first offsets, as far as known, of partitions that ``start`` has not, or has
+        of an older topic of the same name.
+    :param topic_ids: of the topics that are there now.
+    """
+    ranges = []
+    there = StreamOffset(offsets={}, topic_ids=topic_ids)
+    losses = [
+        f"{partition} is gone: it was read up to offset {start.offsets[partition]}"
+        for partition in sorted(start.offsets.keys() - end.offsets.keys())
+    ]
+    for partition, until in sorted(end.offsets.items()):
+        known = start.offsets.get(partition)
+        if is_made_anew(end, there, partition.topic):
+            losses.append(
+                f"topic {partition.topic} was deleted and made anew: what was in {partition} up to "
+                f"offset {until} was not read"
+            )
+            continue
+        if known is not None and is_made_anew(start, end, partition.topic):
+            losses.append(
+                f"topic {partition.topic} was deleted and made anew: what was in {partition} from "
+                f"offset {known} on was not read, and the new one is read from its beginning"
+            )
+            known = None
+        if known is None:
+            first = earliest.get(partition)
+            if first is None:
+                losses.append(f"{partition} is gone before anything of it was read")
+                continue
+            if first > 0 and partition not in start.offsets:
+                losses.append(f"{partition} is new and begins at offset {first} instead of 0")
+            known = first
+        if until < known:
+            losses.append(
+                f"{partition} ends at offset {until}, but was read up to offset {known} already: "
+                "its log was cut off"
+            )
+        ranges.append(OffsetRange(partition=partition, start=known, end=until))
+    return Plan(ranges=ranges, losses=losses)
+
+
+def is_made_anew(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
+    """Whether both tell the topic's id, and different ones."""
+    before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
+    return before is not None and after is not None and before != after
+
+
+def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicPartition]:
+    """Partitions for which :func:`plan_batch` needs their first offset."""
+    return sorted(
+        partition
+        for partition in end.offsets
+        if partition not in start.offsets or is_made_anew(start, end, partition.topic)
+    )
+
+
+def check_range(
+    partition: TopicPartition, start: int, end: int, earliest: int, latest: int
+) -> list[str]:
+    """What is wrong with offsets that a user gave for one partition."""
+    wrong = []
+    if start > end:
+        wrong.append(f"{partition} begins at offset {start} and ends before it, at {end}")
+    if start < earliest or start > latest:
+        wrong.append(
+            f"{partition} has no offset {start} to begin at: it holds {earliest} to {latest}"
+        )
+    if end > latest:
+        wrong.append(f"{partition} has no offset {end} to end at: it holds {earliest} to {latest}")
+    return wrong
