@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.core.ids import LOST_DIR, TopicId
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
@@ -55,6 +55,19 @@ async def test_an_answer_shows_a_change_at_once():
         part = (await rig.ask(asking("t"))).topics[0].partitions[0]
         assert (part.leader_epoch, part.leader_id) == (3, -1)
         assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_an_internal_topic_is_told_as_one_and_not_created_for_who_asks():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        absent, plain = (await rig.ask(asking("__storage_telemetry", "t"))).topics
+        assert absent.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not [seen for seen in rig.controller.seen if isinstance(seen, CreateTopicsRequest)]
+        own = TopicId(b"s" * 16)
+        await rig.follow(topic("__storage_telemetry", own), partition(topic_id=own))
+        (present,) = (await rig.ask(asking("__storage_telemetry"))).topics
+        assert (present.error_code, present.is_internal) == (0, True)
+        assert not plain.is_internal
 
 
 async def test_a_missing_topic_is_created_only_where_both_sides_want_it():

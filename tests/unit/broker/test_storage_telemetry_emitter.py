@@ -1,0 +1,244 @@
+"""Rounds of storage telemetry: what is sent, what is dropped, and what is told of that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.timing import Deadline
+from kraftjbod.protocol.record_batch import Compression, read_header
+from kraftjbod.protocol.records import read_records
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from kraftjbod.protocol.storage_telemetry import TOPIC
+from tests.unit.broker.broker_rig import (
+    BrokerRig,
+    accept,
+    brokers,
+    fetch,
+    only,
+    partition,
+    topic,
+)
+from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import answer, stall
+from tests.unit.broker.scripted_controller import RealClock
+
+ID = TopicId(b"s" * 16)
+#: Rounds in quick succession.
+HURRY = {
+    "storage_telemetry_log_dir_interval_ms": "100",
+    "storage_telemetry_replica_interval_ms": "300",
+    "storage_telemetry_topic_replication_factor": "1",
+}
+#: Three replicas where there are two brokers, and replicas told of once.
+PATIENT = {
+    **HURRY,
+    "storage_telemetry_topic_replication_factor": "3",
+    "storage_telemetry_replica_interval_ms": "3600000",
+}
+
+
+async def round_of(rig: BrokerRig, *, with_replicas: bool = False, ms: int = 20_000) -> bool:
+    deadline = Deadline.after(RealClock().now_ms(), ms)
+    return await rig.parts.telemetry.round(deadline, with_replicas=with_replicas)
+
+
+async def lead_topic(rig: BrokerRig, **more: Any) -> None:
+    await rig.follow(topic(TOPIC, ID), partition(topic_id=ID, **more))
+
+
+async def records(rig: BrokerRig) -> list[dict[str, Any]]:
+    """All that the topic's only partition holds."""
+    found: list[dict[str, Any]] = []
+    handle = rig.logs.get(TopicPartition(TOPIC, 0))
+    assert handle is not None
+    while len(found) < handle.log_end_offset:
+        data = only(await rig.ask(fetch(len(found), tp=TopicPartition(TOPIC, 0)), 12)).records
+        assert read_header(data).compression == Compression.GZIP
+        found += [json.loads(record.value or b"") for record in read_records(data)]
+    return found
+
+
+def figures(rig: BrokerRig) -> tuple[float, float]:
+    """Records sent, and dropped."""
+    snapshot = rig.around.metrics.snapshot()
+    return (
+        snapshot.get("StorageTelemetrySentTotal", 0),
+        snapshot.get("StorageTelemetryDroppedTotal", 0),
+    )
+
+
+def creator(code: ErrorCode = ErrorCode.NONE) -> Any:
+    def answering(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, CreateTopicsRequest):
+            return accept(request)
+        (wish,) = request.topics
+        created = CreatedTopic(name=wish.name, error_code=code, error_message="said the test")
+        return CreateTopicsResponse(topics=(created,))
+
+    return answering
+
+
+def wishes(rig: BrokerRig) -> list[int]:
+    """With how many replicas the topic was asked for."""
+    return [
+        request.topics[0].replication_factor
+        for request in rig.controller.seen
+        if isinstance(request, CreateTopicsRequest)
+    ]
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+async def test_directories_and_replicas_of_one_moment():
+    async with brokers(broker_rack="r9") as (rig,):
+        await lead_topic(rig)
+        assert await round_of(rig, with_replicas=True)
+        told = await records(rig)
+        assert [(r["kind"], r.get("path")) for r in told] == [
+            ("log_dir", "/d1"),
+            ("log_dir", "/d2"),
+            ("replica", "/d1"),
+        ]
+        incarnation = str(rig.parts.identity.incarnation_id)
+        for record in told:
+            assert (record["broker_id"], record["rack"]) == (1, "r9")
+            assert record["incarnation"] == incarnation
+            assert record["cluster_id"] == rig.parts.cache.cluster_id
+        assert figures(rig) == (3, 0)
+
+
+async def test_many_replicas_in_several_batches():
+    async with brokers() as (rig,):
+        await lead_topic(rig)
+        await rig.follow(topic(), *(partition(index) for index in range(150)))
+        await round_of(rig, with_replicas=True)
+        told = await records(rig)
+        assert figures(rig) == (153, 0)
+        named = [(r["topic"], r["partition"]) for r in told if r["kind"] == "replica"]
+        assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(150))])
+
+
+async def test_rounds_come_by_themselves_and_replicas_less_often():
+    async with brokers(**HURRY) as (rig,):
+        await lead_topic(rig)
+        running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        await until(lambda: figures(rig)[0] >= 17)
+        running.cancel()
+        kinds = [record["kind"] for record in await records(rig)]
+        dirs = ["log_dir"] * 2
+        assert kinds[:5] == [*dirs, "replica", *dirs]
+        assert 2 <= kinds.count("replica") < kinds.count("log_dir") / 2
+
+
+async def test_a_stop_waits_for_nothing():
+    async with brokers(**HURRY) as (rig,):
+        await lead_topic(rig)
+        stall(rig.dirs[0])
+        running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+
+
+# --- what is not ----------------------------------------------------------------------------------
+
+
+async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_told_once():
+    async with brokers() as (rig,):
+        await lead_topic(rig)
+        with capture_logs() as lines:
+            stall(rig.dirs[0])
+            for _ in range(3):
+                assert await round_of(rig, with_replicas=True, ms=40)
+            assert figures(rig) == (0, 9)
+            await answer(rig.dirs[0])
+            for _ in range(2):
+                await round_of(rig)
+        told = [line["event"] for line in lines if line["event"].startswith("storage_telemetry")]
+        assert told == ["storage_telemetry_dropped", "storage_telemetry_sent_again"]
+        assert figures(rig) == (4, 9)
+
+
+async def test_a_bug_in_a_round_is_told_and_costs_that_round_only(monkeypatch: Any):
+    async with brokers(**HURRY) as (rig,):
+        await lead_topic(rig)
+        monitor, is_slow = rig.parts.monitor, rig.parts.monitor.is_slow
+        monkeypatch.setattr(monitor, "is_slow", lambda _: 1 / 0)
+        with capture_logs() as lines:
+            rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+            await until(lambda: lines)
+            monkeypatch.setattr(monitor, "is_slow", is_slow)
+            await until(lambda: figures(rig)[0])
+        assert lines[0]["event"] == "storage_telemetry_round_failed"
+        assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
+
+
+# --- the topic ------------------------------------------------------------------------------------
+
+
+async def test_the_topic_is_asked_for_and_used_as_soon_as_it_is_there():
+    async with brokers(answer=creator(), **HURRY) as (rig,):
+        sending = asyncio.ensure_future(round_of(rig))
+        await until(lambda: wishes(rig))
+        await lead_topic(rig)
+        assert await sending
+        assert wishes(rig) == [1]
+        assert figures(rig) == (2, 0)
+        await round_of(rig)
+        assert wishes(rig) == [1]
+
+
+async def test_that_another_broker_was_first_is_as_good():
+    async with brokers(answer=creator(ErrorCode.TOPIC_ALREADY_EXISTS), **HURRY) as (rig,):
+        sending = asyncio.ensure_future(round_of(rig))
+        await until(lambda: wishes(rig))
+        await lead_topic(rig)
+        assert await sending
+        assert figures(rig) == (2, 0)
+
+
+async def test_more_brokers_are_waited_for_without_a_word():
+    async with brokers(2, answer=creator()) as (rig, _):
+        with capture_logs() as lines:
+            waited = [await round_of(rig, ms=20) for _ in range(3)]
+        assert (waited, wishes(rig)) == ([False] * 3, [])
+        assert [line for line in lines if line["log_level"] == "warning"] == []
+        assert figures(rig) == (0, 6)
+        assert await round_of(rig, ms=20)
+        assert wishes(rig) == [2]
+
+
+async def test_why_it_was_not_created_is_told():
+    refusal = creator(ErrorCode.INVALID_REPLICATION_FACTOR)
+    async with brokers(3, answer=refusal) as (rig, *_):
+        with capture_logs() as lines:
+            for _ in range(4):
+                await round_of(rig, ms=20)
+        assert wishes(rig) == [3, 2]
+        (warning,) = [line for line in lines if line["event"] == "storage_telemetry_dropped"]
+        assert warning["code"] == "INVALID_REPLICATION_FACTOR"
+        assert warning["reason"] == "said the test"
+        assert figures(rig) == (0, 8)
+
+
+async def test_while_replicas_wait_for_the_topic_they_stay_due():
+    async with brokers(2, answer=creator(), **PATIENT) as (rig, _):
+        rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        await until(lambda: figures(rig)[1] >= 2)
+        await lead_topic(rig)
+        await until(lambda: figures(rig)[0] >= 3)
+        assert [r["kind"] for r in (await records(rig))[:3]] == ["log_dir", "log_dir", "replica"]
