@@ -203,8 +203,8 @@ class OffsetLookup:
             for partition, offset in sorted(found.items()):
                 if offset < 0:
                     raise ConfigError(
-                        f"{partition} has no record from {times[partition]} ms or later on to begin "
-                        "at; with startingOffsetsByTimestampStrategy=latest it begins at its end"
+                        f"{partition} has no record as young as {times[partition]} ms to begin at; "
+                        "with startingOffsetsByTimestampStrategy=latest it begins at its end"
                     )
         return {p: offset if offset >= 0 else LATEST for p, offset in found.items()}
 

@@ -96,6 +96,8 @@ SOURCE_OPTIONS: Final = (
     "kafkaConsumer.pollTimeoutMs",
     "columns",
 )
+#: Offsets and times are signed 64-bit numbers.
+_MOST: Final = 2**63 - 1
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
@@ -343,7 +345,8 @@ def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, 
         if not isinstance(own, dict):
             raise ConfigError(f"option {name}: {topic!r} has {own}: {example}")
         for index, number in own.items():
-            if not index.isdigit() or not _is_integer(number) or number < lowest:
+            is_in_range = _is_integer(number) and lowest <= number <= _MOST
+            if not index.isdecimal() or not is_in_range:
                 raise ConfigError(f"option {name}: {topic}-{index} has {number}: {example}")
             numbers[TopicPartition(topic, int(index))] = number
     if not numbers:
@@ -406,7 +409,7 @@ def _natural(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    if not text.strip().isdigit():
+    if not text.strip().isdecimal() or int(text) > _MOST:
         raise ConfigError(f"option {name} is {text!r}: expected a whole number")
     return int(text)
 
