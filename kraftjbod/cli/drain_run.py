@@ -171,7 +171,7 @@ class Drain:
         log_dirs, kept_free = {}, {}
         for broker in sorted(metadata.brokers):
             try:
-                kept_free[broker] = _kept_free(await self._configs_of(broker))
+                kept_free[broker] = kept_free(await self._configs_of(broker))
                 log_dirs[broker] = await describe_log_dirs(client, broker)
             except OperatingError as e:
                 if broker == self.source.broker_id:
@@ -362,8 +362,8 @@ def _own_cordons(configs: Configs) -> str | None:
     return None
 
 
-def _kept_free(configs: Configs) -> int:
-    """Bytes; 0 of a broker that knows no such keys."""
+def kept_free(configs: Configs) -> int:
+    """Bytes that each directory of a broker keeps; 0 where the broker knows no such keys."""
     values = (configs[key].value or "0" for key in _KEPT_FREE_KEYS if key in configs)
     return sum(int(value) for value in values)
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+TOLERANCE: Final = 0.05
+RATE_TOLERANCE: Final = 0.2
 #: Doublings and halvings when a level is looked for; floats have no more bits.
 _BISECTIONS: Final = 64
 
@@ -32,8 +34,8 @@ class DirLoad:
 class Goals:
     """Tolerances are fractions of a directory's fair share."""
 
-    tolerance: float = 0.05
-    rate_tolerance: float = 0.2
+    tolerance: float = TOLERANCE
+    rate_tolerance: float = RATE_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
