@@ -24,6 +24,7 @@ from kraftjbod.spark.tables import (
     AUDIT_DIFFERENCES,
     AUDITED_ACKNOWLEDGEMENTS,
     AUDITED_RECORDS,
+    LOG_RANGES,
 )
 
 PLACE: Final = ("topic", "partition", "offset")
@@ -95,6 +96,13 @@ def standings(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) ->
     joined = joined.join(latest, [*PARTITION, "key_crc"], "left")
     judged = joined.withColumn("standing", _standing())
     return cast_to(judged.withColumn("detail", _standing_detail()), AUDITED_ACKNOWLEDGEMENTS)
+
+
+def from_first_of(ranges: DataFrame, records: DataFrame) -> DataFrame:
+    """Ranges that begin where the records of a table do, if that is before the log's own start."""
+    first = records.groupBy(*PARTITION).agg(F.min("offset").alias("first"))
+    both = ranges.join(first, list(PARTITION), "left")
+    return cast_to(both.withColumn("log_start", F.least("log_start", "first")), LOG_RANGES)
 
 
 def missing_or_changed(standings: DataFrame) -> DataFrame:

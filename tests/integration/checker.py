@@ -15,8 +15,10 @@ import itertools
 import json
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -196,6 +198,22 @@ class Load:
             load.producer.flush(max(0.0, deadline - time.monotonic()))
         silent = {load.partition: load.waiting for load in self.partitions if load.waiting}
         assert not silent, f"records without an answer after {timeout_s:.0f} s: {silent}"
+
+    def write_acknowledged(self, path: Path) -> int:
+        """What was acknowledged, as JSON lines for the pipeline's audit; how many records."""
+        with path.open("w") as file:
+            for load in self.partitions:
+                for ack in load.acks:
+                    line = {
+                        "topic": self._topic,
+                        "partition": load.partition,
+                        "offset": ack.offset,
+                        "producer": f"load-{load.partition}",
+                        "sequence": ack.number,
+                        "value_crc": zlib.crc32(_value(ack.number, self._value_bytes)),
+                    }
+                    file.write(json.dumps(line) + "\n")
+        return self.acked
 
     def gaps_s(self) -> dict[int, float]:
         """The longest time between two acknowledgements, per partition."""
