@@ -21,8 +21,10 @@ NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
 class DirCondition:
     """The part of a ``LogDir`` that touches no disk."""
 
-    def __init__(self, path: str, directory_id: DirectoryId) -> None:
+    def __init__(self, path: str, directory_id: DirectoryId, since_wall_ms: int = 0) -> None:
         self.path = path
+        #: When it was taken up: a dir that comes back is another object, and begins anew.
+        self.since_wall_ms = since_wall_ms
         #: LOST_DIR until the dir is identified; stays so if nobody remembers its id.
         self.directory_id = directory_id
         self.state = LogDirState.ONLINE

@@ -110,13 +110,11 @@ class LogDir(DirCondition):
         reserve: ReserveFile | None = None,
         room_plan: RoomPlan | None = None,
     ) -> None:
-        super().__init__(path, directory_id)
+        super().__init__(path, directory_id, clock.wall_ms())
         self.vfs = vfs
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
         self.statistics = IoStatistics()
-        #: Since when there is this object: a dir that comes back is another one, and begins anew.
-        self.since_wall_ms = clock.wall_ms()
         self._failure_channel = self._news = failure_channel
         self._io_timeout_ms = io_timeout_ms
         self._lane = LogDirExecutor(

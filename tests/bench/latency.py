@@ -28,33 +28,38 @@ _NO_ERROR_AT: Final = 4
 def single_produces(report: Report) -> None:
     """p50 and p99 in microseconds; acks=1 on one broker, acks=all on three."""
     echo = _echo_us()
-    beside = f"echo by a thread: p50 {_at(echo, 50):.0f}, p99 {_at(echo, 99):.0f} us"
+    beside = f"echo by a thread: p50 {percentile(echo, 50):.0f}, p99 {percentile(echo, 99):.0f} us"
     for brokers, acks in ((1, 1), (3, -1)):
         with running_cluster(brokers=brokers, dirs=3) as local:
             times = _produce_us(local, acks=acks, replicas=brokers)
         name = f"1 KB produce, acks={'all' if acks < 0 else acks}, {brokers} broker(s)"
         how = f"{ROUNDS:,} in a row, blocking socket, one connection"
         for percent in (50, 99):
-            report.add(f"{name}, p{percent}", _at(times, percent), "us", beside=beside, how=how)
+            report.add(
+                f"{name}, p{percent}", percentile(times, percent), "us", beside=beside, how=how
+            )
 
 
 def _produce_us(local: LocalCluster, *, acks: int, replicas: int) -> list[float]:
     cluster = Cluster(local)
     cluster.create_topic("latency", replication_factor=replicas)
     leader = cluster.brokers[cluster.partitions("latency")[0].leader]
-    request = raw.frame(
-        raw.produce_request("latency", raw.batch([_VALUE]), acks=acks), _PRODUCE_VERSION
-    )
+    request = produce_frame("latency", acks=acks)
     assert raw.produce(leader.address, "latency", raw.batch([_VALUE]), acks=acks) == (0, 0)
     with socket.create_connection((leader.files.host, leader.files.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _exchange_us(connection, request)
+        return exchange_us(connection, request)
 
 
-def _exchange_us(connection: socket.socket, request: bytes) -> list[float]:
-    """Sorted times of :data:`ROUNDS` round trips."""
+def produce_frame(topic: str, *, acks: int) -> bytes:
+    """A request with one record of 1 KB, ready to be sent again and again."""
+    return raw.frame(raw.produce_request(topic, raw.batch([_VALUE]), acks=acks), _PRODUCE_VERSION)
+
+
+def exchange_us(connection: socket.socket, request: bytes, rounds: int = ROUNDS) -> list[float]:
+    """Sorted times of ``rounds`` round trips."""
     times = []
-    for round_ in range(_WARM_UP + ROUNDS):
+    for round_ in range(_WARM_UP + rounds):
         started = time.perf_counter_ns()
         connection.sendall(request)
         answer = connection.recv(4096)
@@ -71,7 +76,7 @@ def _echo_us() -> list[float]:
         thread.start()
         with socket.create_connection(listener.getsockname()) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            times = _exchange_us(connection, bytes(1100))
+            times = exchange_us(connection, bytes(1100))
         thread.join()
     return times
 
@@ -90,5 +95,5 @@ def _answer(listener: socket.socket) -> None:
                 connection.sendall(answer)
 
 
-def _at(times: list[float], percent: int) -> float:
+def percentile(times: list[float], percent: int) -> float:
     return times[min(len(times) - 1, len(times) * percent // 100)]

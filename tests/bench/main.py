@@ -28,6 +28,7 @@ from tests.bench import (
     moves,
     placement,
     scrub,
+    telemetry_cost,
     throughput,
 )
 from tests.bench.figures import Report
@@ -49,6 +50,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "hung-dir": impaired.hung_dir,
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
+    "telemetry": telemetry_cost.on_and_off,
 }
 
 

@@ -82,6 +82,17 @@ def test_cordons_that_make_no_sense(cordoned: str, why: str) -> None:
         broker(cordoned_log_dirs=cordoned)
 
 
+def test_replicas_are_not_told_more_often_than_directories() -> None:
+    with pytest.raises(ConfigError, match=r"must not be less than storage\.telemetry\.log\.dir\."):
+        broker(storage_telemetry_replica_interval_ms="9999")
+
+
+def test_telemetry_is_never_without_bounds() -> None:
+    for key in ("storage_telemetry_topic_retention_ms", "storage_telemetry_topic_retention_bytes"):
+        with pytest.raises(ConfigError, match=key.replace("_", ".")):
+            broker(**{key: "-1"})
+
+
 def test_log_dir_is_the_fallback() -> None:
     values = {key: value for key, value in BROKER.items() if key != "log.dirs"}
     settings = StorageSettings.from_properties(
