@@ -105,6 +105,12 @@ _SETTINGS: Final[dict[str, Any]] = {
     "lines.linewidth": 1.4,
     "timezone": "UTC",
 }
+#: Years, months, days, hours, minutes and seconds: as ticks, at their zero, and what they are of.
+_TIMES: Final = {
+    "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
+    "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
+    "offset_formats": ["", "", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y %H:%M"],
+}
 _SVG: Final = "http://www.w3.org/2000/svg"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -171,7 +177,10 @@ def _common(parts: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DirRows:
-    """Directories as rows of a plot, under a heading for each broker, from top to bottom."""
+    """Directories as rows of a plot, from top to bottom, under a heading for each broker.
+
+    Where most brokers have one directory here, there is no heading and each row names its broker.
+    """
 
     dirs: tuple[tuple[int, str], ...]
     places: tuple[int, ...]
@@ -185,6 +194,9 @@ class DirRows:
         heads: list[tuple[int, str]] = []
         labels: list[str] = []
         row = 0
+        if 2 * len({broker_id for broker_id, _ in ordered}) > len(ordered):
+            labels = [f"{broker_id}: {plain(path, limit=24)}" for broker_id, path in ordered]
+            return cls(tuple(ordered), tuple(range(len(ordered))), (), tuple(labels))
         for broker_id, group in groupby(ordered, key=lambda dir_: dir_[0]):
             paths = [path for _, path in group]
             heads.append((row, f"broker {broker_id}"))
@@ -198,15 +210,18 @@ class DirRows:
         """In rows, headings included."""
         return len(self.dirs) + len(self.heads)
 
-    def label(self, ax: Axes) -> None:
-        """Name the rows at the left of ``ax``, whose first row is on top."""
-        ticks = sorted([*zip(self.places, self.labels, strict=True), *self.heads])
-        ax.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
-        for (place, _), tick in zip(ticks, ax.get_yticklabels(), strict=True):
-            if place in dict(self.heads):
+    def label(self, ax: Axes, above: Sequence[str] = ()) -> None:
+        """Name the rows at the left of ``ax``: those ``above`` on top, then these."""
+        down = len(above)
+        heads = {row + down for row, _ in self.heads} | set(range(down))
+        own = [*zip(self.places, self.labels, strict=True), *self.heads]
+        ticks = sorted([*enumerate(above), *((row + down, text) for row, text in own)])
+        ax.set_yticks([row for row, _ in ticks], [text for _, text in ticks])
+        for (row, _), tick in zip(ticks, ax.get_yticklabels(), strict=True):
+            if row in heads:
                 tick.set_fontweight("bold")
                 tick.set_color(INK.light)
-        ax.set_ylim(self.height - 0.4, -0.6)
+        ax.set_ylim(self.height + down - 0.4, -0.6)
 
 
 def rows_only(ax: Axes) -> None:
@@ -221,14 +236,14 @@ def days(epoch_s: float) -> float:
     return epoch_s / 86_400
 
 
-def time_scale(ax: Axes, first_s: float, last_s: float) -> None:
-    """A UTC time axis from ``first_s`` to ``last_s``."""
+def time_scale(ax: Axes, first_s: float, last_s: float, *, ticks: int = 8) -> None:
+    """A UTC time axis from ``first_s`` to ``last_s``, with ``ticks`` ticks at most."""
     # What has one moment only gets a minute.
     last_s = max(last_s, first_s + 60)
     ax.set_xlim(days(first_s), days(last_s))
-    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=7)
+    locator = AutoDateLocator(tz=UTC, minticks=2, maxticks=ticks)
     ax.xaxis.set_major_locator(locator)
-    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_TIMES))
     ax.xaxis.get_offset_text().set_fontsize(8)
 
 

@@ -1,0 +1,205 @@
+"""What a report is made of, read from the tables and small enough for one process.
+
+A table that is not there leaves its part None. What grows with time or records comes in buckets and
+counts (``report_frames``); what is collected grows with the number of directories at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.spark import report_frames as frames
+from kraftjbod.spark import tables
+from kraftjbod.spark.job import Job
+from kraftjbod.spark.report_plots import MOST_DIRS, Buckets, Dir, Row
+
+#: Tables that a report reads, with their schemas.
+SCHEMAS: Final[dict[str, StructType]] = {
+    "log_dir_windows": tables.LOG_DIR_WINDOWS,
+    "log_dir_samples": tables.LOG_DIR_SAMPLES,
+    "log_dir_forecasts": tables.LOG_DIR_FORECASTS,
+    "log_dir_outliers": tables.LOG_DIR_OUTLIERS,
+    "growth": tables.GROWTH,
+    "skew": tables.SKEW,
+    "plan_dirs": tables.PLAN_DIRS,
+    "plan_moves": tables.PLAN_MOVES,
+    "audit_differences": tables.AUDIT_DIFFERENCES,
+    "ingested": tables.INGESTED,
+}
+#: Rows of the page's tables.
+MOST_ROWS: Final = 50
+MOST_OUTLIERS: Final = 100
+_FULLEST: Final = 6
+_SLOWEST: Final = 40
+_SKEWED: Final = 5
+
+Rows = Sequence[Row]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReportData:
+    """Everything that the page shows. ``span`` is the first and last second, if there are any."""
+
+    span: tuple[float, float] | None = None
+    buckets: Buckets | None = None
+    dirs: Rows = ()
+    is_large: bool = False
+    usage: Rows = ()
+    usage_bands: Rows = ()
+    latency: Rows = ()
+    latency_bands: Rows = ()
+    states: Rows | None = None
+    state_counts: Rows = ()
+    forecasts: Rows | None = None
+    forecasts_in_all: int = 0
+    outliers: Rows | None = None
+    outlier_counts: Rows = ()
+    growth: Rows | None = None
+    topics_in_all: int = 0
+    skew: Rows | None = None
+    plan_dirs: Rows | None = None
+    plan_moves: Row | None = None
+    audit_counts: Rows | None = None
+    audit_rows: Rows = ()
+    ingested: Rows | None = None
+    missing: list[str] = field(default_factory=list)
+
+
+def read_report_data(job: Job, *, hours: float | None) -> ReportData:
+    """Read every table that is there; of ``hours``, only the last ones of the telemetry.
+
+    :raises StartupError: if none is there.
+    """
+    found = {name: _read(job, name, schema) for name, schema in SCHEMAS.items()}
+    data = ReportData(missing=[name for name, frame in found.items() if frame is None])
+    if len(data.missing) == len(SCHEMAS):
+        raise StartupError(
+            f"{job.tables} holds none of the tables that a report shows; make some first: "
+            "`kraftjbod-pipeline telemetry --bootstrap-server HOST:PORT --tables "
+            f"{job.tables}`, or give their folder with --tables"
+        )
+    _with(found["log_dir_forecasts"], lambda frame: _read_forecasts(data, frame))
+    _with(found["log_dir_windows"], lambda frame: _read_windows(job, data, frame, hours))
+    _with(found["log_dir_samples"], lambda frame: _read_states(job, data, frame))
+    _with(found["log_dir_outliers"], lambda frame: _read_outliers(data, frame))
+    _with(found["growth"], lambda frame: _read_growth(data, frame))
+    _with(found["audit_differences"], lambda frame: _read_audit(data, frame))
+    if (skew := found["skew"]) is not None:
+        data.skew = collected(frames.most_skewed(skew, _SKEWED))
+    if (plan_dirs := found["plan_dirs"]) is not None:
+        data.plan_dirs = collected(plan_dirs)
+    if (moves := found["plan_moves"]) is not None:
+        data.plan_moves = collected(frames.move_totals(moves))[0]
+    if (ingested := found["ingested"]) is not None:
+        data.ingested = collected(frames.ingest_counts(ingested, MOST_ROWS))
+    return data
+
+
+def collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """Rows as dictionaries; only of frames that stay small."""
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _with(frame: DataFrame | None, read: Callable[[DataFrame], None]) -> None:
+    if frame is not None:
+        read(frame)
+
+
+def _read(job: Job, name: str, schema: StructType) -> DataFrame | None:
+    """A table with its schema, or None where there is no such folder."""
+    try:
+        frame = job.spark.read.schema(schema).parquet(job.table(name))
+    except AnalysisException as e:
+        if e.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None
+    return frame
+
+
+def _read_windows(job: Job, data: ReportData, windows: DataFrame, hours: float | None) -> None:
+    whole = collected(frames.span(windows))[0]
+    if not whole["windows"]:
+        return
+    job.step(f"{whole['windows']:,} windows of directories")
+    first, last = whole["first"], whole["last"]
+    if hours is not None:
+        first = max(first, last - hours * 3600)
+        windows = frames.within(windows, "window_start", first, last)
+    buckets = Buckets.over(first, last, whole["window_s"])
+    data.span, data.buckets = (first, last), buckets
+    data.dirs = collected(frames.dir_summaries(windows))
+    data.is_large = len(data.dirs) > MOST_DIRS
+    full = [_dir(row) for row in fullest(data.dirs)]
+    slow = sorted(data.dirs, key=lambda row: -(row["worst_p99_ms"] or 0.0))
+    slowest = [_dir(row) for row in slow]
+    if data.is_large:
+        filling = [_dir(row) for row in (data.forecasts or ())]
+        full, slowest = [*full[:_FULLEST], *filling[:_FULLEST]], slowest[:_SLOWEST]
+        data.usage_bands = collected(frames.usage_bands(windows, buckets.bucket_s).orderBy("time"))
+        data.latency_bands = collected(
+            frames.latency_bands(windows, buckets.bucket_s).orderBy("time")
+        )
+    data.usage = collected(frames.usage_points(windows, _chosen(job, full), buckets.bucket_s))
+    data.latency = collected(
+        frames.latency_points(windows, _chosen(job, slowest), buckets.bucket_s)
+    )
+
+
+def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
+    """States of the directories that had any trouble; of all, where there are few."""
+    data.states = []
+    buckets = data.buckets
+    if buckets is None:
+        return
+    end_s = buckets.begin_s + buckets.count * buckets.bucket_s
+    samples = frames.within(samples, "time", buckets.begin_s, end_s)
+    shown = [_dir(row) for row in data.dirs]
+    if data.is_large:
+        data.state_counts = collected(frames.state_counts(samples, buckets.bucket_s))
+        troubled = [row for row in data.dirs if row["troubled"] or row["is_cordoned"]]
+        worst = sorted(troubled, key=lambda row: (row["state"] == "online", -row["troubled"]))
+        shown = [_dir(row) for row in worst[:_SLOWEST]]
+    if shown:
+        points = frames.state_points(samples, _chosen(job, shown), buckets.bucket_s)
+        data.states = collected(points)
+
+
+def _read_forecasts(data: ReportData, forecasts: DataFrame) -> None:
+    data.forecasts = collected(frames.soonest_full(forecasts, MOST_ROWS))
+    data.forecasts_in_all = frames.filling(forecasts).count()
+
+
+def _read_outliers(data: ReportData, outliers: DataFrame) -> None:
+    data.outliers = collected(frames.plain_times(frames.worst_first(outliers, MOST_OUTLIERS)))
+    data.outlier_counts = collected(frames.finding_counts(outliers))
+
+
+def _read_growth(data: ReportData, growth: DataFrame) -> None:
+    data.growth = collected(frames.largest(growth, "topic", MOST_ROWS))
+    data.topics_in_all = growth.where("scope = 'topic'").count()
+
+
+def _read_audit(data: ReportData, differences: DataFrame) -> None:
+    data.audit_counts = collected(frames.audit_counts(differences))
+    data.audit_rows = collected(differences.limit(MOST_ROWS))
+
+
+def fullest(dirs: Rows) -> list[Row]:
+    """Directories whose size is known, the fullest first."""
+    known = [row for row in dirs if row["total_bytes"]]
+    return sorted(known, key=lambda row: (row["free_bytes"] / row["total_bytes"], _dir(row)))
+
+
+def _dir(row: Row) -> Dir:
+    return int(row["broker_id"]), str(row["path"])
+
+
+def _chosen(job: Job, dirs: Sequence[Dir]) -> DataFrame:
+    return job.spark.createDataFrame(list(dict.fromkeys(dirs)), frames.CHOSEN)

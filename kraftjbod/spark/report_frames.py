@@ -1,0 +1,367 @@
+"""What a report shows, as frames that are small however long and large the cluster is.
+
+Each frame ends in a schema of this file. Times are seconds since 1970, so that no driver's time
+zone has a say in them. ``bucket_s`` is how many seconds one column of a plot stands for; ``chosen``
+holds the directories (``broker_id``, ``path``) that are shown one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kraftjbod.core.log_dir_state import LogDirState
+
+#: From well to ill: where several states fall into one bucket, the last one of these is shown.
+SEVERITY: Final = tuple(state.value for state in LogDirState)
+
+_DIR: Final = (StructField("broker_id", IntegerType()), StructField("path", StringType()))
+
+#: The directories that plots show one by one.
+CHOSEN: Final = StructType([*_DIR])
+
+SPAN: Final = StructType(
+    [
+        StructField("first", DoubleType()),
+        StructField("last", DoubleType()),
+        StructField("window_s", DoubleType()),
+        StructField("windows", LongType()),
+    ]
+)
+
+#: One directory: how it was last, and the worst of it. ``troubled`` counts windows in which it was
+#: not online; a size that was not known last is the last known one.
+DIR_SUMMARY: Final = StructType(
+    [
+        *_DIR,
+        StructField("rack", StringType()),
+        StructField("last_seen", DoubleType()),
+        StructField("state", StringType()),
+        StructField("is_cordoned", BooleanType()),
+        StructField("total_bytes", LongType()),
+        StructField("free_bytes", LongType()),
+        StructField("replica_bytes", LongType()),
+        StructField("append_bytes_per_s", DoubleType()),
+        StructField("fetch_bytes_per_s", DoubleType()),
+        StructField("worst_p99_ms", DoubleType()),
+        StructField("io_errors", LongType()),
+        StructField("troubled", LongType()),
+    ]
+)
+
+USAGE_POINTS: Final = StructType(
+    [
+        StructField("time", DoubleType()),
+        *_DIR,
+        StructField("used_bytes", LongType()),
+        StructField("total_bytes", LongType()),
+    ]
+)
+
+#: How a figure of all directories is spread in one bucket.
+BANDS: Final = StructType(
+    [
+        StructField("time", DoubleType()),
+        StructField("dirs", LongType()),
+        StructField("low", DoubleType()),
+        StructField("quarter", DoubleType()),
+        StructField("median", DoubleType()),
+        StructField("three_quarters", DoubleType()),
+        StructField("high", DoubleType()),
+        StructField("most", DoubleType()),
+    ]
+)
+
+LATENCY_POINTS: Final = StructType(
+    [StructField("time", DoubleType()), *_DIR, StructField("p99_latency_ms", DoubleType())]
+)
+
+STATE_POINTS: Final = StructType(
+    [
+        StructField("time", DoubleType()),
+        *_DIR,
+        StructField("state", StringType()),
+        StructField("is_cordoned", BooleanType()),
+        StructField("moves_in", LongType()),
+        StructField("moves_out", LongType()),
+    ]
+)
+
+#: How many directories were in each state, and how many cordoned or moving replicas.
+STATE_COUNTS: Final = StructType(
+    [
+        StructField("time", DoubleType()),
+        *(StructField(state, LongType()) for state in SEVERITY),
+        StructField("cordoned", LongType()),
+        StructField("moving", LongType()),
+    ]
+)
+
+INGEST_COUNTS: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("status", StringType()),
+        StructField("reason", StringType()),
+        StructField("records", LongType()),
+        StructField("bytes", LongType()),
+    ]
+)
+
+AUDIT_COUNTS: Final = StructType(
+    [
+        StructField("difference", StringType()),
+        StructField("topics", LongType()),
+        StructField("rows", LongType()),
+    ]
+)
+
+FINDING_COUNTS: Final = StructType(
+    [StructField("finding", StringType()), StructField("rows", LongType())]
+)
+
+MOVE_TOTALS: Final = StructType(
+    [
+        StructField("moves", LongType()),
+        StructField("across_brokers", LongType()),
+        StructField("size_bytes", LongType()),
+    ]
+)
+
+#: Percentiles that BANDS names, in its order.
+_SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_ACCURACY: Final = 1000
+
+
+def with_schema(frame: DataFrame, schema: StructType) -> DataFrame:
+    """``frame``'s columns as ``schema`` has them; a time becomes seconds where that is a double."""
+    return frame.select(
+        *(F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in schema)
+    )
+
+
+def plain_times(frame: DataFrame) -> DataFrame:
+    """A table as it is, but for its times, which are seconds since 1970."""
+    return frame.select(
+        *(
+            F.col(f"`{field.name}`").cast(DoubleType()).alias(field.name)
+            if isinstance(field.dataType, TimestampType)
+            else F.col(f"`{field.name}`")
+            for field in frame.schema
+        )
+    )
+
+
+def within(frame: DataFrame, column: str, first_s: float, last_s: float) -> DataFrame:
+    """Rows whose time ``column`` is ``first_s`` or later, and before ``last_s``."""
+    begun = frame.where(F.col(column) >= F.timestamp_seconds(F.lit(first_s)))
+    return begun.where(F.col(column) < F.timestamp_seconds(F.lit(last_s)))
+
+
+def span(windows: DataFrame) -> DataFrame:
+    """One row: when ``log_dir_windows`` begin and end, and how long the shortest is."""
+    lengths = windows.withColumn(
+        "seconds", F.col("window_end").cast("double") - F.col("window_start").cast("double")
+    )
+    whole = lengths.agg(
+        F.min("window_start").alias("first"),
+        F.max("window_end").alias("last"),
+        F.min("seconds").alias("window_s"),
+        F.count(F.lit(1)).alias("windows"),
+    )
+    return with_schema(whole, SPAN)
+
+
+def dir_summaries(windows: DataFrame) -> DataFrame:
+    """DIR_SUMMARY from ``log_dir_windows``: one row per directory."""
+    known = F.when(F.col("total_bytes") > 0, F.col("window_end"))
+    by_dir = windows.groupBy("broker_id", "path").agg(
+        *(
+            F.max_by(name, "window_end").alias(name)
+            for name in ("rack", "state", "is_cordoned", "append_bytes_per_s", "fetch_bytes_per_s")
+        ),
+        *(
+            F.max_by(name, known).alias(name)
+            for name in ("total_bytes", "free_bytes", "replica_bytes")
+        ),
+        F.max("window_end").alias("last_seen"),
+        F.max("p99_latency_ms").alias("worst_p99_ms"),
+        F.sum("io_errors").alias("io_errors"),
+        F.count_if(F.col("state") != SEVERITY[0]).alias("troubled"),
+    )
+    return with_schema(by_dir, DIR_SUMMARY)
+
+
+def usage_points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
+    """USAGE_POINTS of the chosen directories: how full each was at the end of each bucket.
+
+    A bucket in which the size was not known (the directory was offline) has nulls.
+    """
+    return with_schema(_usage(_of(windows, chosen), bucket_s), USAGE_POINTS)
+
+
+def usage_bands(windows: DataFrame, bucket_s: float) -> DataFrame:
+    """BANDS of the used shares (0 to 1) of all directories."""
+    shares = _usage(windows, bucket_s).withColumn(
+        "figure", F.col("used_bytes") / F.col("total_bytes")
+    )
+    return _bands(shares)
+
+
+def latency_points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
+    """LATENCY_POINTS of the chosen directories: the worst window of each bucket."""
+    worst = _latency(_of(windows, chosen), bucket_s)
+    return with_schema(worst, LATENCY_POINTS)
+
+
+def latency_bands(windows: DataFrame, bucket_s: float) -> DataFrame:
+    """BANDS of the 99th percentiles in milliseconds, each directory's worst of the bucket."""
+    return _bands(_latency(windows, bucket_s).withColumn("figure", F.col("p99_latency_ms")))
+
+
+def state_points(samples: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
+    """STATE_POINTS from ``log_dir_samples``: the worst state of each bucket, and what went on."""
+    return with_schema(_states(_of(samples, chosen), bucket_s), STATE_POINTS)
+
+
+def state_counts(samples: DataFrame, bucket_s: float) -> DataFrame:
+    """STATE_COUNTS of ``log_dir_samples``: per bucket each directory once, in its worst state."""
+    states = _states(samples, bucket_s)
+    counts = states.groupBy("time").agg(
+        *(F.count_if(F.col("state") == state).alias(state) for state in SEVERITY),
+        F.count_if("is_cordoned").alias("cordoned"),
+        F.count_if((F.col("moves_in") > 0) | (F.col("moves_out") > 0)).alias("moving"),
+    )
+    return with_schema(counts, STATE_COUNTS)
+
+
+def filling(forecasts: DataFrame) -> DataFrame:
+    """Rows of ``log_dir_forecasts`` of directories that fill, or may."""
+    return forecasts.where(F.col("full_at").isNotNull() | F.col("earliest").isNotNull())
+
+
+def soonest_full(forecasts: DataFrame, limit: int) -> DataFrame:
+    """The first of :func:`filling`: soonest full, then those that may be; times in seconds."""
+    ordered = filling(forecasts).orderBy(
+        F.col("full_at").asc_nulls_last(), F.col("earliest").asc_nulls_last(), "broker_id", "path"
+    )
+    return plain_times(ordered.limit(limit))
+
+
+def worst_first(outliers: DataFrame, limit: int) -> DataFrame:
+    """Rows of ``log_dir_outliers``: what is offline first, what is only slow or failing last."""
+    ranks = F.array(*(F.lit(state) for state in reversed(SEVERITY)))
+    ranked = outliers.withColumn("rank", F.array_position(ranks, F.col("finding")))
+    order = (F.col("rank") == 0, F.col("rank"), F.col("finding"), F.col("broker_id"), F.col("path"))
+    return ranked.orderBy(*order).limit(limit).drop("rank")
+
+
+def finding_counts(outliers: DataFrame) -> DataFrame:
+    """FINDING_COUNTS of ``log_dir_outliers``, the most frequent first."""
+    counts = outliers.groupBy("finding").agg(F.count(F.lit(1)).alias("rows"))
+    return with_schema(counts, FINDING_COUNTS).orderBy(F.desc("rows"), "finding")
+
+
+def largest(growth: DataFrame, scope: str, limit: int) -> DataFrame:
+    """Rows of ``growth`` of one scope, largest first."""
+    return growth.where(F.col("scope") == scope).orderBy(F.desc("size_bytes"), "name").limit(limit)
+
+
+def most_skewed(skew: DataFrame, limit: int) -> DataFrame:
+    """Rows of ``skew``: the ``limit`` most uneven of each scope."""
+    order = Window.partitionBy("scope").orderBy(F.desc_nulls_last("skew"), "name")
+    ranked = skew.withColumn("rank", F.row_number().over(order))
+    return ranked.where(F.col("rank") <= limit).drop("rank").orderBy("scope", F.desc("skew"))
+
+
+def audit_counts(differences: DataFrame) -> DataFrame:
+    """AUDIT_COUNTS of ``audit_differences``, the most frequent first."""
+    counts = differences.groupBy("difference").agg(
+        F.countDistinct("topic").alias("topics"), F.count(F.lit(1)).alias("rows")
+    )
+    return with_schema(counts, AUDIT_COUNTS).orderBy(F.desc("rows"), "difference")
+
+
+def ingest_counts(ingested: DataFrame, limit: int) -> DataFrame:
+    """INGEST_COUNTS of ``ingested``: the ``limit`` largest groups of topic, status and reason."""
+    sizes = ingested.withColumn(
+        "size",
+        F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0)),
+    )
+    counts = sizes.groupBy("topic", "status", "reason").agg(
+        F.count(F.lit(1)).alias("records"), F.sum("size").alias("bytes")
+    )
+    order = (F.desc("records"), F.col("topic"), F.col("status"), F.col("reason"))
+    return with_schema(counts, INGEST_COUNTS).orderBy(*order).limit(limit)
+
+
+def move_totals(moves: DataFrame) -> DataFrame:
+    """One row: MOVE_TOTALS of ``plan_moves``."""
+    totals = moves.agg(
+        F.count(F.lit(1)).alias("moves"),
+        F.count_if(F.col("from_broker") != F.col("to_broker")).alias("across_brokers"),
+        F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("size_bytes"),
+    )
+    return with_schema(totals, MOVE_TOTALS)
+
+
+def _of(frame: DataFrame, chosen: DataFrame) -> DataFrame:
+    return frame.join(F.broadcast(chosen), ["broker_id", "path"], "left_semi")
+
+
+def _bucket(time: str, bucket_s: float) -> Column:
+    """Where the bucket of ``time`` begins."""
+    return F.floor(F.col(time).cast("double") / bucket_s) * F.lit(float(bucket_s))
+
+
+def _usage(windows: DataFrame, bucket_s: float) -> DataFrame:
+    sized = windows.withColumn("time", _bucket("window_start", bucket_s))
+    is_known = F.col("total_bytes") > 0
+    sized = sized.withColumn("used_bytes", F.when(is_known, F.expr("total_bytes - free_bytes")))
+    sized = sized.withColumn("total_bytes", F.when(is_known, F.col("total_bytes")))
+    return sized.groupBy("time", "broker_id", "path").agg(
+        F.max_by("used_bytes", "window_end").alias("used_bytes"),
+        F.max_by("total_bytes", "window_end").alias("total_bytes"),
+    )
+
+
+def _latency(windows: DataFrame, bucket_s: float) -> DataFrame:
+    timed = windows.withColumn("time", _bucket("window_start", bucket_s))
+    by_dir = timed.groupBy("time", "broker_id", "path")
+    return by_dir.agg(F.max("p99_latency_ms").alias("p99_latency_ms"))
+
+
+def _states(samples: DataFrame, bucket_s: float) -> DataFrame:
+    ranks = F.array(*(F.lit(state) for state in SEVERITY))
+    timed = samples.withColumn("time_of", _bucket("time", bucket_s))
+    timed = timed.withColumn("rank", F.array_position(ranks, F.col("state")))
+    by_dir = timed.groupBy(F.col("time_of").alias("time"), "broker_id", "path")
+    return by_dir.agg(
+        F.max_by("state", "rank").alias("state"),
+        F.bool_or("is_cordoned").alias("is_cordoned"),
+        F.max("moves_in").alias("moves_in"),
+        F.max("moves_out").alias("moves_out"),
+    )
+
+
+def _bands(figures: DataFrame) -> DataFrame:
+    known = figures.where(F.col("figure").isNotNull())
+    spread = known.groupBy("time").agg(
+        F.count(F.lit(1)).alias("dirs"),
+        F.percentile_approx("figure", list(_SHARES), _ACCURACY).alias("shares"),
+    )
+    names = [field.name for field in BANDS][2:]
+    for position, name in enumerate(names):
+        spread = spread.withColumn(name, F.col("shares")[position])
+    return with_schema(spread, BANDS)

@@ -1,0 +1,85 @@
+"""How a report says figures: times, durations, sizes, rates and shares, the same everywhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Final
+
+from kraftjbod.cli.command import size_text
+
+#: Of a figure that is not known.
+NOTHING: Final = "—"
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_YEAR: Final = 365 * _DAY
+_STEPS: Final = ((_YEAR, "y"), (_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s"))
+#: Beyond this a forecast is a manner of speaking.
+_LONGEST_S: Final = 10 * _YEAR
+#: Seconds of year 9999: what calendars can say.
+_LAST_S: Final = 253_370_764_800
+
+
+def time_text(epoch_s: float | None) -> str:
+    """``2026-11-14 03:05:09``, always UTC."""
+    if epoch_s is None or not 0 <= epoch_s < _LAST_S:
+        return NOTHING
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def minute_text(epoch_s: float | None) -> str:
+    """``2026-11-14 03:05``."""
+    return time_text(epoch_s).rpartition(":")[0] or NOTHING
+
+
+def duration_text(seconds: float | None) -> str:
+    """``3 d 4 h``: the largest unit and the next one, where that is not nothing."""
+    if seconds is None:
+        return NOTHING
+    if seconds >= _LONGEST_S:
+        return "more than 10 y"
+    left = max(0, round(seconds))
+    for (size, unit), (small, small_unit) in pairwise(_STEPS):
+        if left >= size:
+            rest = left % size // small
+            return f"{left // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{left} s"
+
+
+def bytes_text(size: float | None) -> str:
+    """``1.5 GiB``, also below zero."""
+    if size is None:
+        return NOTHING
+    return f"-{size_text(-size)}" if size < 0 else size_text(size)
+
+
+def rate_text(bytes_per_s: float | None) -> str:
+    """``12.0 MiB/s``; per day where a second sees less than a KiB."""
+    if bytes_per_s is None:
+        return NOTHING
+    if 0 < abs(bytes_per_s) < 1024:
+        return f"{bytes_text(bytes_per_s * _DAY)}/d"
+    return f"{bytes_text(bytes_per_s)}/s"
+
+
+def share_text(part: float | None, whole: float | None) -> str:
+    """``41.5 %``."""
+    return f"{100 * part / whole:.1f} %" if part is not None and whole else NOTHING
+
+
+def ms_text(milliseconds: float | None) -> str:
+    """``3.2 ms``, ``1.50 s``."""
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.2f} s"
+    return f"{milliseconds:.1f} ms" if milliseconds < 100 else f"{milliseconds:.0f} ms"
+
+
+def count_text(count: float | None, one: str = "", many: str = "") -> str:
+    """``1,234 directories``; ``many`` is ``one`` with an s unless given."""
+    if count is None:
+        return NOTHING
+    word = one if count == 1 else (many or (f"{one}s" if one else ""))
+    return f"{count:,.0f} {word}".rstrip()
