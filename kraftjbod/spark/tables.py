@@ -165,7 +165,8 @@ LOG_DIR_WINDOWS: Final = StructType(
 )
 
 #: ``log_dir_forecasts``: when a directory will be full. ``full_at`` is null where it does not fill;
-#: ``earliest`` and ``latest`` are the ends of the 95 % band (``latest`` null: perhaps never).
+#: ``earliest`` and ``latest`` are the ends of the 95 % band (``latest`` null: perhaps never; with
+#: ``earliest`` alone it may fill). ``growth_error_bytes_per_s`` is half of the growth's 95 % band.
 LOG_DIR_FORECASTS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -185,7 +186,8 @@ LOG_DIR_FORECASTS: Final = StructType(
 )
 
 #: ``log_dir_outliers``: directories that are slow or failing against their peers. ``finding`` is
-#: slow, errors, offline, saturated or stalled; ``peers`` the median of the others.
+#: slow, errors, offline, saturated, stalled or silent (its broker says nothing); ``value`` is in
+#: milliseconds or errors, ``peers`` the median of the others'; both are null for the rest.
 LOG_DIR_OUTLIERS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),

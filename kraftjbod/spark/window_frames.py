@@ -9,6 +9,8 @@
 * A counter that began at 0 again (another incarnation, another ``since``, or less than before) has
   grown by what it shows.
 * The same sample twice, as a producer's retry leaves it, counts once.
+* A directory is known by broker, id and path: those whose disks were lost before the broker started
+  share an id.
 
 The transform works on streaming frames with a watermark, and on batch frames, alike.
 """
@@ -32,7 +34,6 @@ _COUNTERS: Final = (
 )
 _LAST: Final = (
     "rack",
-    "path",
     "state",
     "is_cordoned",
     "total_bytes",
@@ -96,7 +97,8 @@ def _series(samples: DataFrame, window_s: int) -> DataFrame:
     """Per window and directory: the samples of the window and of the one before, in order."""
     fields = ("time", "incarnation", "since", *_LAST, *_COUNTERS, "io_bounds_ms", "io_counts")
     doubled = F.window("time", f"{2 * window_s} seconds", f"{window_s} seconds")
-    grouped = samples.groupBy(doubled.alias("doubled"), "broker_id", "directory_id").agg(
+    keys = ("broker_id", "directory_id", "path")
+    grouped = samples.groupBy(doubled.alias("doubled"), *keys).agg(
         F.array_sort(F.collect_set(F.struct(*fields))).alias("series")
     )
     bounded = (

@@ -11,9 +11,7 @@ from pyspark.testing import assertDataFrameEqual
 from kraftjbod.protocol.storage_telemetry import encode
 from kraftjbod.spark import telemetry_frames
 from kraftjbod.spark.tables import (
-    LOG_DIR_SAMPLES,
     RECORD,
-    REPLICA_SAMPLES,
     TELEMETRY_REJECTS,
 )
 from tests.spark.samples import START, log_dir, log_dir_frame, origin, replica, replica_frame

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -31,21 +32,86 @@ def appended(seconds: float, total: int, path: str = "/d1", **changes: Any) -> S
     return origin(seconds, **of_origin), sample
 
 
-def rates(spark: SparkSession, said: list[Sample], window_s: int = 60) -> list[tuple[Any, ...]]:
-    windows = log_dir_windows(log_dir_frame(spark, said), window_s)
-    columns = ("window_start", "append_bytes_per_s", "samples")
-    rows = windows.select("path", *columns).orderBy("path", "window_start").collect()
-    return [
-        (row["path"], (row["window_start"] - at(0)).total_seconds(), *row[2:])
-        for row in (tuple_utc(row) for row in rows)
+def on_broker(broker_id: int, said: list[Sample]) -> list[Sample]:
+    return [(dataclasses.replace(who, broker_id=broker_id), sample) for who, sample in said]
+
+
+OFFLINE: Final = log_dir(
+    state="offline", since_ms=5, total_bytes=0, free_bytes=0, io_bounds_ms=(), io_counts=()
+)
+#: What a directory says, and its windows: start, appended bytes per second, samples. Each case is
+#: a directory of its own, and all are looked at together.
+CASES: Final[dict[str, tuple[list[Sample], list[tuple[Any, ...]]]]] = {
+    # 400 bytes in 40 s; then 600 over the edge and 400 more, in 60 s.
+    "growth over an edge counts once, in the later window": (
+        [appended(10, 0), appended(50, 400), appended(70, 1000), appended(110, 1400)],
+        [(0, 10.0, 2), (60, 1000 / 60, 2)],
+    ),
+    "one sample has no rate": ([appended(10, 500)], [(0, None, 1)]),
+    "after a window of silence a directory begins anew": (
+        [appended(10, 0), appended(130, 9000), appended(140, 9100)],
+        [(0, None, 1), (120, 10.0, 2)],
+    ),
+    "another incarnation has grown by what it shows": (
+        [appended(0, 1000), appended(10, 2000), appended(20, 300, incarnation="second")],
+        [(0, (1000 + 300) / 20, 3)],
+    ),
+    "so has a directory that came back": (
+        [appended(0, 1000), appended(10, 2000), appended(20, 300, since_ms=99)],
+        [(0, (1000 + 300) / 20, 3)],
+    ),
+    "so has a counter that shows less": (
+        [appended(0, 1000), appended(10, 2000), appended(20, 300)],
+        [(0, (1000 + 300) / 20, 3)],
+    ),
+    "one that began anew may show more than before": (
+        [appended(0, 1000), appended(10, 4000, incarnation="second")],
+        [(0, 400.0, 2)],
+    ),
+    "offline, nothing is shown and nothing lost": (
+        [appended(0, 1000), appended(10, 2000), (origin(20), OFFLINE)],
+        [(0, 50.0, 3)],
+    ),
+    "a sample that came twice counts once": (
+        [appended(0, 0), appended(10, 100), appended(10, 100), appended(20, 200)],
+        [(0, 10.0, 3)],
+    ),
+    "the same path on two brokers is two directories": (
+        [
+            *(appended(0, 0), appended(10, 100)),
+            *on_broker(2, [appended(0, 0), appended(10, 500)]),
+        ],
+        [(0, 10.0, 2), (0, 50.0, 2)],
+    ),
+    "two lost disks with one id are two directories": (
+        [
+            *(appended(0, 0), appended(10, 100)),
+            *(appended(0, 0, "/other"), appended(10, 500, "/other")),
+        ],
+        [(0, 10.0, 2), (0, 50.0, 2)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def windows(spark: SparkSession) -> dict[str, list[tuple[Any, ...]]]:
+    said = [
+        (who, dataclasses.replace(sample, directory_id=case))
+        for case, (samples, _) in CASES.items()
+        for who, sample in samples
     ]
+    told: dict[str, list[tuple[Any, ...]]] = {}
+    for row in log_dir_windows(log_dir_frame(spark, said), 60).collect():
+        start = (row["window_start"].astimezone(at(0).tzinfo) - at(0)).total_seconds()
+        told.setdefault(row["directory_id"], []).append(
+            (start, row["append_bytes_per_s"], row["samples"])
+        )
+    return told
 
 
-def tuple_utc(row: Any) -> Any:
-    """Collected timestamps come without a zone, in this process's own."""
-    values = row.asDict()
-    values["window_start"] = values["window_start"].astimezone(at(0).tzinfo)
-    return type(row)(**values)
+@pytest.mark.parametrize("case", CASES)
+def test_rates(windows: dict[str, list[tuple[Any, ...]]], case: str) -> None:
+    assert sorted(windows[case]) == CASES[case][1]
 
 
 def test_a_window_tells_usage_rates_and_latency(spark: SparkSession) -> None:
@@ -74,85 +140,30 @@ def test_a_window_tells_usage_rates_and_latency(spark: SparkSession) -> None:
     assertDataFrameEqual(windows, spark.createDataFrame([expected], LOG_DIR_WINDOWS))
 
 
-def test_growth_over_a_windows_edge_counts_once_in_the_later_window(spark: SparkSession) -> None:
-    said = [appended(10, 0), appended(50, 400), appended(70, 1000), appended(110, 1400)]
-    # 400 bytes in 40 s; then 600 over the edge and 400 more, in 60 s.
-    assert rates(spark, said) == [("/d1", 0.0, 10.0, 2), ("/d1", 60.0, 1000 / 60, 2)]
-
-
-def test_one_sample_has_no_rate(spark: SparkSession) -> None:
-    assert rates(spark, [appended(10, 500)]) == [("/d1", 0.0, None, 1)]
-
-
-def test_after_a_windows_silence_a_directory_begins_anew(spark: SparkSession) -> None:
-    said = [appended(10, 0), appended(130, 9000), appended(140, 9100)]
-    assert rates(spark, said) == [("/d1", 0.0, None, 1), ("/d1", 120.0, 10.0, 2)]
-
-
-@pytest.mark.parametrize(
-    "changes", [{"incarnation": "second"}, {"since_ms": 99}, {}], ids=["broker", "dir", "less"]
-)
-def test_a_counter_that_began_anew_has_grown_by_what_it_shows(
-    spark: SparkSession, changes: dict[str, Any]
-) -> None:
-    said = [appended(0, 1000), appended(10, 2000), appended(20, 300, **changes)]
-    assert rates(spark, said) == [("/d1", 0.0, (1000 + 300) / 20, 3)]
-
-
-def test_a_counter_that_began_anew_may_show_more_than_before(spark: SparkSession) -> None:
-    said = [appended(0, 1000), appended(10, 4000, incarnation="second")]
-    assert rates(spark, said) == [("/d1", 0.0, 400.0, 2)]
-
-
-def test_an_offline_directory_shows_nothing_and_loses_nothing(spark: SparkSession) -> None:
-    gone = log_dir(
-        state="offline", since_ms=5, total_bytes=0, free_bytes=0, io_bounds_ms=(), io_counts=()
-    )
-    said = [appended(0, 1000), appended(10, 2000), (origin(20), gone)]
-    assert rates(spark, said) == [("/d1", 0.0, 50.0, 3)]
+def test_an_offline_directory_tells_what_its_operations_took_before(spark: SparkSession) -> None:
+    said = [appended(0, 1000), appended(10, 2000), (origin(20), OFFLINE)]
     windows = log_dir_windows(log_dir_frame(spark, said), 60)
     assert [tuple(row) for row in windows.select("state", "p99_latency_ms").collect()] == [
         ("offline", 0.99)
     ]
 
 
-def test_a_sample_that_came_twice_counts_once(spark: SparkSession) -> None:
-    said = [appended(0, 0), appended(10, 100), appended(10, 100), appended(20, 200)]
-    assert rates(spark, said) == [("/d1", 0.0, 10.0, 3)]
+QUANTILES: Final = {
+    (100, 0, 0): 0.99,
+    (0, 100, 0): 1.99,
+    (98, 2, 0): 1.5,
+    (1, 0, 99): 2.0,
+    (0, 0, 0): None,
+    (50, 0, 50): 2.0,
+}
 
 
-def test_directories_of_several_brokers_do_not_mix(spark: SparkSession) -> None:
-    said = [
-        *(
-            appended(0, 0, path=path, broker_id=broker)
-            for path in ("/a", "/b")
-            for broker in (1, 2)
-        ),
-        *(appended(10, 100, path="/a", broker_id=broker) for broker in (1, 2)),
-    ]
-    assert rates(spark, said) == [
-        *[("/a", 0.0, 10.0, 2)] * 2,
-        *[("/b", 0.0, None, 1)] * 2,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([100, 0, 0], 0.99),
-        ([0, 100, 0], 1.99),
-        ([98, 2, 0], 1.5),
-        ([1, 0, 99], 2.0),
-        ([0, 0, 0], None),
-        ([50, 0, 50], 2.0),
-    ],
-)
-def test_quantiles_lie_within_buckets(
-    spark: SparkSession, counts: list[int], expected: float | None
-) -> None:
-    frame = spark.createDataFrame([(counts, [1, 2])], "counts array<long>, bounds array<long>")
-    [[value]] = frame.select(quantile(F.col("counts"), F.col("bounds"), 0.99)).collect()
-    assert value == (None if expected is None else pytest.approx(expected))
+def test_quantiles_lie_within_buckets(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(list(counts), [1, 2]) for counts in QUANTILES], "counts array<long>, bounds array<long>"
+    )
+    rows = frame.select("counts", quantile(F.col("counts"), F.col("bounds"), 0.99)).collect()
+    assert {tuple(row[0]): row[1] for row in rows} == pytest.approx(QUANTILES)
 
 
 def test_streams_close_windows_when_the_watermark_has_passed_and_go_on_after_a_restart(
