@@ -13,7 +13,7 @@ import json
 import socket
 import time
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 
 from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.daemon_process import DaemonProcess
@@ -126,6 +126,6 @@ def _sent(local: LocalCluster) -> float:
     )
 
 
-def _figures(broker: DaemonProcess) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads(broker.files.metrics_path.read_text(encoding="utf-8"))
+def _figures(broker: DaemonProcess) -> dict[str, float]:
+    figures: dict[str, float] = json.loads(broker.files.metrics_path.read_text(encoding="utf-8"))
     return figures
