@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.protocol.records import Record, read_records
+from kraftjbod.protocol.records import read_records
 from kraftjbod.storage.batch_walk import Located, walk_to
 from kraftjbod.storage.leader_epochs import EpochEntries, epoch_at
 from kraftjbod.storage.log_values import FoundTimestamp
@@ -24,19 +24,21 @@ ByIndex = Callable[[int, Callable[[], Located | None]], Located | None]
 def first_from(
     segments: Sequence[LogSegment], timestamp: int, start_offset: int, by_index: ByIndex
 ) -> FoundTimestamp | None:
-    """The first record that is not older than ``timestamp``; its batch, if that won't open."""
+    """The first record from ``start_offset`` on that is not older than ``timestamp``.
+
+    Of a batch that does not open its beginning is told.
+    """
     for at, segment in enumerate(segments):
         largest = segment.largest_timestamp()
         if largest is None or largest.timestamp < timestamp:
             continue
-        found = by_index(at, partial(_batch_from, segment, timestamp, start_offset))
-        if found is not None:
-            header = found.header
-            epoch = header.partition_leader_epoch
-            record = _record_from(segment, found, timestamp)
-            if record is None:
-                return FoundTimestamp(header.max_timestamp, header.base_offset, epoch)
-            return FoundTimestamp(record.timestamp_ms, record.offset, epoch)
+        begin = start_offset
+        while found := by_index(at, partial(_batch_from, segment, timestamp, begin)):
+            answer = _first_in(segment, found, timestamp, start_offset)
+            if answer is not None:
+                return answer
+            # The log starts within this batch, and its young records are before that.
+            begin = found.header.last_offset + 1
     return None
 
 
@@ -64,14 +66,22 @@ def _batch_from(segment: LogSegment, timestamp: int, from_offset: int) -> Locate
     return located
 
 
-def _record_from(segment: LogSegment, located: Located, timestamp: int) -> Record | None:
-    """The first record of a batch that is not older; None if the batch cannot be opened.
+def _first_in(
+    segment: LogSegment, located: Located, timestamp: int, start_offset: int
+) -> FoundTimestamp | None:
+    """The first record of a batch that is asked for, or None.
 
     The only place where a broker opens records, and it may be asked to by anyone, so what does
     not decode is no reason to fail.
     """
-    data = segment.open().read_at(located.position, located.header.size_bytes)
+    header = located.header
+    epoch = header.partition_leader_epoch
+    data = segment.open().read_at(located.position, header.size_bytes)
     try:
-        return next((r for r in read_records(data) if r.timestamp_ms >= timestamp), None)
+        for record in read_records(data):
+            if record.timestamp_ms >= timestamp and record.offset >= start_offset:
+                return FoundTimestamp(record.timestamp_ms, record.offset, epoch)
     except OperatingError:
-        return None
+        offset = max(header.base_offset, start_offset)
+        return FoundTimestamp(header.max_timestamp, offset, epoch)
+    return None

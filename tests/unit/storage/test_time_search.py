@@ -63,11 +63,21 @@ def test_the_record_within_a_batch():
     assert first_from(made, 105, 0, straight) is None
 
 
+def test_records_before_the_log_start_are_no_answer():
+    """DeleteRecords may leave the log starting in the middle of a batch."""
+    made = segments([at(0, 100, 900, 102, 103), at(4, 50, 950)])
+    assert first_from(made, 0, 2, straight) == FoundTimestamp(102, 2, 0)
+    assert first_from(made, 101, 3, straight) == FoundTimestamp(103, 3, 0)
+    assert first_from(made, 500, 2, straight) == FoundTimestamp(950, 5, 4)
+    assert first_from(made, 960, 2, straight) is None
+
+
 def test_of_a_batch_that_does_not_open_its_beginning_is_told():
     data = bytearray(at(1, 200, 300))
     data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
     made = segments([at(0, 100), bytes(data)])
     assert first_from(made, 250, 0, straight) == FoundTimestamp(300, 1, 1)
+    assert first_from(made, 250, 2, straight) == FoundTimestamp(300, 2, 1)
 
 
 def test_a_batch_whose_records_were_compacted_away_is_no_answer():
