@@ -95,9 +95,7 @@ def run(work: Coroutine[Any, Any, None], *, failed: str = "error") -> None:
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of a pipe has seen enough. Python would complain again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_EXIT_FAILED)
+        reader_gone()
 
 
 def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
@@ -120,6 +118,13 @@ def size_text(size_bytes: float) -> str:
             break
         size_bytes /= 1024
     return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+
+
+def reader_gone() -> NoReturn:
+    """The end, where the reader of standard output has seen enough."""
+    # Python would complain again when it flushes.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_EXIT_FAILED)
 
 
 def fail(message: str) -> NoReturn:

@@ -3,31 +3,41 @@
 A job is a function ``work(job) -> JobOutcome`` under a click command made with :func:`job_command`.
 Results go to standard output (with ``--json`` one document), progress and errors to standard error.
 Exit codes: 0 good; 1 an error, or what the job looked for was found (its help says); 2 wrong usage;
-130 interrupted.
+130 and 143 stopped by Ctrl-C and by SIGTERM, in order and ready to go on.
+
+A job's process is its own: its clock shows UTC, and Spark stops with it. Inside a process that has
+a session already (a notebook, a test) a job uses that one and leaves it running.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, NoReturn
 
 import click
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
-from kraftjbod.cli.command import fail, parse_pairs
+from kraftjbod.cli.command import fail, parse_pairs, reader_gone
 from kraftjbod.core.errors import KraftJbodError
-from kraftjbod.spark.session import DEFAULT_MASTER, spark_session
+from kraftjbod.spark.job_progress import progress
+from kraftjbod.spark.session import spark_session
+from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_TABLES: Final = "run/tables"
 _POLL_S: Final = 0.5
-_INTERRUPTED: Final = 130
+_SIGNALLED: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,52 +65,64 @@ class Job:
         self.console.print(f"• {text}", highlight=False, soft_wrap=True)
 
     def await_query(self, query: StreamingQuery) -> None:
-        """Wait until a streaming query ends, telling how far it is. Ctrl-C stops the query.
+        """Wait until a streaming query ends. Ctrl-C and SIGTERM stop the query.
 
         :raises StreamingQueryException: what the query ended with.
         """
-        with self.console.status("starting") as status:
-            try:
-                while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # takes floats
-                    status.update(progress_line(query.lastProgress))
-            except KeyboardInterrupt:
-                query.stop()
-                raise
+        try:
+            while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # takes floats
+                pass
+        except KeyboardInterrupt:
+            query.stop()
+            raise
 
 
-def progress_line(progress: Any) -> str:
-    """One line of what a streaming query tells of its last batch; Spark's own words and units."""
-    if progress is None:
-        return "waiting for the first batch"
-    return (
-        f"batch {progress.batchId}: {progress.numInputRows:,} rows, "
-        f"{progress.processedRowsPerSecond:,.0f} rows/s"
-    )
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a job as Ctrl-C does."""
 
 
-def job_command(name: str) -> Callable[[Callable[..., JobOutcome]], click.Command]:
-    """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have."""
+def job_command(
+    name: str, *, finding: str | None = None
+) -> Callable[[Callable[..., JobOutcome]], click.Command]:
+    """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have.
+
+    :param finding: what exit code 1 means beside an error, for the help.
+    """
+    failed = "an error" if finding is None else f"{finding}, or an error"
+    epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
 
     def decorate(work: Callable[..., JobOutcome]) -> click.Command:
         @functools.wraps(work)
         def run(
-            master: str, conf: tuple[str, ...], tables: str, as_json: bool, **options: Any
+            master: str | None,
+            conf: tuple[str, ...],
+            tables: str,
+            as_json: bool,
+            verbose: bool,
+            **options: Any,
         ) -> None:
             settings = parse_pairs(conf, "--conf")
+            if verbose:
+                os.environ["KRAFTJBOD_SPARK_LOG_LEVEL"] = "warn"
             try:
-                spark = spark_session(f"kraftjbod-{name}", master=master, conf=settings)
-                try:
-                    outcome = work(Job(spark=spark, tables=tables), **options)
-                finally:
-                    spark.stop()
-            except (KraftJbodError, PySparkException, OSError) as e:
-                fail(f"{name}: {e}")
+                with _terminable(), _session(name, master, settings) as spark:
+                    job = Job(spark=spark, tables=tables)
+                    with progress(job.console, spark):
+                        outcome = work(job, **options)
+            except (KraftJbodError, *SPARK_ERRORS, OSError) as e:
+                if verbose:
+                    traceback.print_exc()
+                fail(f"{name}: {spark_reason(e)}")
+            except _Terminated:
+                sys.exit(_SIGNALLED + signal.SIGTERM)
             except KeyboardInterrupt:
-                sys.exit(_INTERRUPTED)
+                sys.exit(_SIGNALLED + signal.SIGINT)
             _tell(outcome, as_json=as_json)
             sys.exit(outcome.exit_code)
 
-        command = click.command(name, context_settings={"help_option_names": ["-h", "--help"]})
+        command = click.command(
+            name, context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog
+        )
         return command(_common_options(run))
 
     return decorate
@@ -131,6 +153,7 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
+        click.option("--verbose", is_flag=True, help="Whole traces of errors, Spark's warnings."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document as the result."),
         click.option(
             "--tables",
@@ -140,15 +163,60 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Where the Parquet tables are: a folder or a URI that Spark can write.",
         ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
-        click.option("--master", default=DEFAULT_MASTER, show_default=True, help="Spark master."),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="local[N], spark://HOST:PORT, yarn, k8s://URL.  [default: local[*]; under "
+            "spark-submit its own]",
+        ),
     ):
         command = option(command)
     return command
 
 
-def _tell(outcome: JobOutcome, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(outcome.summary, default=str))
+@contextmanager
+def _session(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The session of one job, or the one that runs already."""
+    if SparkSession.getActiveSession() is not None:
+        yield spark_session(f"kraftjbod-{name}")
         return
-    for line in outcome.lines:
-        print(line)
+    # Spark gives times to Python in the time zone of the process.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    spark = spark_session(f"kraftjbod-{name}", master=master, conf=conf)
+    try:
+        yield spark
+    finally:
+        _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
+        spark.stop()
+    except (*SPARK_ERRORS, OSError) as e:
+        # Its Java process is gone: the job's own error or result is what counts.
+        print(f"warning: Spark did not stop in order: {spark_reason(e)}", file=sys.stderr)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises :class:`_Terminated` in the main thread."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(outcome: JobOutcome, *, as_json: bool) -> None:
+    lines = (json.dumps(outcome.summary, default=str),) if as_json else outcome.lines
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        reader_gone()

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from kraftjbod.core.errors import StartupError
 from kraftjbod.spark.java import find_java, launcher_home
 from kraftjbod.spark.shipped_package import package_zip
+from kraftjbod.spark.source import register
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_MASTER: Final = "local[*]"
@@ -49,6 +50,7 @@ def spark_session(
     """
     running = SparkSession.getActiveSession()
     if running is not None:
+        register(running)
         return running
     given = dict(conf or {})
     if _is_submitted():
@@ -146,9 +148,17 @@ def _java_home() -> str:
     return launcher_home(java)
 
 
-def _start(app_name: str, settings: Mapping[str, str]) -> SparkSession:
+@functools.cache
+def _quieten_python() -> None:
+    """What is logged and raised as well is told by whoever catches it."""
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    # py4j logs by the root logger, which asks its own filters for those records only.
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+
+
+def _start(app_name: str, settings: Mapping[str, str]) -> SparkSession:
+    _quieten_python()
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -159,6 +169,7 @@ def _start(app_name: str, settings: Mapping[str, str]) -> SparkSession:
             package = package_zip()
             if package is not None:
                 session.sparkContext.addPyFile(package)
+        register(session)
     except SPARK_ERRORS as e:
         raise StartupError(f"Spark did not start on {where}: {spark_reason(e)}") from e
     return session

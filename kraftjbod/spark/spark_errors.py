@@ -24,19 +24,25 @@ _CODES: Final = (
     re.compile(r"^\[[A-Z0-9_.]+\] "),
     re.compile(r"\s*SQLSTATE: \w+;?"),
 )
-_CAUSE: Final = re.compile(r"^Caused by: [\w$.]+: (.+)$", re.MULTILINE)
+_UNANSWERED: Final = re.compile(r"An error occurred while calling \S+")
+_MORE_MEMORY: Final = "give it more: --conf spark.driver.memory=4g or spark.executor.memory"
+_CAUSE: Final = re.compile(r"^Caused by: [\w$.]*?(\w+): (.+)$", re.MULTILINE)
 #: Who reads an error need not know which class of ours it was.
 _OUR_CLASS: Final = re.compile(r"^kraftjbod\.[\w.]+: ")
 
 
 def spark_reason(error: BaseException) -> str:
-    """One line, at most 600 characters."""
-    if isinstance(error, Py4JNetworkError):
-        return "Spark's Java process is gone; --verbose shows what it said"
+    """One line; of an error of Spark at most 600 characters, of any other all that it says."""
     text = str(error).strip()
+    if isinstance(error, Py4JNetworkError) or _UNANSWERED.fullmatch(text):
+        return "Spark's Java process is gone: it was killed, or ran out of memory"
+    if not isinstance(error, SPARK_ERRORS):
+        return " ".join(text.split()) or type(error).__name__
     _, found, traceback = text.rpartition(_TRACEBACK)
     line = (_exception_line(traceback) if found else None) or _first_line(text)
     line = " ".join(line.split()) or type(error).__name__
+    if "java.lang.OutOfMemoryError" in text:
+        line = f"{line} ({_MORE_MEMORY})"
     return line if len(line) <= _MOST else f"{line[:_MOST]} ..."
 
 
@@ -46,8 +52,10 @@ def _first_line(text: str) -> str:
     for code in _CODES:
         line = code.sub("", line)
     line = line.strip().partition("\n")[0]
-    causes = _CAUSE.findall(text)
-    return line if not causes or causes[-1] in line else f"{line} ({causes[-1]})"
+    for kind, words in _CAUSE.findall(text)[-1:]:
+        if words not in line:
+            line = f"{line} ({kind}: {words})"
+    return line
 
 
 def _exception_line(traceback: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: One core is shared by two test processes, and Java starts in both.
-LONGEST_S: Final = 180
+LONGEST_S: Final = 280
 _INHERITED: Final = ("SPARK_", "PYSPARK_", "JAVA_HOME", "PYTHON")
 
 

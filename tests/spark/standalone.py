@@ -24,7 +24,7 @@ import pyspark
 
 from kraftjbod.spark.java import find_java
 
-START_S: Final = 60.0
+START_S: Final = 180.0
 _POLL_S: Final = 0.1
 _SPARK: Final = Path(pyspark.__path__[0])
 _LOG4J: Final = """\
