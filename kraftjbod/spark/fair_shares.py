@@ -32,10 +32,15 @@ class DirLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """Tolerances are fractions of a directory's fair share."""
+    """Tolerances are fractions of a directory's fair share.
+
+    ``level`` is how full directories shall be if that is known beforehand, because the broker is
+    one of many; a broker that cannot keep to it has a level of its own.
+    """
 
     tolerance: float = TOLERANCE
     rate_tolerance: float = RATE_TOLERANCE
+    level: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +56,19 @@ class Band:
 
 
 def shares(bands: Sequence[Band], amount: float) -> list[float]:
-    """``amount`` dealt out so that all bands are at one level, as far as their ends allow.
+    """``amount`` dealt out so that all bands are at one level, as far as their ends allow."""
+    level = level_of(bands, amount)
+    return [band.at(level) for band in bands]
+
+
+def level_of(bands: Sequence[Band], amount: float) -> float:
+    """The level at which bands hold ``amount``.
 
     More than all can hold leaves each at its high end, less than all must hold at its low one.
     """
     top = max((band.high / band.weight for band in bands if band.weight > 0), default=0.0)
     if sum(band.at(top) for band in bands) <= amount:
-        return [band.at(top) for band in bands]
+        return top
     low, high = 0.0, top
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -65,7 +76,7 @@ def shares(bands: Sequence[Band], amount: float) -> list[float]:
             high = middle
         else:
             low = middle
-    return [band.at(low) for band in bands]
+    return low
 
 
 def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:

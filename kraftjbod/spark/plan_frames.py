@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -151,7 +150,12 @@ def candidates(
 
 def crossings(candidates: DataFrame, tasks: Mapping[int, Task], racks: Racks) -> DataFrame:
     """What each source sends where, chosen on the executors, a source at a time."""
-    work = partial(_choose_for_broker, tasks=dict(tasks), racks=dict(racks))
+    own_tasks, own_racks = dict(tasks), dict(racks)
+
+    # Spark reads the hints of a plain function, and takes a partial for something else.
+    def work(table: pa.Table) -> pa.Table:
+        return _choose_for_broker(table, tasks=own_tasks, racks=own_racks)
+
     chosen = candidates.groupBy("broker_id").applyInArrow(work, CROSSINGS)
     return as_table(chosen, CROSSINGS)
 
@@ -216,7 +220,10 @@ def moves(
 ) -> DataFrame:
     """Everything that moves; a crossing without room in any directory of its target stays out."""
     homes = _homes(placed, crossings)
-    work = partial(_plan_for_broker, goals=goals)
+
+    def work(own: pa.Table, dirs: pa.Table) -> pa.Table:
+        return _plan_for_broker(own, dirs, goals=goals)
+
     planned = homes.groupBy("home").cogroup(sums.groupBy("broker_id")).applyInArrow(work, MOVES)
     return as_table(planned, MOVES)
 

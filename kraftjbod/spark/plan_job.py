@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +36,14 @@ from kraftjbod.spark.transfer_planner import (
     after,
     broker_loads,
     byte_tasks,
+    cluster_level,
     rate_tasks,
 )
 
 #: Each looks at what the ones before have left; the first does nearly all of it.
 _BYTE_TURNS: Final = 4
 _RATE_TURNS: Final = 1
+_OF_TOLERANCE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +90,26 @@ def made_plan(
         rows = sums.collect()
         _require_drains(rows, request.drains)
         step(f"{sum(row.replicas for row in rows):,} replicas in {len(rows):,} directories")
-        crossings = None
+        crossings, goals = None, request.goals
         if request.across_brokers:
-            crossings = _cross(placed, rows, request.goals, keep, step)
-        moves = plan_frames.moves(placed, sums, request.goals, crossings)
+            crossings = _cross(placed, rows, _for_brokers(goals), keep, step)
+            goals = replace(goals, level=cluster_level(map(_dir_sums, rows)))
+        moves = plan_frames.moves(placed, sums, goals, crossings)
         if request.max_moves is not None or request.max_bytes is not None:
             moves = plan_frames.limited(keep(moves), request.max_moves, request.max_bytes)
         yield MadePlan(placed=placed, sums=sums, moves=keep(moves))
     finally:
         for frame in kept:
             frame.unpersist()
+
+
+def _for_brokers(goals: Goals) -> Goals:
+    """Brokers within a part of the tolerance, so that their directories can be within all of it."""
+    return replace(
+        goals,
+        tolerance=goals.tolerance * _OF_TOLERANCE,
+        rate_tolerance=goals.rate_tolerance * _OF_TOLERANCE,
+    )
 
 
 def _require_drains(rows: Sequence[Row], drains: Sequence[Drain]) -> None:

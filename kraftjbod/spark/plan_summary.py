@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import pstdev
 from typing import Any, Final
 
 from kraftjbod.cli.command import size_text
@@ -43,12 +44,16 @@ class PlannedDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How full directories are, as fractions of their sizes; ``skew`` is fullest over mean."""
+    """How full directories are, as fractions of their sizes; ``skew`` is fullest over mean.
+
+    ``deviation`` is the standard deviation of the fractions from their mean.
+    """
 
     fullest: float
     emptiest: float
     mean: float
     skew: float
+    deviation: float
     rate_skew: float
 
 
@@ -105,6 +110,7 @@ def spread(dirs: Iterable[PlannedDir], *, is_after: bool) -> Spread:
         emptiest=min(fills, default=0.0),
         mean=mean,
         skew=max(fills) / mean if mean > 0 else 1.0,
+        deviation=pstdev(fills) if fills else 0.0,
         rate_skew=max(rates) * len(rates) / all_rate if all_rate > 0 else 1.0,
     )
 

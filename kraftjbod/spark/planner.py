@@ -27,12 +27,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kraftjbod.spark.fair_shares import DirLoad, Goals, byte_band, rate_band, shares
+from kraftjbod.spark.fair_shares import (
+    Band,
+    DirLoad,
+    Goals,
+    byte_band,
+    level_of,
+    rate_band,
+    shares,
+)
 
 #: A replica that ends a need may be larger than it by so much before smaller ones are looked at.
 _SNUG: Final = 1.1
 #: Below this part of a need, one larger replica is better than many small ones.
 _WORTHWHILE: Final = 1 / 16
+#: Of the tolerance, how far a broker's own level may be from the one that is wanted.
+_NEAR: Final = 0.7
 #: Of the gap between two directories; all of it would only let them change sides.
 _OF_GAP: Final = 0.75
 #: What a swap brings must be this part of the bytes that it moves.
@@ -127,13 +137,12 @@ class _Board:
             else:
                 fixed_bytes[where] += replica.size_bytes
                 fixed_rate[where] += replica.write_rate
-        self.byte_share = shares(
-            [
-                byte_band(load, held, fixed)
-                for load, held, fixed in zip(dirs, self.bytes, fixed_bytes, strict=True)
-            ],
-            sum(self.bytes) + coming_bytes,
-        )
+        bands = [
+            byte_band(load, held, fixed)
+            for load, held, fixed in zip(dirs, self.bytes, fixed_bytes, strict=True)
+        ]
+        level = _level(bands, sum(self.bytes) + coming_bytes, goals)
+        self.byte_share = [band.at(level) for band in bands]
         all_rate = sum(self.rate) + coming_rate
         self.rate_share = shares(
             [
@@ -187,6 +196,14 @@ class _Board:
             and self.bytes[target] + moved_bytes >= self.byte_share[target] * (1 - tolerance)
             and self.bytes[target] + moved_bytes <= self.byte_share[target] * (1 + tolerance)
         )
+
+
+def _level(bands: Sequence[Band], all_bytes: int, goals: Goals) -> float:
+    """The level that is wanted, if all directories can be within the tolerance of it at once."""
+    own = level_of(bands, all_bytes)
+    if goals.level is None or abs(own - goals.level) > goals.level * goals.tolerance * _NEAR:
+        return own
+    return goals.level
 
 
 def _ratio(held: float, share: float) -> float:

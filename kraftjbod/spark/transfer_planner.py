@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.spark.fair_shares import DirLoad, Goals, byte_band, rate_band, shares
+from kraftjbod.spark.fair_shares import DirLoad, Goals, byte_band, level_of, rate_band, shares
 from kraftjbod.spark.planner import Tier
 
 _BISECTIONS: Final = 64
@@ -121,13 +121,18 @@ class Sent:
     replicas: int
 
 
+def cluster_level(dirs: Iterable[DirSums]) -> float:
+    """How full all directories of the cluster would be if they were alike, as far as they can."""
+    known = list(dirs)
+    bands = [byte_band(one.load, one.size_bytes, one.fixed_bytes) for one in known]
+    return level_of(bands, sum(one.size_bytes for one in known))
+
+
 def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
     """Each broker with its share, at one level for all directories of the cluster."""
     known = list(dirs)
-    by_bytes = shares(
-        [byte_band(one.load, one.size_bytes, one.fixed_bytes) for one in known],
-        sum(one.size_bytes for one in known),
-    )
+    level = cluster_level(known)
+    by_bytes = [byte_band(one.load, one.size_bytes, one.fixed_bytes).at(level) for one in known]
     all_rate = sum(one.write_rate for one in known)
     by_rate = shares(
         [rate_band(one.load, one.write_rate, one.fixed_rate, all_rate) for one in known], all_rate

@@ -72,7 +72,7 @@ def flows(tasks: dict[int, Task]) -> dict[tuple[int, int], int]:
         ([one_dir(1, 200), one_dir(2, 0, room=40)], {(1, 2): 38}),
         ([one_dir(1, 200), one_dir(2, 0, takes=False)], {}),
         (
-            [one_dir(1, 60, takes=False, is_drained=True), one_dir(2, 70), one_dir(3, 0)],
+            [one_dir(1, 60, takes=False, is_drained=True), one_dir(2, 66), one_dir(3, 0)],
             {(1, 3): 63},
         ),
         (
