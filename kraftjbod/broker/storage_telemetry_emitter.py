@@ -6,17 +6,19 @@ too when ``storage.telemetry.replica.interval.ms`` is over.
 * There is one round at a time, and in it one batch. What has not been taken when the next round is
   due is dropped, and counted.
 * A trouble is told once, and so is its end; that nobody takes samples hurts nothing else.
-* Between batches others get their turn: one is a millisecond or two of work.
+* Others get their turn every millisecond or two: samples are made in slices, and packed together,
+  because what leaders and their followers do for a batch costs more than what is in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.broker.storage_telemetry_gatherer import Sample, StorageTelemetryGatherer
+from kraftjbod.broker.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
 from kraftjbod.broker.storage_telemetry_sender import StorageTelemetrySender
 from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicPlan, TelemetryTopicSettings
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -27,7 +29,8 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.storage_telemetry import TOPIC, Origin, encode, record_key
 
-_BATCH_RECORDS: Final = 100
+_BATCH_RECORDS: Final = 250
+_SLICE_RECORDS: Final = 50
 
 
 class StorageTelemetryEmitter:
@@ -105,10 +108,12 @@ class StorageTelemetryEmitter:
                 return False
             while told < len(subjects):
                 part = subjects[told : told + _BATCH_RECORDS]
-                samples = self._gatherer.samples(part)
-                if samples:
-                    await self._sender.send(self._batch(samples), deadline)
-                    self._metrics.count("StorageTelemetrySentTotal", len(samples))
+                records = await self._records(part)
+                if records:
+                    # Every client opens gzip, and names that come again shrink to a tenth.
+                    batch = build_batch(records, compression=Compression.GZIP)
+                    await self._sender.send(batch, deadline)
+                    self._metrics.count("StorageTelemetrySentTotal", len(records))
                 told += len(part)
         except OperatingError as e:
             self._drop(len(subjects) - told)
@@ -124,7 +129,14 @@ class StorageTelemetryEmitter:
     def _drop(self, count: int) -> None:
         self._metrics.count("StorageTelemetryDroppedTotal", count)
 
-    def _batch(self, samples: list[Sample]) -> bytes:
+    async def _records(self, subjects: Sequence[Subject]) -> list[Record]:
+        records: list[Record] = []
+        for at in range(0, len(subjects), _SLICE_RECORDS):
+            records += self._told_now(subjects[at : at + _SLICE_RECORDS])
+            await asyncio.sleep(0)
+        return records
+
+    def _told_now(self, subjects: Sequence[Subject]) -> Iterator[Record]:
         now_ms = self._clock.wall_ms()
         origin = Origin(
             cluster_id=self._cache.cluster_id,
@@ -133,14 +145,10 @@ class StorageTelemetryEmitter:
             incarnation=self._incarnation,
             time_ms=now_ms,
         )
-        records = [
-            Record(
+        for sample in self._gatherer.samples(subjects):
+            yield Record(
                 key=record_key(origin, sample), value=encode(origin, sample), timestamp_ms=now_ms
             )
-            for sample in samples
-        ]
-        # Every client opens gzip, and the same names again and again shrink to a tenth.
-        return build_batch(records, compression=Compression.GZIP)
 
     async def _has_topic(self) -> bool:
         """Whether samples have anywhere to go, or will soon: see storage_telemetry_topic.py.

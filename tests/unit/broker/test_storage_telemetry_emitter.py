@@ -123,12 +123,12 @@ async def test_directories_and_replicas_of_one_moment():
 async def test_many_replicas_in_several_batches():
     async with brokers() as (rig,):
         await lead_topic(rig)
-        await rig.follow(topic(), *(partition(index) for index in range(150)))
+        await rig.follow(topic(), *(partition(index) for index in range(450)))
         await round_of(rig, with_replicas=True)
         told = await records(rig)
-        assert figures(rig) == (153, 0)
+        assert figures(rig) == (453, 0)
         named = [(r["topic"], r["partition"]) for r in told if r["kind"] == "replica"]
-        assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(150))])
+        assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(450))])
 
 
 async def test_rounds_come_by_themselves_and_replicas_less_often():
