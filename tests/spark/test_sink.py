@@ -21,6 +21,8 @@ from kraftjbod.spark.tables import RECORD_WITH_HEADERS
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 
+pytestmark = pytest.mark.timeout(300)
+
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 TOPIC = {**BROKER, "topic": "t"}
 ROWS = (
