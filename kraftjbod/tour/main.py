@@ -1,9 +1,10 @@
 """``make run``, ``make up`` and ``make stop``.
 
 The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
-busiest log directory under load, reads everything back, repairs the disk, and leaves the cluster
-up. It exits with 0 only if nothing that was acknowledged is missing, doubled, changed or out of
-order.
+busiest log directory under load, reads everything back, and repairs the disk. Then Spark takes the
+topic in, audits it, looks at the disks, and plans how to even them out. The cluster stays up.
+The exit code is 0 only if nothing that was acknowledged is missing, doubled, changed or out of
+order, and every job of the pipeline did its work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,7 @@ from kraftjbod.tour.cluster_process import (
     directory_id,
 )
 from kraftjbod.tour.disk_death import Death, Victim
+from kraftjbod.tour.pipeline import Pipeline
 from kraftjbod.tour.privileges import chmod_bites
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.source_lines import deal_standard_library
@@ -42,6 +45,11 @@ PARTITIONS: Final = 12
 REPLICATION_FACTOR: Final = 3
 GOAL_GAP_MS: Final = 1000
 
+#: More often than by default: the tour is short.
+_TELEMETRY: Final = {
+    "storage.telemetry.log.dir.interval.ms": "1000",
+    "storage.telemetry.replica.interval.ms": "2000",
+}
 _KILL_AT: Final = 0.4
 _LOAD_MAX_S: Final = 90.0
 _LOAD_AFTER_S: Final = 2.0
@@ -54,11 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kraftjbod-tour", description=__doc__)
     parser.add_argument("action", choices=("run", "up", "stop"))
     parser.add_argument("--run-dir", type=Path, default=Path("run"), help="where state lives")
+    parser.add_argument(
+        "--without-pipeline", action="store_true", help="run: end before the part on Spark"
+    )
     options = parser.parse_args(argv)
     reporter = Reporter(Console())
-    work = {"run": run, "up": up, "stop": stop}[options.action]
+    works: dict[str, Callable[[Path, Reporter], Coroutine[None, None, int]]] = {
+        "run": partial(run, with_pipeline=not options.without_pipeline),
+        "up": up,
+        "stop": stop,
+    }
     try:
-        return asyncio.run(work(options.run_dir, reporter))
+        return asyncio.run(works[options.action](options.run_dir, reporter))
     except (KraftJbodError, OSError) as e:
         reporter.trouble(str(e))
     except KeyboardInterrupt:
@@ -66,13 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-async def run(run_dir: Path, reporter: Reporter) -> int:
-    """The tour, from empty disks to a repaired cluster."""
+async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
+    """The tour, from empty disks to a repaired cluster and what Spark makes of it."""
     await _clear(run_dir, reporter)
     cluster = await _start_new(run_dir, reporter)
     try:
         await _require_mortal_disks(cluster)
-        is_good = await _Tour(cluster, reporter).take()
+        workload = Workload(deal_standard_library(PARTITIONS), max_s=_LOAD_MAX_S)
+        is_good = await _Tour(cluster, reporter, workload).take()
+        if with_pipeline:
+            pipeline = Pipeline(cluster=cluster, reporter=reporter, topic=TOPIC, workload=workload)
+            is_good = await pipeline.take() and is_good
     except BaseException:
         # A half-done story is no cluster to leave behind; its files stay for a look.
         cluster.kill()
@@ -135,7 +154,7 @@ async def _start_new(run_dir: Path, reporter: Reporter) -> LocalCluster:
         run_dir,
         first_client_port=FIRST_CLIENT_PORT,
         controller_port=CONTROLLER_PORT,
-        config={"min.insync.replicas": "2"},
+        config={"min.insync.replicas": "2", **_TELEMETRY},
     )
     brokers = len(cluster.brokers)
     reporter.step(f"Starting 1 controller and {brokers} brokers with 3 log directories each.")
@@ -153,15 +172,16 @@ async def _require_mortal_disks(cluster: LocalCluster) -> None:
 class _Tour:
     """One telling of the story."""
 
-    def __init__(self, cluster: LocalCluster, reporter: Reporter) -> None:
+    def __init__(self, cluster: LocalCluster, reporter: Reporter, workload: Workload) -> None:
         self._cluster = cluster
         self._reporter = reporter
+        self._workload = workload
         #: Of the victim; read before it dies.
         self._directory_id: str | None = None
 
     async def take(self) -> bool:
         """Whether nothing was lost and everything came back."""
-        workload = Workload(deal_standard_library(PARTITIONS), max_s=_LOAD_MAX_S)
+        workload = self._workload
         async with ClusterClient(self._cluster.bootstrap_servers) as client:
             await self._create_topic(client)
             self._reporter.step(

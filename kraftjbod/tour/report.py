@@ -116,8 +116,8 @@ class Reporter:
             )
         self._console.print(table)
         self.note(f"bootstrap servers: {cluster.bootstrap_servers}")
-        self.note(f"telemetry:         {_short(cluster.run_dir)}/<daemon>/telemetry.jsonl")
-        self.note(f"for programs:      {_short(cluster.run_dir / 'cluster.json')}")
+        self.note(f"telemetry:         {shortened(cluster.run_dir)}/<daemon>/telemetry.jsonl")
+        self.note(f"for programs:      {shortened(cluster.run_dir / 'cluster.json')}")
         self.note("stop it with:      make stop")
 
 
@@ -151,7 +151,7 @@ def tour_document(
     }
 
 
-def _short(path: Path) -> str:
+def shortened(path: Path) -> str:
     """Relative to where the reader stands, if it is below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,39 @@
+"""``make run`` with everything: from the first record produced to the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.tour.main import main
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(900),
+    # The tour leaves its daemons running on purpose, and Popen complains when it is forgotten.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def test_from_the_first_record_to_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    try:
+        assert main(["run", "--run-dir", str(run_dir)]) == 0, capsys.readouterr().out
+    finally:
+        assert main(["stop", "--run-dir", str(run_dir)]) == 0
+    told = json.loads((run_dir / "pipeline.json").read_text())
+    tour = json.loads((run_dir / "tour.json").read_text())
+    records = tour["figures"]["records"]
+    # Behind a batch that was in doubt there may be more than was acknowledged.
+    assert told["ingest"]["rows"] >= records
+    assert told["audit"]["acknowledged"] == records
+    assert told["audit"]["missing"] == told["audit"]["differences_that_count"] == 0
+    assert told["audit"]["replicas"] == 36
+    assert told["plan"]["moves"] > 0
+    assert told["plan"]["skew_now"] < told["plan"]["before"]["skew"]
+    assert "<svg" in (run_dir / "report.html").read_text()
