@@ -16,8 +16,11 @@ STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
-TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup
-TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium
+# Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
+JOBS := 2
+PYTEST := $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help:  ## Print this list
@@ -61,9 +64,10 @@ test-packages:  ## Install the system packages of the tests when root and missin
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "test-packages: installing $(TEST_PACKAGES) (missing:$$missing)"; \
-	  { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -q --no-install-recommends $(TEST_PACKAGES); } >/dev/null 2>&1 \
-	  || echo "test-packages: apt-get failed; tests that need$$missing will be skipped"; \
+	  apt-get update -q >/dev/null 2>&1 || true; \
+	  for package in $(TEST_PACKAGES); do DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -q --no-install-recommends $$package >/dev/null 2>&1 \
+	    || echo "test-packages: no package $$package; tests that need it will be skipped"; done; \
 	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
 
 .PHONY: run
@@ -80,15 +84,19 @@ stop: setup  ## Stop the cluster that `make run` or `make up` left up
 
 .PHONY: test
 test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 .PHONY: unit
-unit: setup  ## Unit tests only, on both cores
-	@$(PY) -m pytest -q -n 2 tests/unit $(ARGS)
+unit: setup  ## Unit tests only
+	@$(PYTEST) tests/unit $(ARGS)
 
 .PHONY: integration
 integration: setup test-packages  ## Real daemons with foreign clients, kill -9 and dying dirs
-	@$(PY) -m pytest -q tests/integration $(ARGS)
+	@$(PYTEST) tests/integration $(ARGS)
+
+.PHONY: pipeline
+pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real clusters of both kinds
+	@$(PYTEST) tests/spark $(ARGS)
 
 .PHONY: disk
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
@@ -119,7 +127,7 @@ tidy: setup  ## Import order, colours, doors and the other rules of the house
 
 .PHONY: check
 check: lint type tidy unit  ## What every change must pass, in about a minute
-	@$(PY) -m pytest -q tests/golden tests/faults $(ARGS)
+	@$(PYTEST) tests/golden tests/faults $(ARGS)
 
 .PHONY: diagrams
 diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tables in the code

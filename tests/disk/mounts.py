@@ -180,17 +180,25 @@ def closed_to_owner(path: str) -> Iterator[None]:
 
 
 def reap(*, also_own: bool = False) -> list[str]:
-    """Undo the mounts of processes that are gone; returns the directories removed."""
+    """Undo the mounts of processes that are gone; returns the directories removed.
+
+    One process does it at a time: test runs that start together find the same remains.
+    """
     reaped = []
     parent = tempfile.gettempdir()
-    for name in sorted(os.listdir(parent)):
-        owner = name.removeprefix(PREFIX).partition("-")[0]
-        if not name.startswith(PREFIX) or not owner.isdigit():
-            continue
-        is_own = int(owner) == os.getpid()
-        if also_own if is_own else not os.path.exists(f"/proc/{owner}"):
-            _undo(f"{parent}/{name}")
-            reaped.append(f"{parent}/{name}")
+    turn = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        for name in sorted(os.listdir(parent)):
+            owner = name.removeprefix(PREFIX).partition("-")[0]
+            if not name.startswith(PREFIX) or not owner.isdigit():
+                continue
+            is_own = int(owner) == os.getpid()
+            if also_own if is_own else not os.path.exists(f"/proc/{owner}"):
+                _undo(f"{parent}/{name}")
+                reaped.append(f"{parent}/{name}")
+    finally:
+        os.close(turn)
     return reaped
 
 

@@ -105,6 +105,7 @@ def test_executors_of_a_cluster_get_the_package(cluster: StandaloneCluster) -> N
 
 @pytest.mark.timeout(600)
 def test_spark_submit_keeps_its_master(cluster: StandaloneCluster) -> None:
+    """It shows both streams of a Python program on standard output."""
     programs = Path(sys.executable).parent
     activated = environment(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}")
     submit = (
@@ -116,8 +117,8 @@ def test_spark_submit_keeps_its_master(cluster: StandaloneCluster) -> None:
     assert (
         "probe: --master local[2] after spark-submit: give the master to spark-submit, "
         "before the name of this program\n"
-    ) in refused.stderr
+    ) in refused.stdout
     done = run(*submit, "tests/spark/probe.py", "places", "--json", env=activated)
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])
     assert found["master"] == cluster.master_url
     assert found["places"] == [places(cluster)]
