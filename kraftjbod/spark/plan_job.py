@@ -29,7 +29,10 @@ from kraftjbod.spark.job import Job, JobOutcome, job_command
 from kraftjbod.spark.plan_frames import Drain, dir_load
 from kraftjbod.spark.plan_picture import draw_plan
 from kraftjbod.spark.plan_summary import PlanFigures, PlannedDir, as_json, figures, lines
+from kraftjbod.spark.planner import Tier
 from kraftjbod.spark.storage_snapshot import StorageSnapshot, take_snapshot
+from kraftjbod.spark.stored_tables import publish, read_table
+from kraftjbod.spark.tables import LOG_DIR_SAMPLES, REPLICA_SAMPLES
 from kraftjbod.spark.transfer_planner import (
     DirSums,
     Sent,
@@ -75,7 +78,7 @@ def made_plan(
 ) -> Iterator[MadePlan]:
     """Plan; what Spark keeps for it is given up at the end.
 
-    :raises StartupError: for a drain of something that there is not.
+    :raises StartupError: without directories, or for a drain of something that there is not.
     """
     kept: list[DataFrame] = []
 
@@ -88,6 +91,8 @@ def made_plan(
         placed = keep(plan_frames.placed(replicas, dirs))
         sums = keep(plan_frames.sums(dirs, placed))
         rows = sums.collect()
+        if not rows:
+            raise StartupError("no log directory is known, so there is nothing to plan with")
         _require_drains(rows, request.drains)
         step(f"{sum(row.replicas for row in rows):,} replicas in {len(rows):,} directories")
         crossings, goals = None, request.goals
@@ -220,12 +225,14 @@ def planned_dirs(plan: MadePlan) -> list[PlannedDir]:
 def plan_figures(plan: MadePlan, dirs: Sequence[PlannedDir], request: PlanRequest) -> PlanFigures:
     """What the plan brings."""
     is_across = F.col("from_broker") != F.col("to_broker")
+    is_for_rate = F.col("tier") == int(Tier.RATE)
     size = F.col("size_bytes")
     row = plan.moves.agg(
         F.count(F.lit(1)).alias("moves"),
         F.coalesce(F.sum(size), F.lit(0)).alias("moved_bytes"),
         F.count(F.when(is_across, 1)).alias("moves_across"),
         F.coalesce(F.sum(F.when(is_across, size)), F.lit(0)).alias("moved_bytes_across"),
+        F.coalesce(F.sum(F.when(is_for_rate, size)), F.lit(0)).alias("moved_bytes_for_rate"),
     ).collect()[0]
     return figures(
         dirs,
@@ -332,17 +339,24 @@ def _storage(job: Job, options: dict[str, Any]) -> tuple[DataFrame, DataFrame, t
     return (
         snapshot.log_dir_frame(job.spark),
         snapshot.replica_frame(job.spark),
-        snapshot.notes,
+        tuple(snapshot.notes),
     )
 
 
 def _from_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
-    """:raises StartupError: naming brokers whose newest sample is too old."""
+    """:raises StartupError: without samples, or naming brokers whose newest one is too old."""
     now_s = time.time()
-    samples = [
-        job.spark.read.parquet(job.table(f"{kind}_samples")) for kind in ("log_dir", "replica")
-    ]
-    for table in samples:
+    found = []
+    for name, schema in (
+        ("log_dir_samples", LOG_DIR_SAMPLES),
+        ("replica_samples", REPLICA_SAMPLES),
+    ):
+        table = read_table(job.spark, job.tables, name, schema)
+        if table is None:
+            raise StartupError(
+                f"there is no table {job.table(name)}: run the telemetry job first, name its "
+                "--tables, or plan by --bootstrap-server"
+            )
         aged = snapshot_frames.ages(table, now_s)
         old = aged.where(F.col("age_s") > max_age_s).orderBy("broker_id").collect()
         if old:
@@ -351,8 +365,8 @@ def _from_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
                 f"telemetry is too old to plan by: {told}; let the telemetry job catch up, see "
                 f"whether these brokers run, or give a larger --max-age than {max_age_s:g}"
             )
-    recent = [snapshot_frames.recent(table, now_s, max_age_s) for table in samples]
-    return snapshot_frames.log_dirs(recent[0]), snapshot_frames.replicas(recent[1])
+        found.append(snapshot_frames.recent(table, now_s, max_age_s))
+    return snapshot_frames.log_dirs(found[0]), snapshot_frames.replicas(found[1])
 
 
 def _finish(
@@ -367,7 +381,8 @@ def _finish(
     partitions = write_files(plan, out, Path(rollback) if rollback else None)
     dirs = planned_dirs(plan)
     told = plan_figures(plan, dirs, request)
-    _write_tables(job, plan)
+    publish(plan_frames.plan_dirs(plan.sums, plan.moves), job.table("plan_dirs"))
+    publish(plan_frames.plan_moves(plan.moves), job.table("plan_moves"))
     if options["picture"]:
         rows = plan_frames.plan_dirs(plan.sums, plan.moves).collect()
         draw_plan([row.asDict() for row in rows], Path(options["picture"]))
@@ -387,12 +402,3 @@ def _finish(
         },
         lines=(*lines(dirs, told), *notes, next_step),
     )
-
-
-def _write_tables(job: Job, plan: MadePlan) -> None:
-    # Few rows: one file each.
-    for name, frame in (
-        ("plan_dirs", plan_frames.plan_dirs(plan.sums, plan.moves)),
-        ("plan_moves", plan_frames.plan_moves(plan.moves)),
-    ):
-        frame.coalesce(1).write.mode("overwrite").parquet(job.table(name))

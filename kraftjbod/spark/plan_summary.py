@@ -65,6 +65,7 @@ class PlanFigures:
     moved_bytes: int
     moves_across: int
     moved_bytes_across: int
+    moved_bytes_for_rate: int
     least_bytes: int
     before: Spread
     after: Spread
@@ -138,9 +139,10 @@ def lines(dirs: Sequence[PlannedDir], plan: PlanFigures) -> list[str]:
         f"skew {plan.before.skew:.2f} -> {plan.after.skew:.2f}, fullest "
         f"{plan.before.fullest:.2%} -> {plan.after.fullest:.2%} of its size, write rate skew "
         f"{plan.before.rate_skew:.2f} -> {plan.after.rate_skew:.2f}",
-        f"{plan.moves:,} replicas move, {size_text(plan.moved_bytes)} (at least "
-        f"{size_text(plan.least_bytes)} have to for the bytes alone); "
-        f"{plan.moves_across:,} of them, {size_text(plan.moved_bytes_across)}, change brokers",
+        f"{plan.moves:,} replicas move, {size_text(plan.moved_bytes)}; "
+        f"{size_text(plan.moved_bytes_for_rate)} of it for the write rate; "
+        f"{plan.moves_across:,} of them, {size_text(plan.moved_bytes_across)}, change brokers; "
+        f"no plan can even out the bytes with less than {size_text(plan.least_bytes)}",
         *plan.missed[:MOST_LINES],
         *([f"... and {len(plan.missed) - MOST_LINES} more"] * (len(plan.missed) > MOST_LINES)),
     ]

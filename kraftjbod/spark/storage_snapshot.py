@@ -52,14 +52,18 @@ Rates = Mapping[tuple[int, str, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSnapshot:
-    """One look at a cluster. ``notes`` says in words what could not be seen."""
+    """One look at a cluster."""
 
     metadata: ClusterMetadata
     ongoing: Ongoing
     log_dirs: LogDirs
     kept_free: Mapping[int, int]
     rates: Rates
-    notes: tuple[str, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a plan leaves out, in words."""
+        return _notes(self.metadata, self.ongoing, self.log_dirs)
 
     def log_dir_frame(self, spark: SparkSession) -> DataFrame:
         """As the table ``log_dirs``."""
@@ -86,7 +90,7 @@ async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSn
         before, log_dirs = log_dirs, await _look(client, brokers)
         rates = _rates(before, log_dirs, time.monotonic() - began)
         metadata = await client.retry(client.refresh_metadata)
-    _require_sizes(log_dirs)
+    require_sizes(log_dirs)
     kept = await _each(brokers, partial(_kept_by, client))
     ongoing = await client.retry(partial(list_partition_reassignments, client))
     return StorageSnapshot(
@@ -95,7 +99,6 @@ async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSn
         log_dirs=log_dirs,
         kept_free=dict(zip(brokers, kept, strict=True)),
         rates=rates,
-        notes=tuple(_notes(metadata, ongoing, log_dirs)),
     )
 
 
@@ -122,7 +125,8 @@ async def _kept_by(client: ClusterClient, broker: int) -> int:
     return kept_free(described[resource])
 
 
-def _require_sizes(log_dirs: LogDirs) -> None:
+def require_sizes(log_dirs: LogDirs) -> None:
+    """:raises StartupError: naming the first disk whose size is not told."""
     for broker, told in log_dirs.items():
         for log_dir in told:
             if not is_offline(log_dir) and min(log_dir.total_bytes, log_dir.usable_bytes) < 0:

@@ -250,7 +250,8 @@ def _quality(
         plan.moved_bytes / TIB,
         "TiB",
         beside=f"greedy {greedy.moved_bytes / TIB:,.1f} TiB in {greedy.moves:,} moves",
-        how=f"bound {plan.least_bytes / TIB:,.1f} TiB; {plan.moves:,} moves",
+        how=f"{plan.moved_bytes_for_rate / TIB:,.1f} for the rate; {plan.moves:,} moves; at least "
+        f"{plan.least_bytes / TIB:,.1f}",
     )
     report.add(f"{what}: directories outside the tolerance", len(plan.missed), "directories")
 

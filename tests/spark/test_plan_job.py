@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 
 from kraftjbod.cli.reassignment_plan import ReassignmentError, parse_reassignment
 from kraftjbod.spark import plan_job
-from kraftjbod.spark.tables import LOG_DIR_SAMPLES, REPLICA_SAMPLES
+from kraftjbod.spark.stored_tables import read_table
+from kraftjbod.spark.tables import LOG_DIR_SAMPLES, PLAN_DIRS, PLAN_MOVES, REPLICA_SAMPLES
 from tests.integration.clients import quiet
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -142,7 +143,8 @@ def test_brokers_are_evened_out_and_no_rack_is_lost(
     topic = filled_topic(cluster, dict.fromkeys(range(8), (1, 2)), dict.fromkeys(range(8), 200))
     told = plan("--observe", "0", "--across-brokers")
     assert told["moves_across"] > 0
-    moves = spark.read.parquet(str(tmp_path / "tables" / "plan_moves"))
+    moves = read_table(spark, str(tmp_path / "tables"), "plan_moves", PLAN_MOVES)
+    assert moves is not None
     crossing = moves.where(F.col("from_broker") != F.col("to_broker")).collect()
     assert {(row.from_broker, row.to_broker) for row in crossing} == {(1, 3)}
     execute(cluster, tmp_path)
@@ -185,8 +187,11 @@ def test_write_rates_are_observed(
     with written(cluster, topic, partition=2):
         told = plan("--observe", "2", "--max-moves", "1")
     assert told["moves"] == 1
-    dirs = spark.read.parquet(str(tmp_path / "tables" / "plan_dirs")).collect()
-    rates = {row.path: row.write_rate_before for row in dirs if row.write_rate_before > 0}
+    dirs = read_table(spark, str(tmp_path / "tables"), "plan_dirs", PLAN_DIRS)
+    assert dirs is not None
+    rates = {
+        row.path: row.write_rate_before for row in dirs.where("write_rate_before > 0").collect()
+    }
     assert list(rates) == [str(cluster.local.dir_path(1, 1))]
 
 
@@ -289,6 +294,8 @@ def test_a_plan_from_the_tables_of_telemetry(
 def test_old_samples_are_an_error_that_says_so(
     plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
+    said = plan("--from-tables", live=False, code=1)["error"]
+    assert "there is no table" in said and "run the telemetry job first" in said
     samples(spark, tmp_path / "tables", age_s=3600)
     said = plan("--from-tables", live=False, code=1)["error"]
     assert "telemetry is too old to plan by: broker 1 36" in said and "--max-age" in said
