@@ -10,15 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.spark import report_frames as frames
 from kraftjbod.spark import tables
+from kraftjbod.spark.current_frames import WINDOWS_TO_GONE
 from kraftjbod.spark.job import Job
+from kraftjbod.spark.outlier_frames import WINDOWS_TO_SILENT
 from kraftjbod.spark.report_plots import MOST_DIRS, Buckets, Dir, Row
+from kraftjbod.spark.stored_tables import read_table
 
 #: Tables that a report reads, with their schemas.
 SCHEMAS: Final[dict[str, StructType]] = {
@@ -36,6 +38,8 @@ SCHEMAS: Final[dict[str, StructType]] = {
 #: Rows of the page's tables.
 MOST_ROWS: Final = 50
 MOST_OUTLIERS: Final = 100
+#: The state of directories whose broker says nothing any more.
+SILENT: Final = "silent"
 _FULLEST: Final = 6
 _SLOWEST: Final = 40
 _SKEWED: Final = 5
@@ -77,7 +81,9 @@ def read_report_data(job: Job, *, hours: float | None) -> ReportData:
 
     :raises StartupError: if none is there.
     """
-    found = {name: _read(job, name, schema) for name, schema in SCHEMAS.items()}
+    found = {
+        name: read_table(job.spark, job.tables, name, schema) for name, schema in SCHEMAS.items()
+    }
     data = ReportData(missing=[name for name, frame in found.items() if frame is None])
     if len(data.missing) == len(SCHEMAS):
         raise StartupError(
@@ -112,17 +118,6 @@ def _with(frame: DataFrame | None, read: Callable[[DataFrame], None]) -> None:
         read(frame)
 
 
-def _read(job: Job, name: str, schema: StructType) -> DataFrame | None:
-    """A table with its schema, or None where there is no such folder."""
-    try:
-        frame = job.spark.read.schema(schema).parquet(job.table(name))
-    except AnalysisException as e:
-        if e.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return None
-    return frame
-
-
 def _read_windows(job: Job, data: ReportData, windows: DataFrame, hours: float | None) -> None:
     whole = collected(frames.span(windows))[0]
     if not whole["windows"]:
@@ -134,7 +129,7 @@ def _read_windows(job: Job, data: ReportData, windows: DataFrame, hours: float |
         windows = frames.within(windows, "window_start", first, last)
     buckets = Buckets.over(first, last, whole["window_s"])
     data.span, data.buckets = (first, last), buckets
-    data.dirs = collected(frames.dir_summaries(windows))
+    data.dirs = now_there(collected(frames.dir_summaries(windows)), whole["window_s"])
     data.is_large = len(data.dirs) > MOST_DIRS
     full = [_dir(row) for row in fullest(data.dirs)]
     slow = sorted(data.dirs, key=lambda row: -(row["worst_p99_ms"] or 0.0))
@@ -189,6 +184,25 @@ def _read_growth(data: ReportData, growth: DataFrame) -> None:
 def _read_audit(data: ReportData, differences: DataFrame) -> None:
     data.audit_counts = collected(frames.audit_counts(differences))
     data.audit_rows = collected(differences.limit(MOST_ROWS))
+
+
+def now_there(dirs: Rows, window_s: float) -> list[Row]:
+    """Directories that there are at the end; those of a broker that is silent have that state.
+
+    A broker tells of all that it has: one of which it tells no more was given up.
+    """
+    told: dict[int, float] = {}
+    for row in dirs:
+        told[row["broker_id"]] = max(row["last_seen"], told.get(row["broker_id"], 0.0))
+    newest = max(told.values(), default=0.0)
+    there = []
+    for row in dirs:
+        broker_last = told[row["broker_id"]]
+        if row["last_seen"] <= broker_last - WINDOWS_TO_GONE * window_s:
+            continue
+        is_silent = broker_last <= newest - WINDOWS_TO_SILENT * window_s
+        there.append({**row, "state": SILENT} if is_silent else row)
+    return there
 
 
 def fullest(dirs: Rows) -> list[Row]:

@@ -285,9 +285,10 @@ class ReportSections:
             return Section(
                 name=name,
                 heading=heading,
-                lead="0 differences: what was acknowledged is there, once and in order.",
+                lead="0 differences found by the last audit.",
             )
         in_all = _all_rows(counts)
+        told = ", ".join(f"{row['rows']:,} {row['difference']}" for row in counts)
         columns = ("Difference", "Topic", "Partition", "Offset", "Broker", "Producer", "What")
         fields = ("difference", "topic", "partition", "offset", "broker_id", "producer", "detail")
         shown = [
@@ -297,7 +298,7 @@ class ReportSections:
         return Section(
             name=name,
             heading=heading,
-            lead=f"{count_text(in_all, 'difference')}: what was acknowledged is not all there.",
+            lead=f"{count_text(in_all, 'difference')} found by the last audit: {told}.",
             parts=[
                 table(
                     "differences-by-kind",
