@@ -85,6 +85,13 @@ def rejects(records: DataFrame) -> DataFrame:
     )
 
 
+def not_from_the_future(samples: DataFrame, leeway_s: int) -> DataFrame:
+    """Samples of either kind without those of brokers whose clocks are wrong by that much."""
+    return samples.where(
+        F.col("time") <= F.current_timestamp() + F.make_dt_interval(secs=F.lit(leeway_s))
+    )
+
+
 def _samples(records: DataFrame, kind: str, schema: StructType) -> DataFrame:
     of_kind = said(records).where(F.col("reason").isNull() & (F.col("said.kind") == kind))
     return of_kind.select(

@@ -69,6 +69,27 @@ def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
     return _as_table(told)
 
 
+def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFrame:
+    """``log_dir_windows`` of the windows after all that are ``closed``."""
+    newest = closed.agg(F.max("window_start").alias("newest"))
+    # The newest closed window holds the samples that the first open one begins with.
+    needed = samples.join(
+        F.broadcast(newest), F.col("newest").isNull() | (F.col("time") >= F.col("newest"))
+    )
+    return _after(log_dir_windows(needed.drop("newest"), window_s), newest)
+
+
+def all_windows(closed: DataFrame, opened: DataFrame) -> DataFrame:
+    """``log_dir_windows``: those that are closed, and of those that were open the rest."""
+    newest = closed.agg(F.max("window_start").alias("newest"))
+    return closed.unionByName(_after(opened, newest))
+
+
+def _after(windows: DataFrame, newest: DataFrame) -> DataFrame:
+    is_later = F.col("newest").isNull() | (F.col("window_start") > F.col("newest"))
+    return windows.join(F.broadcast(newest), is_later).drop("newest")
+
+
 def quantile(counts: Column, bounds: Column, share: float) -> Column:
     """The value below which ``share`` of the counted lie; null if nothing was counted.
 
