@@ -100,22 +100,25 @@ class Assigned:
 class OffsetLookup:
     """Asks for one query; made on the driver and never shipped."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
         self._options = options
+        self._patience_s = patience_s
+        self._request_s = min(_REQUEST_S, patience_s)
         #: What the client library complained of last.
         self._trouble = ""
         is_committed = options.kafka.get("isolation.level") == "read_committed"
         self._isolation = (
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         )
-        settings = {**quiet(options.kafka), "error_cb": self._on_error}
-        self._admin: Any = make_client(client_admin.AdminClient, settings)
+        self._admin = self._connect()
 
-    def assigned(self, known: Collection[str] = ()) -> Assigned:
+    def assigned(self, known: Collection[str] = (), *, must_exist: bool) -> Assigned:
         """The partitions that the options name, as they are now.
 
-        :param known: topics that the query has read before: left out if they are gone.
-        :raises UnknownTopicOrPartitionError: naming what is not there and never was.
+        :param known: topics that the query has read before.
+        :param must_exist: whether something that is not there is an error; otherwise it is left
+            out, after it has been asked for ``fetchOffset.numRetries`` times.
+        :raises UnknownTopicOrPartitionError: naming what is not there.
         """
         found: dict[str, Any] = {}
         missing: list[str] = []
@@ -126,10 +129,9 @@ class OffsetLookup:
             missing = sorted(name for name, topic in found.items() if topic is None)
             if not missing:
                 break
-        unknown = [name for name in missing if name not in known]
-        if unknown:
+        if missing and must_exist:
             raise UnknownTopicOrPartitionError(
-                f"no such topic: {', '.join(unknown)}. Create it, or name another"
+                f"no such topic: {', '.join(missing)}. Create it, or name another"
             )
         there = {name: topic for name, topic in found.items() if topic is not None}
         partitions = frozenset(
@@ -140,7 +142,7 @@ class OffsetLookup:
         match self._options.topics:
             case Assign(partitions=wanted):
                 odd = sorted(p for p in wanted - partitions if p.topic in there)
-                if odd and not known:
+                if odd and must_exist:
                     raise UnknownTopicOrPartitionError(
                         f"no such partition: {', '.join(map(str, odd))}. See option assign"
                     )
@@ -215,7 +217,9 @@ class OffsetLookup:
             case Assign(partitions=partitions):
                 return {partition.topic for partition in partitions}
             case SubscribePattern(pattern=pattern):
-                listed = self._ask("topics", lambda: self._admin.list_topics(timeout=_REQUEST_S))
+                listed = self._ask(
+                    "topics", lambda: self._admin.list_topics(timeout=self._request_s)
+                )
                 return {name for name in listed.topics if re.fullmatch(pattern, name)}
 
     def _describe(self, topics: Collection[str]) -> dict[str, Any]:
@@ -225,7 +229,7 @@ class OffsetLookup:
 
         def attempt() -> dict[str, Any]:
             futures = self._admin.describe_topics(
-                TopicCollection(sorted(topics)), request_timeout=_REQUEST_S
+                TopicCollection(sorted(topics)), request_timeout=self._request_s
             )
             return {name: _result(future, None) for name, future in futures.items()}
 
@@ -245,7 +249,7 @@ class OffsetLookup:
             futures = self._admin.list_offsets(
                 {ClientPartition(p.topic, p.partition): spec for p, spec in asked.items()},
                 isolation_level=self._isolation,
-                request_timeout=_REQUEST_S,
+                request_timeout=self._request_s,
             )
             try:
                 return {
@@ -271,12 +275,14 @@ class OffsetLookup:
             del asked[partition]
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        """What ``attempt`` returns, tried until it works.
+        """What ``attempt`` returns, tried until it works, each time by a new client.
+
+        One that asked a leader under its old epoch would go on doing so until its metadata ages.
 
         :raises OperatingError: for an error that will not pass.
         :raises RequestTimedOutError: when patience is over, with the last trouble.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return attempt()
@@ -287,9 +293,14 @@ class OffsetLookup:
                 if time.monotonic() >= deadline:
                     raise RequestTimedOutError(
                         f"{self._options.kafka['bootstrap.servers']} did not tell {what} in "
-                        f"{PATIENCE_S:.0f} s: {self._trouble or error.str()}"
+                        f"{self._patience_s:g} s: {self._trouble or error.str()}"
                     ) from e
             time.sleep(_BACKOFF_S)
+            self._admin = self._connect()
+
+    def _connect(self) -> Any:
+        settings = {**quiet(self._options.kafka), "error_cb": self._on_error}
+        return make_client(client_admin.AdminClient, settings)
 
     def _on_error(self, error: Any) -> None:
         self._trouble = error.str()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kraftjbod.core.errors import OperatingError, RequestTimedOutError
@@ -107,12 +107,14 @@ class RecordReader:
         """
         if self._is_done:
             return
-        with _Borrowed(self._settings.kafka) as consumer:
+        with BorrowedConsumer(self._settings.kafka) as consumer:
             consumer.assign(self._range.partition, self._position)
             patience_s = self._settings.poll_timeout_ms / 1000
             deadline = time.monotonic() + patience_s
             while not self._is_done:
                 records = self._judge(consumer, consumer.take())
+                if consumer.gone is not None and not records and not self._is_done:
+                    self._hear(consumer, consumer.gone, -1)
                 if records:
                     yield self._batch(records)
                     # Whoever takes the batches may have taken their time.
@@ -123,7 +125,7 @@ class RecordReader:
                         f"(kafkaConsumer.pollTimeoutMs): {consumer.trouble or 'no error was told'}"
                     )
 
-    def _judge(self, consumer: _Client, messages: Sequence[Any]) -> Sequence[Any]:
+    def _judge(self, consumer: RangeConsumer, messages: Sequence[Any]) -> Sequence[Any]:
         """The records among ``messages`` that belong to the range; the position moves past them."""
         records, errors = messages, []
         if any(map(Message.error, messages)):
@@ -140,7 +142,7 @@ class RecordReader:
                 self._hear(consumer, message.error(), message.offset())
         return records
 
-    def _hear(self, consumer: _Client, error: Any, offset: int) -> None:
+    def _hear(self, consumer: RangeConsumer, error: Any, offset: int) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             # An end before ours is of a leader that does not know yet what is committed.
@@ -157,7 +159,7 @@ class RecordReader:
                 f"{self._range}: cannot be read at offset {self._position}: {error.str()}"
             )
 
-    def _out_of_range(self, consumer: _Client) -> None:
+    def _out_of_range(self, consumer: RangeConsumer) -> None:
         """The position is not in the log: trimmed at its beginning, or cut off at its end."""
         first, last = consumer.watermarks(self._range.partition)
         self._lose(
@@ -222,17 +224,23 @@ def _headers(headers: Any) -> list[dict[str, object]] | None:
 # --- consumers -----------------------------------------------------------------------------------
 
 
-class _Client:
-    """A consumer, and what it complained of last."""
+class RangeConsumer:
+    """A consumer, and what it complained of last.
+
+    ``gone`` is its error about a topic that is not there; it is not told in line with records.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.trouble = ""
+        self.gone: Any = None
         self.idle_since = 0.0
         whole = {**_DEFAULTS, **quiet(settings), **_OURS, "error_cb": self._on_error}
         self._consumer: Any = make_client(Consumer, whole)
 
     def _on_error(self, error: Any) -> None:
         self.trouble = error.str()
+        if error.code() in _GONE:
+            self.gone = error
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
         """Read this partition from this offset on, and nothing else."""
@@ -249,29 +257,33 @@ class _Client:
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """The first offset and the one after the last, as the leader has them now."""
         asked = ClientPartition(partition.topic, partition.partition)
-        first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
+        try:
+            first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
+        except KafkaException as e:
+            reason = e.args[0].str()
+            raise OperatingError(f"{partition}: its offsets are not told: {reason}") from e
         return first, last
 
     def rest(self) -> None:
         """Stop fetching, and forget what was fetched ahead."""
-        self.trouble = ""
+        self.trouble, self.gone = "", None
         self._consumer.unassign()
 
     def close(self) -> None:
         self._consumer.close()
 
 
-class _Borrowed:
+class BorrowedConsumer:
     """A consumer for one task: an idle one with the same settings, or a new one."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
         self._key = frozenset(settings.items())
-        self._client: _Client | None = None
+        self._client: RangeConsumer | None = None
 
-    def __enter__(self) -> _Client:
-        _close_old(time.monotonic())
-        self._client = _idle.pop(self._key, None) or _Client(self._settings)
+    def __enter__(self) -> RangeConsumer:
+        close_idle_consumers(unused_s=IDLE_S)
+        self._client = _idle.pop(self._key, None) or RangeConsumer(self._settings)
         return self._client
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -291,9 +303,16 @@ class _Borrowed:
 
 
 #: Of this process, the longest idle first; its settings → the consumer.
-_idle: OrderedDict[frozenset[tuple[str, str]], _Client] = OrderedDict()
+_idle: OrderedDict[frozenset[tuple[str, str]], RangeConsumer] = OrderedDict()
 
 
-def _close_old(now: float) -> None:
-    for key in [key for key, client in _idle.items() if now - client.idle_since > IDLE_S]:
+def idle_consumers() -> int:
+    """How many this process keeps."""
+    return len(_idle)
+
+
+def close_idle_consumers(*, unused_s: float = 0.0) -> None:
+    """Those that no task has used for so long."""
+    now = time.monotonic()
+    for key in [key for key, client in _idle.items() if now - client.idle_since >= unused_s]:
         _idle.pop(key).close()

@@ -187,7 +187,7 @@ class KraftjbodReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         lookup = OffsetLookup(self._options)
-        there = lookup.assigned().partitions
+        there = lookup.assigned(must_exist=True).partitions
         starts = lookup.resolve(self._options.starting, there, is_start=True)
         ends = lookup.resolve(self._options.ending, there, is_start=False)
         return self._ranges.tasks(self._ranges.within(starts, ends, lookup))
@@ -226,7 +226,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Json:
         if self._initial is None:
             lookup = self._asking()
-            assigned = lookup.assigned()
+            assigned = lookup.assigned(must_exist=True)
             starts = lookup.resolve(self._options.starting, assigned.partitions, is_start=True)
             ranges = self._ranges.within(starts, starts, lookup)
             offsets = {found.partition: found.start for found in ranges}
@@ -268,7 +268,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return []
         begun, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         lookup = self._asking()
-        assigned = lookup.assigned(known=begun.topics | until.topics)
+        assigned = lookup.assigned(begun.topics | until.topics, must_exist=False)
         firsts = lookup.earliest(unknown_first_offsets(begun, until))
         plan = plan_batch(begun, until, firsts, assigned.topic_ids)
         self._ranges.tell_losses(plan.losses)
@@ -284,7 +284,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _look(self, begun: StreamOffset) -> StreamOffset:
         lookup = self._asking()
-        assigned = lookup.assigned(known=begun.topics)
+        assigned = lookup.assigned(begun.topics, must_exist=False)
         there = StreamOffset(offsets={}, topic_ids=assigned.topic_ids)
         at_least = {
             partition: offset
