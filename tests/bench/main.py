@@ -50,6 +50,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "hung-dir": impaired.hung_dir,
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
+    "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
 }
 

@@ -30,7 +30,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.test_tools import tool
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(600)]
 
 Plan = Callable[..., dict[str, Any]]
 VALUE: Final = bytes(1000)
