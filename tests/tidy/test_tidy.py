@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import pytest
 
+from kraftjbod.spark.pipeline_tool import JOBS
 from tests.tidy.house import PACKAGE, ROOT, SourceFile, read_drawing, read_sources
 
 DRAWING = read_drawing()
@@ -186,10 +187,12 @@ def test_every_file_has_a_test() -> None:
 
 
 def test_no_file_is_dead() -> None:
-    """Each file is imported by another, or a launcher in bin/ or the package's scripts start it."""
+    """Each file is imported by another, or a launcher, the package's scripts or the pipeline's
+    tool start it."""
     imported = set().union(*(source.imported_files for source in SOURCES.values()))
     launchers = "\n".join(path.read_text() for path in sorted((ROOT / "bin").iterdir()))
     started = (ROOT / "pyproject.toml").read_text() + (ROOT / "Makefile").read_text() + launchers
+    started += "".join(f"\nspark.{job}_job" for job in JOBS)
     dead = [
         path
         for path in SOURCES
