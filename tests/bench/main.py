@@ -28,6 +28,9 @@ from tests.bench import (
     moves,
     placement,
     scrub,
+    spark_planner,
+    spark_latency,
+    spark_sink,
     telemetry_cost,
     throughput,
 )
@@ -52,6 +55,8 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "compaction": compaction.whole_log,
     "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
+    "spark-sink": spark_sink.sinks,
+    "spark-latency": spark_latency.end_to_end,
 }
 
 

@@ -98,14 +98,13 @@ def test_both_read_the_same(spark_with_both: SparkSession, cluster: Cluster, nam
     assertDataFrameEqual(ours, theirs)
 
 
-def _copy(
-    spark: SparkSession, cluster: Cluster, kind: str, to: str, checkpoint: Path, **options: str
-) -> list[int]:
+def _copy(spark: SparkSession, cluster: Cluster, kind: str, to: str, checkpoint: Path) -> list[int]:
     """Stream a topic into another until the end that there is now; how many rows each batch had."""
     servers = {"kafka.bootstrap.servers": cluster.bootstrap}
     query = (
         spark.readStream.format(kind)
-        .options(**servers, subscribe=TOPIC, startingOffsets="earliest", **options)
+        .options(**servers, subscribe=TOPIC, startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger="40", includeHeaders="true")
         .load()
         .writeStream.format(kind)
         .options(**servers, topic=to, checkpointLocation=str(checkpoint))
@@ -120,13 +119,12 @@ def test_both_copy_the_same_in_the_same_batches(
     spark_with_both: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """Partitions are kept, as their column says; a second run finds nothing to do."""
-    options = {"maxOffsetsPerTrigger": "40", "includeHeaders": "true"}
     batches = {}
     for kind in (OURS, THEIRS):
         cluster.create_topic(f"copied-by-{kind}", partitions=PARTITIONS)
         where = (spark_with_both, cluster, kind, f"copied-by-{kind}", tmp_path / kind)
-        batches[kind] = _copy(*where, **options)
-        assert _copy(*where, **options) == []
+        batches[kind] = _copy(*where)
+        assert _copy(*where) == []
     assert batches[OURS] == batches[THEIRS]
     assert sum(batches[OURS]) == len(COMPRESSIONS) * RECORDS_EACH
     original = _read(spark_with_both, cluster, THEIRS, subscribe=TOPIC, includeHeaders="true")
