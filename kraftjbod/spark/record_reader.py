@@ -148,7 +148,7 @@ class RecordReader:
             # An end before ours is of a leader that does not know yet what is committed.
             self._is_done = offset >= self._range.end
         elif code in _OUT_OF_RANGE:
-            self._out_of_range(consumer)
+            self.out_of_range(consumer)
         elif code in _GONE:
             self._lose(f"{self._range}: the partition is gone; it was read up to {self._position}")
             self._is_done = True
@@ -159,9 +159,14 @@ class RecordReader:
                 f"{self._range}: cannot be read at offset {self._position}: {error.str()}"
             )
 
-    def _out_of_range(self, consumer: RangeConsumer) -> None:
+    def out_of_range(self, consumer: RangeConsumer) -> None:
         """The position is not in the log: trimmed at its beginning, or cut off at its end."""
         first, last = consumer.watermarks(self._range.partition)
+        if first <= self._position <= last:
+            # A leader did not know of it that did not lead, or does not any more.
+            consumer.trouble = f"offset {self._position} was said to be out of range"
+            consumer.assign(self._range.partition, self._position)
+            return
         self._lose(
             f"{self._range}: offset {self._position} is gone: the log holds {first} to {last}"
         )

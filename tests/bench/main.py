@@ -31,6 +31,7 @@ from tests.bench import (
     spark_latency,
     spark_planner,
     spark_sink,
+    spark_source,
     telemetry_cost,
     throughput,
 )
@@ -55,6 +56,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "compaction": compaction.whole_log,
     "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
+    "spark-source": spark_source.beside_the_connector,
     "spark-sink": spark_sink.sinks,
     "spark-latency": spark_latency.end_to_end,
 }

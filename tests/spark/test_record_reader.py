@@ -162,6 +162,21 @@ def test_records_that_go_away_while_a_task_reads(
     assert found[-20:] == list(range(80, 100))
 
 
+def test_an_offset_that_is_there_after_all_is_read(cluster: Cluster) -> None:
+    """A broker said that it is out of range, and the leader has it."""
+    cluster.create_topic("again", retention_ms=-1)
+    live.write(cluster.bootstrap, "again", live.values(10))
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "tests"}
+    with BorrowedConsumer(settings) as consumer:
+        reader(cluster, "again", 4, 10).out_of_range(consumer)
+        taken: list[int] = []
+        cluster.wait(
+            "the records", lambda: taken.extend(m.offset() for m in consumer.take()) or taken
+        )
+        assert taken[0] == 4
+        assert "offset 4 was said to be out of range" in consumer.trouble
+
+
 def test_a_topic_that_goes_away_while_a_task_reads(cluster: Cluster) -> None:
     cluster.create_topic("going", retention_ms=-1)
     live.write(cluster.bootstrap, "going", live.values(10))
