@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from kraftjbod.spark.session import is_local, spark_session
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
-from tests.spark.running import environment, run, run_python
+from tests.integration.conftest import MakeCluster
+from tests.spark.running import ROOT, environment, run, run_python
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
 #: Tries each of its arguments as a master, and says what came of it.
@@ -94,13 +96,27 @@ def places(cluster: StandaloneCluster) -> dict[str, object]:
 
 
 @pytest.mark.timeout(600)
-def test_executors_of_a_cluster_get_the_package(cluster: StandaloneCluster) -> None:
-    options = ("--master", cluster.master_url, *conf_options(cluster))
-    done = run_python("tests/spark/probe.py", *options, "places", "--json")
-    assert done.stderr == "• doing places\n"
-    found = json.loads(done.stdout)
-    assert found["master"] == cluster.master_url
-    assert found["places"] == [places(cluster)]
+@pytest.mark.process
+def test_a_whole_job_runs_where_the_package_is_not(
+    cluster: StandaloneCluster, make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """Its executors, and the driver's own workers that plan reads, know only what is shipped."""
+    topics = make_cluster(brokers=1, dirs=1)
+    topics.create_topic("events", partitions=4)
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    for number in range(100):
+        producer.produce("events", str(number), partition=number % 4)
+    assert producer.flush(30) == 0
+    done = run(
+        *(str(ROOT / "bin" / "kraftjbod-pipeline"), "ingest", "--topics", "events", "--json"),
+        *("--bootstrap-server", topics.bootstrap, "--tables", str(tmp_path / "tables")),
+        *("--master", cluster.master_url, *conf_options(cluster)),
+    )
+    assert (done.returncode, [x for x in done.stderr.splitlines() if not x.startswith("•")]) == (
+        0,
+        [],
+    )
+    assert json.loads(done.stdout)["topics"] == {"events": {"good": 100, "late": 0, "corrupt": 0}}
 
 
 @pytest.mark.timeout(600)
