@@ -41,6 +41,7 @@ from kraftjbod.spark.transfer_planner import (
     byte_tasks,
     cluster_level,
     rate_tasks,
+    without_stuck,
 )
 
 #: Each looks at what the ones before have left; the first does nearly all of it.
@@ -136,20 +137,23 @@ def _cross(
     racks = {row.broker_id: row.rack for row in rows}
     open_brokers = {row.broker_id for row in rows if not row.is_drained}
     drained = sorted(racks.keys() - open_brokers)
-    whole = broker_loads(map(_dir_sums, rows))
+    loads = broker_loads(map(_dir_sums, rows))
+    stuck: set[int] = set()
     done: DataFrame | None = None
     for turn in range(_BYTE_TURNS + _RATE_TURNS):
-        loads = whole
-        if done is not None:
-            loads = after(whole, _sent(done, "from_broker"), _sent(done, "to_broker"))
-        tasks = (byte_tasks if turn < _BYTE_TURNS else rate_tasks)(loads, racks, goals)
+        wanted = without_stuck(loads, stuck) if stuck else loads
+        tasks = (byte_tasks if turn < _BYTE_TURNS else rate_tasks)(wanted, racks, goals)
         if not tasks:
             continue
         found = plan_frames.candidates(placed, sorted(tasks), drained, turn)
         if done is not None:
             found = plan_frames.without(found, done)
         chosen = keep(plan_frames.crossings(found, tasks, racks))
-        step(f"turn {turn + 1}: {chosen.count():,} replicas leave {len(tasks)} brokers")
+        given, taken = _sent(chosen, "from_broker"), _sent(chosen, "to_broker")
+        count = sum(sent.replicas for sent in given.values())
+        step(f"turn {turn + 1}: {count:,} replicas leave {len(given)} of {len(tasks)} brokers")
+        loads = after(loads, given, taken)
+        stuck |= tasks.keys() - given.keys() - set(drained)
         done = chosen if done is None else done.unionByName(chosen)
     return done
 

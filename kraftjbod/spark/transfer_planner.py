@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kraftjbod.spark.fair_shares import DirLoad, Goals, byte_band, level_of, rate_band, shares
+from kraftjbod.spark.fair_shares import Band, DirLoad, Goals, byte_band, level_of, rate_band, shares
 from kraftjbod.spark.planner import Tier
 
 _BISECTIONS: Final = 64
@@ -121,6 +121,9 @@ class Sent:
     replicas: int
 
 
+NOTHING: Final = Sent(size_bytes=0, write_rate=0.0, replicas=0)
+
+
 def cluster_level(dirs: Iterable[DirSums]) -> float:
     """How full all directories of the cluster would be if they were alike, as far as they can."""
     known = list(dirs)
@@ -162,24 +165,36 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
 def after(
     loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
 ) -> list[BrokerLoad]:
-    """The brokers when what was chosen so far has moved; room is taken and not given back."""
-    nothing = Sent(size_bytes=0, write_rate=0.0, replicas=0)
+    """The brokers when what was chosen has moved; room is taken and not given back."""
     changed = []
     for load in loads:
-        out, come = given.get(load.broker_id, nothing), taken.get(load.broker_id, nothing)
+        out, come = given.get(load.broker_id, NOTHING), taken.get(load.broker_id, NOTHING)
         changed.append(
-            BrokerLoad(
-                broker_id=load.broker_id,
+            replace(
+                load,
                 size_bytes=load.size_bytes - out.size_bytes + come.size_bytes,
-                share_bytes=load.share_bytes,
                 room_bytes=max(0, load.room_bytes - come.size_bytes),
                 write_rate=load.write_rate - out.write_rate + come.write_rate,
-                share_rate=load.share_rate,
                 weight_bytes=max(0, load.weight_bytes - out.size_bytes - out.replicas),
-                excess=load.excess,
             )
         )
     return changed
+
+
+def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[BrokerLoad]:
+    """The shares of all others when these brokers keep what they have above theirs.
+
+    What may not leave one broker, for the sake of racks or holders, another one gives instead.
+    """
+    kept = [load.broker_id in stuck and load.size_bytes > load.share_bytes for load in loads]
+    bands = [
+        Band(0.0, load.size_bytes, load.size_bytes)
+        if is_kept
+        else Band(load.share_bytes, 0.0, float(load.size_bytes + load.room_bytes))
+        for load, is_kept in zip(loads, kept, strict=True)
+    ]
+    dealt = shares(bands, sum(load.size_bytes for load in loads))
+    return [replace(load, share_bytes=share) for load, share in zip(loads, dealt, strict=True)]
 
 
 # --- how much: on the driver ---------------------------------------------------------------------

@@ -139,7 +139,10 @@ def test_a_skew_made_by_hand_is_evened_out(cluster: Cluster, plan: Plan, tmp_pat
 def test_brokers_are_evened_out_and_no_rack_is_lost(
     cluster: Cluster, plan: Plan, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Broker 3 is empty; it is in the rack of broker 1, so broker 2's replicas stay."""
+    """Broker 3 is empty; it is in the rack of broker 1, so broker 2's replicas stay.
+
+    Broker 1 gives for both.
+    """
     topic = filled_topic(cluster, dict.fromkeys(range(8), (1, 2)), dict.fromkeys(range(8), 200))
     told = plan("--observe", "0", "--across-brokers")
     assert told["moves_across"] > 0
@@ -151,7 +154,7 @@ def test_brokers_are_evened_out_and_no_rack_is_lost(
     parts = cluster.partitions(topic)
     assert {part.replicas for part in parts.values()} == {(1, 2), (3, 2)}
     assert all(len({RACKS[b] for b in part.replicas}) == 2 for part in parts.values())
-    assert 0.3 < sum(held(cluster, 3)) / sum(held(cluster, 2)) < 0.7
+    assert 0.4 < sum(held(cluster, 3)) / sum(held(cluster, 2)) < 0.6
 
 
 def test_directories_and_brokers_are_drained_and_cordons_respected(

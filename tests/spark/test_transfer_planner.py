@@ -26,6 +26,7 @@ from kraftjbod.spark.transfer_planner import (
     byte_tasks,
     choose,
     rate_tasks,
+    without_stuck,
 )
 
 GOALS: Final = Goals(tolerance=0.05, rate_tolerance=0.2)
@@ -120,6 +121,16 @@ def test_what_has_moved_is_not_asked_for_again() -> None:
     assert byte_tasks(moved, NO_RACKS, GOALS) == {}
     assert [(one.size_bytes, one.write_rate) for one in moved] == [(103, 0.5), (97, 0.5)]
     assert moved[1].room_bytes == loads[1].room_bytes - 97
+
+
+def test_others_give_for_a_broker_that_may_not() -> None:
+    """Broker 2 keeps its 800; the others share what is left, by their sizes."""
+    loads = broker_loads(
+        [one_dir(1, 800), one_dir(2, 800), one_dir(3, 0), one_dir(4, 0, takes=False)]
+    )
+    shared = without_stuck(loads, {2, 3})
+    assert [round(load.share_bytes) for load in shared] == [400, 800, 400, 0]
+    assert flows(byte_tasks(shared, NO_RACKS, GOALS)) == {(1, 3): 380}
 
 
 def task(*transfers: Transfer, spare: float = 1000.0, is_rate: bool = False) -> Task:
