@@ -6,6 +6,7 @@ counts (``report_frames``); what is collected grows with the number of directori
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -55,6 +56,7 @@ class ReportData:
     buckets: Buckets | None = None
     dirs: Rows = ()
     is_large: bool = False
+    #: Of the directories that each plot shows; they may be the same ones.
     usage: Rows = ()
     usage_bands: Rows = ()
     latency: Rows = ()
@@ -64,7 +66,7 @@ class ReportData:
     forecasts: Rows | None = None
     forecasts_in_all: int = 0
     outliers: Rows | None = None
-    outlier_counts: Rows = ()
+    findings: Counter[str] = field(default_factory=Counter)
     growth: Rows | None = None
     topics_in_all: int = 0
     skew: Rows | None = None
@@ -132,19 +134,19 @@ def _read_windows(job: Job, data: ReportData, windows: DataFrame, hours: float |
     data.dirs = now_there(collected(frames.dir_summaries(windows)), whole["window_s"])
     data.is_large = len(data.dirs) > MOST_DIRS
     full = [_dir(row) for row in fullest(data.dirs)]
-    slow = sorted(data.dirs, key=lambda row: -(row["worst_p99_ms"] or 0.0))
-    slowest = [_dir(row) for row in slow]
+    by_latency = sorted(data.dirs, key=lambda row: -(row["worst_p99_ms"] or 0.0))
+    slowest = [_dir(row) for row in by_latency]
     if data.is_large:
         filling = [_dir(row) for row in (data.forecasts or ())]
         full, slowest = [*full[:_FULLEST], *filling[:_FULLEST]], slowest[:_SLOWEST]
-        data.usage_bands = collected(frames.usage_bands(windows, buckets.bucket_s).orderBy("time"))
-        data.latency_bands = collected(
-            frames.latency_bands(windows, buckets.bucket_s).orderBy("time")
-        )
-    data.usage = collected(frames.usage_points(windows, _chosen(job, full), buckets.bucket_s))
-    data.latency = collected(
-        frames.latency_points(windows, _chosen(job, slowest), buckets.bucket_s)
-    )
+        spread = collected(frames.bands(windows, buckets.bucket_s).orderBy("time"))
+        data.usage_bands = [row for row in spread if row["figure"] == frames.USED_SHARE]
+        data.latency_bands = [row for row in spread if row["figure"] == frames.P99_LATENCY]
+    chosen = _chosen(job, [*full, *slowest])
+    points = collected(frames.points(windows, chosen, buckets.bucket_s))
+    in_usage, in_latency = set(full), set(slowest)
+    data.usage = [row for row in points if _dir(row) in in_usage]
+    data.latency = [row for row in points if _dir(row) in in_latency]
 
 
 def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
@@ -167,13 +169,14 @@ def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
 
 
 def _read_forecasts(data: ReportData, forecasts: DataFrame) -> None:
-    data.forecasts = collected(frames.soonest_full(forecasts, MOST_ROWS))
-    data.forecasts_in_all = frames.filling(forecasts).count()
+    rows = collected(frames.soonest_full(forecasts))
+    data.forecasts, data.forecasts_in_all = rows[:MOST_ROWS], len(rows)
 
 
 def _read_outliers(data: ReportData, outliers: DataFrame) -> None:
-    data.outliers = collected(frames.plain_times(frames.worst_first(outliers, MOST_OUTLIERS)))
-    data.outlier_counts = collected(frames.finding_counts(outliers))
+    rows = collected(frames.worst_first(outliers))
+    data.outliers = rows[:MOST_OUTLIERS]
+    data.findings = Counter(str(row["finding"]) for row in rows)
 
 
 def _read_growth(data: ReportData, growth: DataFrame) -> None:

@@ -61,19 +61,26 @@ DIR_SUMMARY: Final = StructType(
     ]
 )
 
-USAGE_POINTS: Final = StructType(
+#: One directory in one bucket.
+POINTS: Final = StructType(
     [
         StructField("time", DoubleType()),
         *_DIR,
         StructField("used_bytes", LongType()),
         StructField("total_bytes", LongType()),
+        StructField("p99_latency_ms", DoubleType()),
     ]
 )
+
+#: Figures that :data:`BANDS` are made of: the used share (0 to 1), and milliseconds.
+USED_SHARE: Final = "used_share"
+P99_LATENCY: Final = "p99_latency_ms"
 
 #: How a figure of all directories is spread in one bucket.
 BANDS: Final = StructType(
     [
         StructField("time", DoubleType()),
+        StructField("figure", StringType()),
         StructField("dirs", LongType()),
         StructField("low", DoubleType()),
         StructField("quarter", DoubleType()),
@@ -82,10 +89,6 @@ BANDS: Final = StructType(
         StructField("high", DoubleType()),
         StructField("most", DoubleType()),
     ]
-)
-
-LATENCY_POINTS: Final = StructType(
-    [StructField("time", DoubleType()), *_DIR, StructField("p99_latency_ms", DoubleType())]
 )
 
 STATE_POINTS: Final = StructType(
@@ -127,10 +130,6 @@ AUDIT_COUNTS: Final = StructType(
     ]
 )
 
-FINDING_COUNTS: Final = StructType(
-    [StructField("finding", StringType()), StructField("rows", LongType())]
-)
-
 MOVE_TOTALS: Final = StructType(
     [
         StructField("moves", LongType()),
@@ -139,8 +138,9 @@ MOVE_TOTALS: Final = StructType(
     ]
 )
 
-#: Percentiles that BANDS names, in its order.
+#: Percentiles that BANDS has, and their columns.
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_SPREAD: Final = ("low", "quarter", "median", "three_quarters", "high", "most")
 _ACCURACY: Final = 1000
 
 
@@ -203,31 +203,31 @@ def dir_summaries(windows: DataFrame) -> DataFrame:
     return with_schema(by_dir, DIR_SUMMARY)
 
 
-def usage_points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
-    """USAGE_POINTS of the chosen directories: how full each was at the end of each bucket.
-
-    A bucket in which the size was not known (the directory was offline) has nulls.
+def points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
+    """POINTS of the chosen directories: how full each was at the end of a bucket, and its slowest
+    window of the bucket. Sizes are null where the last one was not known (it was offline).
     """
-    return with_schema(_usage(_of(windows, chosen), bucket_s), USAGE_POINTS)
+    return with_schema(_by_bucket(_of(windows, chosen), bucket_s), POINTS)
 
 
-def usage_bands(windows: DataFrame, bucket_s: float) -> DataFrame:
-    """BANDS of the used shares (0 to 1) of all directories."""
-    shares = _usage(windows, bucket_s).withColumn(
-        "figure", F.col("used_bytes") / F.col("total_bytes")
+def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
+    """BANDS of all directories, those that have the figure."""
+    by_bucket = _by_bucket(windows, bucket_s)
+    figures = F.array(
+        F.struct(
+            F.lit(USED_SHARE).alias("figure"),
+            F.try_divide("used_bytes", "total_bytes").alias("value"),
+        ),
+        F.struct(F.lit(P99_LATENCY).alias("figure"), F.col("p99_latency_ms").alias("value")),
     )
-    return _bands(shares)
-
-
-def latency_points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
-    """LATENCY_POINTS of the chosen directories: the worst window of each bucket."""
-    worst = _latency(_of(windows, chosen), bucket_s)
-    return with_schema(worst, LATENCY_POINTS)
-
-
-def latency_bands(windows: DataFrame, bucket_s: float) -> DataFrame:
-    """BANDS of the 99th percentiles in milliseconds, each directory's worst of the bucket."""
-    return _bands(_latency(windows, bucket_s).withColumn("figure", F.col("p99_latency_ms")))
+    told = by_bucket.select("time", F.inline(figures)).where(F.col("value").isNotNull())
+    spread = told.groupBy("time", "figure").agg(
+        F.count(F.lit(1)).alias("dirs"),
+        F.percentile_approx("value", list(_SHARES), _ACCURACY).alias("shares"),
+    )
+    for position, name in enumerate(_SPREAD):
+        spread = spread.withColumn(name, F.col("shares")[position])
+    return with_schema(spread, BANDS)
 
 
 def state_points(samples: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
@@ -246,31 +246,23 @@ def state_counts(samples: DataFrame, bucket_s: float) -> DataFrame:
     return with_schema(counts, STATE_COUNTS)
 
 
-def filling(forecasts: DataFrame) -> DataFrame:
-    """Rows of ``log_dir_forecasts`` of directories that fill, or may."""
-    return forecasts.where(F.col("full_at").isNotNull() | F.col("earliest").isNotNull())
-
-
-def soonest_full(forecasts: DataFrame, limit: int) -> DataFrame:
-    """The first of :func:`filling`: soonest full, then those that may be; times in seconds."""
-    ordered = filling(forecasts).orderBy(
+def soonest_full(forecasts: DataFrame) -> DataFrame:
+    """``log_dir_forecasts`` of directories that fill, soonest first, then of those that may; times
+    in seconds.
+    """
+    filling = forecasts.where(F.col("full_at").isNotNull() | F.col("earliest").isNotNull())
+    return plain_times(filling).orderBy(
         F.col("full_at").asc_nulls_last(), F.col("earliest").asc_nulls_last(), "broker_id", "path"
     )
-    return plain_times(ordered.limit(limit))
 
 
-def worst_first(outliers: DataFrame, limit: int) -> DataFrame:
-    """Rows of ``log_dir_outliers``: what is offline first, what is only slow or failing last."""
+def worst_first(outliers: DataFrame) -> DataFrame:
+    """``log_dir_outliers``: what is offline first, what is only slow or failing last; times in
+    seconds.
+    """
     ranks = F.array(*(F.lit(state) for state in reversed(SEVERITY)))
-    ranked = outliers.withColumn("rank", F.array_position(ranks, F.col("finding")))
-    order = (F.col("rank") == 0, F.col("rank"), F.col("finding"), F.col("broker_id"), F.col("path"))
-    return ranked.orderBy(*order).limit(limit).drop("rank")
-
-
-def finding_counts(outliers: DataFrame) -> DataFrame:
-    """FINDING_COUNTS of ``log_dir_outliers``, the most frequent first."""
-    counts = outliers.groupBy("finding").agg(F.count(F.lit(1)).alias("rows"))
-    return with_schema(counts, FINDING_COUNTS).orderBy(F.desc("rows"), "finding")
+    rank = F.array_position(ranks, F.col("finding"))
+    return plain_times(outliers).orderBy(rank == 0, rank, "finding", "broker_id", "path")
 
 
 def largest(growth: DataFrame, scope: str, limit: int) -> DataFrame:
@@ -325,7 +317,7 @@ def _bucket(time: str, bucket_s: float) -> Column:
     return F.floor(F.col(time).cast("double") / bucket_s) * F.lit(float(bucket_s))
 
 
-def _usage(windows: DataFrame, bucket_s: float) -> DataFrame:
+def _by_bucket(windows: DataFrame, bucket_s: float) -> DataFrame:
     sized = windows.withColumn("time", _bucket("window_start", bucket_s))
     is_known = F.col("total_bytes") > 0
     sized = sized.withColumn("used_bytes", F.when(is_known, F.expr("total_bytes - free_bytes")))
@@ -333,13 +325,8 @@ def _usage(windows: DataFrame, bucket_s: float) -> DataFrame:
     return sized.groupBy("time", "broker_id", "path").agg(
         F.max_by("used_bytes", "window_end").alias("used_bytes"),
         F.max_by("total_bytes", "window_end").alias("total_bytes"),
+        F.max("p99_latency_ms").alias("p99_latency_ms"),
     )
-
-
-def _latency(windows: DataFrame, bucket_s: float) -> DataFrame:
-    timed = windows.withColumn("time", _bucket("window_start", bucket_s))
-    by_dir = timed.groupBy("time", "broker_id", "path")
-    return by_dir.agg(F.max("p99_latency_ms").alias("p99_latency_ms"))
 
 
 def _states(samples: DataFrame, bucket_s: float) -> DataFrame:
@@ -353,15 +340,3 @@ def _states(samples: DataFrame, bucket_s: float) -> DataFrame:
         F.max("moves_in").alias("moves_in"),
         F.max("moves_out").alias("moves_out"),
     )
-
-
-def _bands(figures: DataFrame) -> DataFrame:
-    known = figures.where(F.col("figure").isNotNull())
-    spread = known.groupBy("time").agg(
-        F.count(F.lit(1)).alias("dirs"),
-        F.percentile_approx("figure", list(_SHARES), _ACCURACY).alias("shares"),
-    )
-    names = [field.name for field in BANDS][2:]
-    for position, name in enumerate(names):
-        spread = spread.withColumn(name, F.col("shares")[position])
-    return with_schema(spread, BANDS)

@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from kraftjbod.spark.plot_style import (
@@ -43,6 +44,16 @@ from kraftjbod.spark.plot_style import (
     time_scale,
 )
 from kraftjbod.spark.report_text import duration_text, share_text, time_text
+
+#: Marks the moment at which a directory failed.
+_CROSS: Final[dict[str, Any]] = {
+    "marker": "X",
+    "markersize": 8,
+    "color": INK.light,
+    "markeredgecolor": SURFACE.light,
+}
+#: Runs of one directory that are told one by one under the pointer.
+_MOST_TOLD: Final = 30
 
 Row = Mapping[str, Any]
 Dir = tuple[int, str]
@@ -211,7 +222,7 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
     dirs = by_dir(points)
     named = DirRows.of(dirs)
     extra = 1.5 if counts else 0.0
-    runs_data: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     titles: dict[str, str] = {}
     with styled():
         height = 1.2 + _ROW_IN * 1.15 * named.height
@@ -223,7 +234,8 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
         else:
             ax = panels(figure, 1, 1)[0][0]
         for place, dir_ in zip(named.places, named.dirs, strict=True):
-            _state_row(ax, place, dirs[dir_], buckets, titles, runs_data)
+            runs = _state_row(ax, place, dirs[dir_], buckets, titles)
+            told.append({"broker_id": dir_[0], "path": dir_[1], "runs": runs})
         named.label(ax)
         rows_only(ax)
         buckets.scale(ax)
@@ -235,7 +247,7 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
         svg=svg,
         caption=f"The worst state of each {duration_text(buckets.bucket_s)}. Nothing drawn: the "
         "broker said nothing.",
-        data={"runs": runs_data},
+        data={"dirs": told, "columns": ["from", "to", "state", "is_cordoned", "is_moving"]},
     )
 
 
@@ -390,59 +402,69 @@ def _heat(figure: Figure, ax: Axes, matrix: Any, buckets: Buckets) -> None:
 
 
 def _state_row(
-    ax: Axes,
-    place: int,
-    rows: Sequence[Row],
-    buckets: Buckets,
-    titles: dict[str, str],
-    data: list[dict[str, Any]],
-) -> None:
-    edges = buckets.edges
+    ax: Axes, place: int, rows: Sequence[Row], buckets: Buckets, titles: dict[str, str]
+) -> list[list[Any]]:
+    """Draws one directory; its runs as numbers: from, to, state, cordoned, moving."""
+    edges, times = (
+        buckets.edges,
+        [*buckets.times_s, buckets.begin_s + buckets.bucket_s * buckets.count],
+    )
     ax.hlines(place, edges[0], edges[-1], color=GRID.light, linewidth=0.8, linestyle=":", zorder=0)
+    runs = state_runs(rows, buckets)
+    by_look: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    failures: list[float] = []
     before = None
-    for first, behind, row in state_runs(rows, buckets):
-        start, width = edges[first], edges[behind] - edges[first]
-        state, is_cordoned, is_moving = _look(row)
+    for number, (first, behind, row) in enumerate(runs):
+        look = _look(row)
+        if len(runs) <= _MOST_TOLD:
+            # By itself, so that the pointer finds it.
+            look = (*look, number)
+        by_look.setdefault(look, []).append((edges[first], edges[behind]))
+        if row["state"] == "offline" and before != "offline":
+            failures.append(edges[first])
+        before = row["state"]
+    for (state, is_cordoned, is_moving, *alone), spans in by_look.items():
         colour = STATES.get(str(state), QUIET)
-        bars = ax.broken_barh(
-            [(start, width)], (place - 0.36, 0.72), facecolors=colour.light, linewidth=0
-        )
-        marks = [str(state)]
+        bars = _bars(ax, spans, place - 0.36, place + 0.36, colour)
+        if alone:
+            first, behind, row = runs[alone[0]]
+            bars.set_gid(f"run-{len(titles)}")
+            titles[f"run-{len(titles)}"] = _run_words(row, times[first], times[behind])
         if is_cordoned:
-            ax.broken_barh([(start, width)], (place + 0.2, 0.16), facecolors=CORDONED.light)
-            marks.append("cordoned")
+            _bars(ax, spans, place + 0.2, place + 0.36, CORDONED)
         if is_moving:
-            ax.broken_barh([(start, width)], (place - 0.36, 0.16), facecolors=MOVING.light)
-            marks.append(f"moves: {row['moves_in'] or 0} in, {row['moves_out'] or 0} out")
-        if state == "offline" and before != "offline":
-            ax.plot(
-                start,
-                place,
-                "X",
-                color=INK.light,
-                markeredgecolor=SURFACE.light,
-                markersize=8,
-                clip_on=False,
-                zorder=5,
-            )
-        before = state
-        begin_s, end_s = buckets.times_s[first], buckets.times_s[behind - 1] + buckets.bucket_s
-        bars.set_gid(f"run-{len(titles)}")
-        titles[f"run-{len(titles)}"] = (
-            f"broker {row['broker_id']} {row['path']}: {', '.join(marks)}, "
-            f"{time_text(begin_s)} to {time_text(end_s)} UTC"
-        )
-        data.append(
-            {
-                "broker_id": row["broker_id"],
-                "path": row["path"],
-                "from": begin_s,
-                "to": end_s,
-                "state": state,
-                "is_cordoned": is_cordoned,
-                "is_moving": is_moving,
-            }
-        )
+            _bars(ax, spans, place - 0.36, place - 0.2, MOVING)
+    cross = {**_CROSS, "clip_on": False, "zorder": 5}
+    ax.plot(failures, [place] * len(failures), linestyle="none", **cross)
+    return [[times[first], times[behind], *_look(row)] for first, behind, row in runs]
+
+
+def _bars(
+    ax: Axes, spans: Sequence[tuple[float, float]], low: float, high: float, colour: Colour
+) -> PathPatch:
+    """Rectangles as one shape: thousands by themselves would take a minute and megabytes."""
+    corners = [
+        corner
+        for start, end in spans
+        for corner in ((start, low), (end, low), (end, high), (start, high), (start, low))
+    ]
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(spans)
+    patch = PathPatch(Path(corners, codes), facecolor=colour.light, linewidth=0)
+    ax.add_artist(patch)
+    return patch
+
+
+def _run_words(row: Row, begin_s: float, end_s: float) -> str:
+    state, is_cordoned, is_moving = _look(row)
+    marks = [str(state)]
+    if is_cordoned:
+        marks.append("cordoned")
+    if is_moving:
+        marks.append(f"moves: {row['moves_in'] or 0} in, {row['moves_out'] or 0} out")
+    return (
+        f"broker {row['broker_id']} {row['path']}: {', '.join(marks)}, "
+        f"{time_text(begin_s)} to {time_text(end_s)} UTC"
+    )
 
 
 def _count_panel(ax: Axes, counts: Sequence[Row], buckets: Buckets) -> None:
@@ -472,16 +494,7 @@ def _timeline_legend(figure: Figure) -> None:
     handles += [
         Line2D([], [], color=CORDONED.light, linewidth=3, label="cordoned"),
         Line2D([], [], color=MOVING.light, linewidth=3, label="replicas moving"),
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker="X",
-            markersize=8,
-            color=INK.light,
-            markeredgecolor=SURFACE.light,
-            label="failed",
-        ),
+        Line2D([], [], linestyle="none", label="failed", **_CROSS),
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
 

@@ -91,8 +91,8 @@ class ReportSections:
                 lead="No directory is slow, failing or out of service beside its peers.",
             )
         told = ", ".join(
-            f"{row['rows']:,} {_FOUND.get(row['finding'], row['finding'])}"
-            for row in self._data.outlier_counts
+            f"{count:,} {_FOUND.get(finding, finding)}"
+            for finding, count in self._data.findings.most_common()
         )
         rows = [
             (
@@ -105,7 +105,7 @@ class ReportSections:
             )
             for row in outliers
         ]
-        in_all = _all_rows(self._data.outlier_counts)
+        in_all = self._data.findings.total()
         columns = ("Finding", "Broker", "Directory", "Since (UTC)", "Here", "Its peers")
         return Section(
             name="findings",
@@ -370,7 +370,7 @@ def summary(data: ReportData) -> Html:
     if data.forecasts is not None:
         entries.append(_soonest_tile(data.forecasts))
     if data.outliers is not None:
-        found = _all_rows(data.outlier_counts)
+        found = data.findings.total()
         entries.append(Tile(figure=f"{found:,}", label="findings", tone="bad" if found else "good"))
     if data.audit_counts is not None:
         differences = _all_rows(data.audit_counts)
@@ -393,7 +393,7 @@ def summary_numbers(data: ReportData) -> dict[str, Any]:
         "total_bytes": sum(row["total_bytes"] for row in known),
         "used_bytes": sum(_used(row) for row in known),
         "soonest_full": soonest["full_at"] if soonest else None,
-        "findings": None if data.outliers is None else _all_rows(data.outlier_counts),
+        "findings": None if data.outliers is None else data.findings.total(),
         "audit_differences": None if data.audit_counts is None else _all_rows(data.audit_counts),
         "missing_tables": sorted(data.missing),
     }

@@ -98,38 +98,27 @@ def test_an_offline_directory_keeps_its_last_known_size(
     )
 
 
-def test_usage_is_that_of_the_end_of_a_bucket(spark: SparkSession, windows: DataFrame) -> None:
+def test_points_are_the_last_size_and_the_slowest_window(
+    spark: SparkSession, windows: DataFrame
+) -> None:
     chosen = spark.createDataFrame([(1, "/a"), (9, "/none")], frames.CHOSEN)
     expect(
         spark,
-        frames.usage_points(windows, chosen, 120),
-        frames.USAGE_POINTS,
-        [(BEGIN_S, 1, "/a", 20, 100), (BEGIN_S + 240, 1, "/a", None, None)],
+        frames.points(windows, chosen, 120),
+        frames.POINTS,
+        [(BEGIN_S, 1, "/a", 20, 100, 50.0), (BEGIN_S + 240, 1, "/a", None, None, None)],
     )
 
 
-def test_usage_bands_leave_out_what_has_no_size(spark: SparkSession, windows: DataFrame) -> None:
+def test_bands_leave_out_what_has_no_figure(spark: SparkSession, windows: DataFrame) -> None:
     expect(
         spark,
-        frames.usage_bands(windows, 120),
+        frames.bands(windows, 120),
         frames.BANDS,
-        [(BEGIN_S, 2, 0.2, 0.2, 0.2, 0.9, 0.9, 0.9)],
-    )
-
-
-def test_latency_is_the_worst_of_a_bucket(spark: SparkSession, windows: DataFrame) -> None:
-    chosen = spark.createDataFrame([(1, "/a")], frames.CHOSEN)
-    expect(
-        spark,
-        frames.latency_points(windows, chosen, 120),
-        frames.LATENCY_POINTS,
-        [(BEGIN_S, 1, "/a", 50.0), (BEGIN_S + 240, 1, "/a", None)],
-    )
-    expect(
-        spark,
-        frames.latency_bands(windows, 120),
-        frames.BANDS,
-        [(BEGIN_S, 2, 2.0, 2.0, 2.0, 50.0, 50.0, 50.0)],
+        [
+            (BEGIN_S, "used_share", 2, 0.2, 0.2, 0.2, 0.9, 0.9, 0.9),
+            (BEGIN_S, "p99_latency_ms", 2, 2.0, 2.0, 2.0, 50.0, 50.0, 50.0),
+        ],
     )
 
 
@@ -182,7 +171,7 @@ def test_soonest_full_first_then_those_that_may_be(spark: SparkSession) -> None:
 
     rows = [forecast("/may", None, 1), forecast("/late", 9, 2), forecast("/never", None, None)]
     rows += [forecast("/soon", 3, 3)]
-    found = frames.soonest_full(table(spark, tables.LOG_DIR_FORECASTS, rows), 10).collect()
+    found = frames.soonest_full(table(spark, tables.LOG_DIR_FORECASTS, rows)).collect()
     day = 86_400.0
     assert [(row.path, row.full_at, row.earliest) for row in found] == [
         ("/soon", BEGIN_S + 3 * day, BEGIN_S + 3 * day),
@@ -197,12 +186,7 @@ def test_findings_worst_first(spark: SparkSession) -> None:
         for broker, finding in [(3, "slow"), (1, "slow"), (2, "stalled"), (4, "offline")]
     ]
     outliers = table(spark, tables.LOG_DIR_OUTLIERS, rows)
-    found = frames.worst_first(outliers, 3)
-    assert_schema(found, tables.LOG_DIR_OUTLIERS)
-    assert [row.broker_id for row in found.collect()] == [4, 2, 1]
-    counts = frames.finding_counts(outliers)
-    assert_schema(counts, frames.FINDING_COUNTS)
-    assert [tuple(row) for row in counts.collect()] == [("slow", 2), ("offline", 1), ("stalled", 1)]
+    assert [row.broker_id for row in frames.worst_first(outliers).collect()] == [4, 2, 1, 3]
 
 
 def test_the_largest_and_the_most_uneven_of_each_scope(spark: SparkSession) -> None:

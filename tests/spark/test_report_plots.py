@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from typing import Any, Final
 
@@ -164,8 +165,8 @@ def test_the_timeline_marks_each_failure_once() -> None:
         state(5, "of the future"),
     ]
     plot = timeline_plot(rows, [], HOUR)
-    runs = plot.data["runs"]
-    assert [(run["state"], (run["to"] - run["from"]) / 600) for run in runs] == [
+    (shown,) = plot.data["dirs"]
+    assert [(state, (end - start) / 600) for start, end, state, *_ in shown["runs"]] == [
         ("online", 1),
         ("offline", 1),
         ("offline", 1),
@@ -174,7 +175,8 @@ def test_the_timeline_marks_each_failure_once() -> None:
         ("of the future", 1),
     ]
     # A cross each time it failed, and one in the legend.
-    assert plot.svg.count("<use") - plot.svg.count("ytick") >= 3
+    crosses = re.findall(r"<use [^>]*fill: var\(--ink\); stroke: var\(--surface\)", plot.svg)
+    assert len(crosses) == 3
     assert titles(plot.svg)[1].startswith("broker 1 /a: offline, 2026-11-21 00:10:00 to 2026-11-21")
     legend = ("online", "saturated", "stalled", "offline", "cordoned", "replicas moving", "failed")
     assert set(legend) <= set(words(plot.svg))
@@ -195,7 +197,15 @@ def test_the_timeline_of_a_large_cluster_counts_all() -> None:
     ]
     plot = timeline_plot([state(0, "offline")], counts, HOUR)
     assert "Directories not online, of all" in words(plot.svg)
-    assert len(plot.data["runs"]) == 1
+    assert len(plot.data["dirs"]) == 1
+
+
+def test_a_directory_that_flaps_is_one_shape_per_state() -> None:
+    long = Buckets(first_s=BEGIN, last_s=BEGIN + 600 * MOST_BUCKETS, bucket_s=600)
+    rows = [state(b, "stalled" if b % 2 else "online") for b in range(MOST_BUCKETS)]
+    plot = timeline_plot(rows, [], long)
+    assert len(plot.data["dirs"][0]["runs"]) == MOST_BUCKETS
+    assert titles(plot.svg) == [] and len(plot.svg) < 60_000
 
 
 def test_as_many_lines_as_there_may_be_stay_small() -> None:
