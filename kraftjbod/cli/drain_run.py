@@ -168,10 +168,10 @@ class Drain:
                 f"broker {self.source.broker_id} went away; what was begun goes on when it is "
                 "back, then give the same order again"
             )
-        log_dirs, kept_free = {}, {}
+        log_dirs, kept = {}, {}
         for broker in sorted(metadata.brokers):
             try:
-                kept_free[broker] = kept_free(await self._configs_of(broker))
+                kept[broker] = kept_free(await self._configs_of(broker))
                 log_dirs[broker] = await describe_log_dirs(client, broker)
             except OperatingError as e:
                 if broker == self.source.broker_id:
@@ -181,7 +181,7 @@ class Drain:
             metadata=metadata,
             ongoing=await list_partition_reassignments(client),
             log_dirs=log_dirs,
-            kept_free=kept_free,
+            kept_free=kept,
         )
 
     async def _configs_of(self, broker: int) -> Configs:
