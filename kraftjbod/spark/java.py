@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-import atexit
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,20 +79,30 @@ def find_java(environ: Mapping[str, str]) -> Java:
     )
 
 
-def launcher_home(java: Java) -> str:
-    """A folder to be JAVA_HOME for the rest of this process: its ``bin/java`` starts ``java``.
+def launcher_home(java: Java, environ: Mapping[str, str]) -> str:
+    """A folder to be JAVA_HOME, whose ``bin/java`` starts ``java``; kept in the user's cache.
 
-    :raises StartupError: if there is no room for it.
+    Each Java has its own, with the same text whoever writes it: it is made once, and processes that
+    start together may make it together.
+
+    :raises StartupError: if the cache cannot be written.
     """
+    cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kraftjbod")
+    home = cache / f"java-{hashlib.sha256(java.path.encode()).hexdigest()[:16]}"
+    launcher = home / "bin" / "java"
+    text = _LAUNCHER.format(java=shlex.quote(java.path))
     try:
-        home = Path(tempfile.mkdtemp(prefix="kraftjbod-java-"))
-        atexit.register(shutil.rmtree, home, ignore_errors=True)
-        launcher = home / "bin" / "java"
-        launcher.parent.mkdir()
-        launcher.write_text(_LAUNCHER.format(java=shlex.quote(java.path)), encoding="utf-8")
-        launcher.chmod(0o755)
+        if not launcher.is_file() or launcher.read_text(encoding="utf-8") != text:
+            launcher.parent.mkdir(parents=True, exist_ok=True)
+            draft = launcher.with_name(f"java.{os.getpid()}")
+            draft.write_text(text, encoding="utf-8")
+            draft.chmod(0o755)
+            draft.replace(launcher)
     except OSError as e:
-        raise StartupError(f"cannot write to the folder of temporary files: {e}") from e
+        raise StartupError(
+            f"cannot write Spark's launcher of Java: {e}; set XDG_CACHE_HOME to a folder that this "
+            "user can write"
+        ) from e
     return str(home)
 
 

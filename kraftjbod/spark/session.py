@@ -145,7 +145,7 @@ def _java_home() -> str:
     java = find_java(os.environ)
     if java.warning is not None:
         print(f"warning: {java.warning}: {java.path}", file=sys.stderr)
-    return launcher_home(java)
+    return launcher_home(java, os.environ)
 
 
 @functools.cache

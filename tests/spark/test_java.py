@@ -101,7 +101,8 @@ def test_the_launcher_leaves_out_what_only_makes_noise(tmp_path: Path) -> None:
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     real.chmod(0o755)
-    home = launcher_home(Java(path=str(real), version=17))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = launcher_home(Java(path=str(real), version=17), cache)
     launcher = Path(home, "bin", "java")
     assert stat.S_IMODE(launcher.stat().st_mode) == 0o755
     options = [
@@ -110,6 +111,26 @@ def test_the_launcher_leaves_out_what_only_makes_noise(tmp_path: Path) -> None:
     ]
     done = run(str(launcher), *options)
     assert done.stdout.splitlines() == ["-Xmx1g", "-Dwords=two words", "", "Main", "*"]
+
+
+def test_a_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    java = Java(path="/opt/java/bin/java", version=17)
+    launcher = Path(launcher_home(java, cache), "bin", "java")
+    inode, text = launcher.stat().st_ino, launcher.read_text()
+    assert Path(launcher_home(java, cache), "bin", "java").stat().st_ino == inode
+    launcher.write_text(text[:20])
+    assert Path(launcher_home(java, cache), "bin", "java").read_text() == text
+    assert launcher_home(Java(path="/opt/other/bin/java", version=17), cache) != str(
+        launcher.parents[1]
+    )
+    assert [path.name for path in launcher.parent.iterdir()] == ["java"]
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match="set XDG_CACHE_HOME to a folder that this user can"):
+        launcher_home(Java(path="java", version=17), {"XDG_CACHE_HOME": str(tmp_path / "file")})
 
 
 @pytest.mark.timeout(300)
