@@ -16,7 +16,8 @@ from kraftjbod.cli.command import size_text
 from kraftjbod.spark.job import Job, JobOutcome, job_command
 from kraftjbod.spark.report_data import ReportData, read_report_data
 from kraftjbod.spark.report_page import page
-from kraftjbod.spark.report_sections import ReportSections, summary, summary_numbers
+from kraftjbod.spark.report_sections import ReportSections
+from kraftjbod.spark.report_summary import summary, summary_numbers
 from kraftjbod.spark.report_text import duration_text, time_text
 
 _TITLE: Final = "Storage report"

@@ -14,24 +14,22 @@ from kraftjbod.spark.report_data import ReportData, Rows, fullest
 from kraftjbod.spark.report_page import (
     Html,
     Section,
-    Tile,
     command,
     figure,
     meter,
     moment,
     state,
     table,
-    tiles,
 )
 from kraftjbod.spark.report_plots import (
     Plot,
     Row,
     by_dir,
     latency_plot,
-    timeline_plot,
     usage_band_plot,
     usage_plot,
 )
+from kraftjbod.spark.report_summary import rows_in_all, time_left_s, used_bytes, used_share
 from kraftjbod.spark.report_text import (
     NOTHING,
     bytes_text,
@@ -43,11 +41,11 @@ from kraftjbod.spark.report_text import (
     share_text,
     time_text,
 )
+from kraftjbod.spark.report_timeline import timeline_plot
 from kraftjbod.spark.report_trends import cone_plot, forecast_plot, growth_plot, plan_plot
 
 _FULL: Final = 0.8
 _FULLEST: Final = 10
-_SOON_S: Final = 7 * 86_400
 #: Findings that need a word more than their name.
 _FOUND: Final = {"errors": "with errors"}
 _COMMANDS: Final = {
@@ -150,13 +148,13 @@ class ReportSections:
         ordered = fullest(data.dirs)
         if not ordered:
             return Section(name=name, heading=heading, lead="No directory told its size.")
-        full = sum(_used_share(row) >= _FULL for row in ordered)
+        full = sum(used_share(row) >= _FULL for row in ordered)
         first = ordered[0]
         over = f"{100 * _FULL:.0f} %"
         lead = (
             f"{count_text(full, 'directory', 'directories')} of {len(data.dirs):,} over {over} "
             f"full; the fullest is {first['path']} of broker {first['broker_id']} "
-            f"with {share_text(_used(first), first['total_bytes'])}."
+            f"with {share_text(used_bytes(first), first['total_bytes'])}."
         )
         if data.is_large:
             shown = {(row["broker_id"], row["path"]) for row in ordered[:6]}
@@ -183,7 +181,7 @@ class ReportSections:
             soonest = filling[0]
             lead = (
                 f"{soonest['path']} of broker {soonest['broker_id']} is full first, in "
-                f"{duration_text(_time_left(soonest))} at the present growth."
+                f"{duration_text(time_left_s(soonest))} at the present growth."
             )
         plots = [forecast_plot(rows), cone_plot(rows, by_dir(self._data.usage))]
         return Section(
@@ -287,7 +285,7 @@ class ReportSections:
                 heading=heading,
                 lead="0 differences found by the last audit.",
             )
-        in_all = _all_rows(counts)
+        in_all = rows_in_all(counts)
         told = ", ".join(f"{row['rows']:,} {row['difference']}" for row in counts)
         columns = ("Difference", "Topic", "Partition", "Offset", "Broker", "Producer", "What")
         fields = ("difference", "topic", "partition", "offset", "broker_id", "producer", "detail")
@@ -362,81 +360,6 @@ class ReportSections:
         )
 
 
-def summary(data: ReportData) -> Html:
-    """The cluster in a row of figures."""
-    entries: list[Tile] = []
-    if data.dirs:
-        entries += _cluster_tiles(data.dirs)
-    if data.forecasts is not None:
-        entries.append(_soonest_tile(data.forecasts))
-    if data.outliers is not None:
-        found = data.findings.total()
-        entries.append(Tile(figure=f"{found:,}", label="findings", tone="bad" if found else "good"))
-    if data.audit_counts is not None:
-        differences = _all_rows(data.audit_counts)
-        tone = "bad" if differences else "good"
-        entries.append(Tile(figure=f"{differences:,}", label="audit differences", tone=tone))
-    return tiles(entries)
-
-
-def summary_numbers(data: ReportData) -> dict[str, Any]:
-    """The same as numbers, for programs."""
-    known = fullest(data.dirs)
-    soonest = next(iter(data.forecasts or ()), None)
-    return {
-        "from": data.span[0] if data.span else None,
-        "to": data.span[1] if data.span else None,
-        "brokers": len({row["broker_id"] for row in data.dirs}),
-        "log_dirs": len(data.dirs),
-        "states": dict(Counter(str(row["state"]) for row in data.dirs)),
-        "cordoned": sum(bool(row["is_cordoned"]) for row in data.dirs),
-        "total_bytes": sum(row["total_bytes"] for row in known),
-        "used_bytes": sum(_used(row) for row in known),
-        "soonest_full": soonest["full_at"] if soonest else None,
-        "findings": None if data.outliers is None else data.findings.total(),
-        "audit_differences": None if data.audit_counts is None else _all_rows(data.audit_counts),
-        "missing_tables": sorted(data.missing),
-    }
-
-
-def _cluster_tiles(dirs: Rows) -> list[Tile]:
-    known = fullest(dirs)
-    total, used = sum(row["total_bytes"] for row in known), sum(_used(row) for row in known)
-    states = Counter(str(row["state"]) for row in dirs)
-    ill = {name: count for name, count in states.items() if name != "online"}
-    tone = "bad" if states["offline"] else "warn" if ill else "good"
-    told = ", ".join(f"{count} {name}" for name, count in sorted(ill.items())) or "all online"
-    cordoned = sum(bool(row["is_cordoned"]) for row in dirs)
-    return [
-        Tile(figure=f"{len({row['broker_id'] for row in dirs}):,}", label="brokers"),
-        Tile(
-            figure=f"{len(dirs):,}",
-            label=f"directories, {told}" + (f", {cordoned} cordoned" if cordoned else ""),
-            tone=tone,
-        ),
-        Tile(
-            figure=share_text(used, total),
-            label=f"used, {bytes_text(used)} of {bytes_text(total)}",
-        ),
-        Tile(
-            figure=rate_text(sum(row["append_bytes_per_s"] or 0.0 for row in dirs)),
-            label="written in the last window",
-        ),
-    ]
-
-
-def _soonest_tile(forecasts: Rows) -> Tile:
-    filling = [row for row in forecasts if row["full_at"] is not None]
-    if not filling:
-        return Tile(figure="none", label="directories filling up", tone="good")
-    left = _time_left(filling[0])
-    return Tile(
-        figure=duration_text(left),
-        label=f"until the first is full: broker {filling[0]['broker_id']}, {filling[0]['path']}",
-        tone="bad" if left < _SOON_S else "warn" if left < 4 * _SOON_S else "",
-    )
-
-
 def _dirs_table(ordered: Rows) -> Html:
     columns = ("Broker", "Directory", "State", "Used", "Free", "Replicas hold", "Written")
     rows = [
@@ -444,7 +367,7 @@ def _dirs_table(ordered: Rows) -> Html:
             row["broker_id"],
             row["path"],
             state(str(row["state"]), f"{row['state']}{', cordoned' if row['is_cordoned'] else ''}"),
-            meter(_used_share(row), share_text(_used(row), row["total_bytes"])),
+            meter(used_share(row), share_text(used_bytes(row), row["total_bytes"])),
             bytes_text(row["free_bytes"]),
             bytes_text(row["replica_bytes"]),
             rate_text(row["append_bytes_per_s"]),
@@ -469,7 +392,7 @@ def _forecast_table(rows: Rows, in_all: int) -> Html:
             row["path"],
             meter(_part(row), f"{share_text(row['used_bytes'], row['total_bytes'])}"),
             rate_text(row["growth_bytes_per_s"]),
-            duration_text(None if row["full_at"] is None else _time_left(row)),
+            duration_text(None if row["full_at"] is None else time_left_s(row)),
             moment(minute_text(row["full_at"])),
             _band_text(row),
         )
@@ -525,21 +448,5 @@ def _finding_text(row: Row, name: str) -> str:
     return ms_text(value) if row["finding"] == "slow" else f"{value:,.6g}"
 
 
-def _all_rows(counts: Rows) -> int:
-    return sum(int(row["rows"]) for row in counts)
-
-
-def _used(row: Row) -> int:
-    return int(row["total_bytes"] - row["free_bytes"])
-
-
-def _used_share(row: Row) -> float:
-    return _used(row) / float(row["total_bytes"])
-
-
 def _part(row: Row) -> float | None:
     return row["used_bytes"] / row["total_bytes"] if row["total_bytes"] else None
-
-
-def _time_left(row: Row) -> float:
-    return float(max(0.0, row["full_at"] - row["to"]))
