@@ -82,18 +82,26 @@ def audited_records(records: DataFrame) -> DataFrame:
     return cast_to(hashed, AUDITED_RECORDS)
 
 
-def standings(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
-    """What became of each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``."""
+def standings(
+    acknowledged: DataFrame, records: DataFrame, ranges: DataFrame, *, has_compacted: bool
+) -> DataFrame:
+    """What became of each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``.
+
+    :param has_compacted: whether any of ``ranges`` is compacted, which costs more work.
+    """
     held = records.dropDuplicates(list(PLACE)).select(
         *PLACE,
         F.col("key_crc").alias("held_key_crc"),
         F.col("value_crc").alias("held_value_crc"),
         F.lit(True).alias("is_held"),
     )
-    known = ranges.withColumn("is_known", F.lit(True))
+    known = F.broadcast(ranges.withColumn("is_known", F.lit(True)))
     joined = acknowledged.join(held, list(PLACE), "left").join(known, list(PARTITION), "left")
-    latest = _latest_of_keys(acknowledged, records, ranges)
-    joined = joined.join(latest, [*PARTITION, "key_crc"], "left")
+    if has_compacted:
+        latest = _latest_of_keys(acknowledged, records, ranges)
+        joined = joined.join(latest, [*PARTITION, "key_crc"], "left")
+    else:
+        joined = joined.withColumn("latest", F.lit(None).cast("long"))
     judged = joined.withColumn("standing", _standing())
     return cast_to(judged.withColumn("detail", _standing_detail()), AUDITED_ACKNOWLEDGEMENTS)
 

@@ -11,11 +11,9 @@ idempotent.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import click
@@ -27,6 +25,7 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark import audit_frames as audit
 from kraftjbod.spark import replica_frames
+from kraftjbod.spark.audited_topics import damaged_leaders, read_records, sound_pieces
 from kraftjbod.spark.job import Job, JobOutcome, job_command
 from kraftjbod.spark.log_ranges import ClusterLogs, LogRange, log_starts, look_at_logs
 from kraftjbod.spark.replica_batches import (
@@ -40,7 +39,6 @@ from kraftjbod.spark.tables import (
     AUDIT_DIFFERENCES,
     INGESTED,
     LOG_RANGES,
-    RECORD,
     REPLICA_BATCHES,
 )
 
@@ -61,6 +59,8 @@ class Wishes:
     compares_replicas: bool
     records_are_unique: bool
     allows_duplicates: bool
+    #: Of the table that ``ingest`` wrote, not of the topics.
+    is_of_table: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,7 @@ def command(
         compares_replicas=replicas,
         records_are_unique=records_are_unique,
         allows_duplicates=allow_duplicates,
+        is_of_table=ingested,
     )
     claims = _claims(job, acknowledged)
     names = _topics(topics, claims)
@@ -128,8 +129,13 @@ def command(
         batches = keep(batches)
         if wishes.compares_replicas:
             job.step(f"read {batches.count():,} batches of {len(logs.replicas):,} replicas")
-        table = job.table(name) if ingested else None
-        records = keep(audit.audited_records(_records(job, logs, bootstrap_server, table)))
+        if ingested:
+            read = job.spark.read.schema(INGESTED).parquet(job.table(name))
+            read = read.where(F.col("topic").isin(names))
+        else:
+            pieces = sound_pieces(logs, damaged_leaders(batches))
+            read = read_records(job.spark, pieces, bootstrap_server)
+        records = keep(audit.audited_records(read))
         job.step(f"read {records.count():,} records of {len(logs.ranges):,} partitions")
         material = Material(
             acknowledged=acked,
@@ -138,10 +144,16 @@ def command(
             batches=batches,
             replica_ranges=of_replicas,
         )
-        standings = keep(audit.standings(acked, records, material.ranges))
+        has_compacted = bool(_compacted(logs))
+        standings = keep(
+            audit.standings(acked, records, material.ranges, has_compacted=has_compacted)
+        )
         found = _differences(material, standings, logs, wishes)
         found.write.mode("overwrite").parquet(job.table(TABLE))
         findings = _findings(job, material, standings, logs, wishes)
+    others = claims.where(~F.col("topic").isin(names)).count()
+    if others:
+        findings = replace(findings, unchecked=(*findings.unchecked, _of_other_topics(others)))
     lines = tuple(findings.lines())
     return JobOutcome(summary=findings.summary(), lines=lines, exit_code=int(findings.counting > 0))
 
@@ -198,40 +210,6 @@ def _batches(
         return job.spark.createDataFrame([], REPLICA_BATCHES), ranges
     tasks = tasks_for(job.spark, len(rows))
     return read_replica_batches(ranges, bootstrap_servers, tasks=tasks), ranges
-
-
-def _records(job: Job, logs: ClusterLogs, bootstrap_servers: str, table: str | None) -> DataFrame:
-    """Records of the topics, or of a table."""
-    if table is not None:
-        topics = sorted({one.topic for one in logs.ranges})
-        ingested = job.spark.read.schema(INGESTED).parquet(table)
-        return ingested.where(F.col("topic").isin(topics))
-    held = [one for one in logs.ranges if one.log_start != one.log_end]
-    if not held:
-        return job.spark.createDataFrame([], RECORD)
-    indexes: dict[str, list[int]] = defaultdict(list)
-    for one in held:
-        indexes[one.topic].append(one.partition)
-    starts = {(one.topic, one.partition): one.log_start for one in held}
-    ends = {(one.topic, one.partition): one.log_end for one in held}
-    return (
-        job.spark.read.format("kraftjbod")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("assign", json.dumps(indexes))
-        .option("startingOffsets", _offsets(starts))
-        .option("endingOffsets", _offsets(ends))
-        # What is lost is what this job is to tell, not to stumble over.
-        .option("failOnDataLoss", "false")
-        .option("columns", "key,value,topic,partition,offset")
-        .load()
-    )
-
-
-def _offsets(offsets: Mapping[tuple[str, int], int | None]) -> str:
-    by_topic: dict[str, dict[str, int | None]] = defaultdict(dict)
-    for (topic, partition), offset in offsets.items():
-        by_topic[topic][str(partition)] = offset
-    return json.dumps(by_topic)
 
 
 def _ranges(
@@ -300,9 +278,10 @@ def _differences(
         audit.acknowledged_at_one_offset(acked),
         audit.acknowledged_twice(acked),
         audit.out_of_order(acked),
-        audit.read_twice(records),
         audit.offset_gaps(records, material.ranges, control),
     ]
+    if wishes.is_of_table:
+        found.append(audit.read_twice(records))
     if wishes.records_are_unique:
         found.append(audit.repeated_content(acked, records))
     if wishes.compares_replicas:
@@ -394,6 +373,10 @@ def _findings(
         unchecked=tuple(_unchecked(material, counted, logs, wishes)),
         table=table,
     )
+
+
+def _of_other_topics(lines: int) -> str:
+    return f"{lines:,} lines of acknowledgements that are of other topics"
 
 
 def _counted(frame: DataFrame, column: str) -> dict[str, int]:

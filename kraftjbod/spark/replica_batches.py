@@ -230,13 +230,9 @@ class ReplicaReader:
         behind = await self._end_elsewhere()
         if behind is None and header is not None:
             behind = header.next_offset
-        if behind is not None:
-            return [self._pass("damaged", behind, reason)]
-        damaged = self._pass("damaged", self._position + 1, reason)
-        if self.is_done:
-            return [damaged]
-        unread = "nobody tells where the damage ends"
-        return [damaged, self._pass("unread", self._end, unread)]
+        if behind is None:
+            behind = await self._end_by_trying()
+        return [self._pass("damaged", behind, reason)]
 
     async def _end_elsewhere(self) -> int | None:
         """Where the batch at the position ends, as another in-sync replica has it."""
@@ -251,6 +247,36 @@ class ReplicaReader:
             if header.next_offset > self._position:
                 return header.next_offset
         return None
+
+    async def _end_by_trying(self) -> int:
+        """An offset where the replica itself is sound again, with the one before not sound.
+
+        In steps that double, and then back by halves; what is sound between two damages that are
+        near to each other may be passed over.
+        """
+        step = 1
+        while self._position + step < self._end:
+            if await self._is_sound_at(self._position + step):
+                break
+            step *= 2
+        bad, good = self._position + step // 2, min(self._position + step, self._end)
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            if await self._is_sound_at(middle):
+                good = middle
+            else:
+                bad = middle
+        return good
+
+    async def _is_sound_at(self, offset: int) -> bool:
+        try:
+            data = await self._fetch(self._broker_id, offset, max_bytes=1)
+            records = memoryview(data.records or b"")
+            at, header = next(batches(records))
+            check_crc(records, at, header)
+        except (OperatingError, StopIteration):
+            return False
+        return True
 
     def _pass(self, finding: str, behind: int, detail: str) -> Row:
         """Leave out what lies between the position and ``behind``, and say so."""

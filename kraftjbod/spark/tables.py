@@ -293,6 +293,11 @@ ACKNOWLEDGED_LINES: Final = StructType(
     ]
 )
 
+#: What an audit reads of a record.
+AUDITED_COLUMNS: Final = StructType(
+    [RECORD[name] for name in ("key", "value", "topic", "partition", "offset")]
+)
+
 #: What an audit keeps of a record; ``content`` is a hash of key and value.
 AUDITED_RECORDS: Final = StructType(
     [

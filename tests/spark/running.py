@@ -22,14 +22,17 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def run(
-    *command: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    longest_s: float = LONGEST_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=longest_s,
         check=False,
         env=environment() if env is None else dict(env),
         cwd=cwd,

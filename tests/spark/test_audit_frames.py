@@ -98,7 +98,10 @@ def test_each_acknowledged_record_has_a_standing(spark: SparkSession):
         spark, (0, 5, "k", "v"), (0, 6, "k", "other"), (0, 7, "q", "r"), (0, 8, "k", "x")
     )
     told = audit.standings(
-        acknowledged, records, ranges(spark, (0, 5, 9, False), (1, None, None, False))
+        acknowledged,
+        records,
+        ranges(spark, (0, 5, 9, False), (1, None, None, False)),
+        has_compacted=False,
     )
     changed = f"{crc('k'):x} and {crc('other'):x}, acknowledged with {crc('k'):x} and {crc('w'):x}"
     rows = [
@@ -143,7 +146,9 @@ def test_compaction_may_take_what_a_later_record_of_the_key_replaces(spark: Spar
         (0, 5, "a", 5, "k", "new"),
     )
     records = held(spark, (0, 5, "k", "new"), (0, 6, "other", "v"))
-    told = audit.standings(acknowledged, records, ranges(spark, (0, 0, 7, True)))
+    told = audit.standings(
+        acknowledged, records, ranges(spark, (0, 0, 7, True)), has_compacted=True
+    )
     assert {row.offset: row.standing for row in told.collect()} == {
         0: "compacted",
         1: "missing",

@@ -1,0 +1,134 @@
+"""The audit as judge: of a cluster that was hurt and healed, and of one that really lost something.
+
+The job runs as a user runs it, by ``bin/kraftjbod-pipeline`` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kraftjbod.protocol.record_batch import batches
+from tests.disk import mounts
+from tests.integration.checker import Load
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+from tests.spark.running import ROOT, run
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(900)]
+
+PARTITIONS = 6
+#: Of the job: some thirty small queries, each of which waits its turn on a busy machine.
+LONGEST_S = 500
+SHORT_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+
+
+def audit(cluster: Cluster, tables: Path, *options: str) -> tuple[int, Any]:
+    """Exit code and summary."""
+    asked = ["--bootstrap-server", cluster.bootstrap, "--tables", str(tables), "--json"]
+    asked += ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
+    done = run(str(ROOT / "bin/kraftjbod-pipeline"), "audit", *asked, *options, longest_s=LONGEST_S)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def log_of(cluster: Cluster, broker: int, topic: str) -> Path:
+    (path,) = [p for p, held in cluster.replicas_by_dir(broker, topic).items() if held == [0]]
+    return Path(path, f"{topic}-0", f"{0:020}.log")
+
+
+def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
+    make_cluster: MakeCluster, tmp_path: Path
+):
+    cluster = make_cluster(brokers=3, dirs=3, config=SHORT_SESSIONS)
+    cluster.create_topic("t", partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+
+    def goes_on() -> None:
+        before = load.acked_by_partition()
+        cluster.wait("load", lambda: load.flowed_since(before, 20), explain=load.explain)
+
+    with Load(cluster.bootstrap, "t", PARTITIONS) as load:
+        goes_on()
+        with mounts.closed_to_owner(str(cluster.local.dir_path(2, 1))):
+            cluster.wait_event(cluster.brokers[2], "log_dir_offline")
+            goes_on()
+        cluster.stop_daemon(cluster.brokers[2])
+        cluster.start_daemon(cluster.brokers[2])
+        cluster.wait_whole("t")
+        cluster.brokers[3].kill()
+        goes_on()
+        cluster.start_daemon(cluster.brokers[3])
+        cluster.wait_whole("t")
+        goes_on()
+        load.stop()
+    load.write_acknowledged(tmp_path / "acknowledged.jsonl")
+    told = audit(
+        cluster,
+        tmp_path / "tables",
+        *("--acknowledged", str(tmp_path / "acknowledged.jsonl"), "--records-are-unique"),
+    )
+    code, summary = told
+    assert (code, summary["differences"], summary["unchecked"]) == (0, {}, [])
+    assert summary["standings"] == {"found": load.acked}
+    assert (summary["records"], summary["replicas"]) == (load.acked, 3 * PARTITIONS)
+
+
+def test_what_is_really_lost_or_damaged_is_found_and_nothing_else(
+    make_cluster: MakeCluster, tmp_path: Path
+):
+    """The tail of the only replica of one topic is cut off its file, which its broker calls damage
+    as it knows what was committed; and a byte of another topic's follower is turned round."""
+    cluster = make_cluster(brokers=3, dirs=1, config=SHORT_SESSIONS)
+    cluster.create_topic("single", assignments={0: [1]})
+    cluster.create_topic("triple", assignments={0: [2, 3, 1]})
+    paths = []
+    for topic in ("single", "triple"):
+        with Load(cluster.bootstrap, topic, 1) as load:
+            cluster.wait("load", lambda load=load: load.flowed_since([0], 100))
+            load.stop()
+        paths.append(tmp_path / f"{topic}.jsonl")
+        load.write_acknowledged(paths[-1])
+    (tmp_path / "acknowledged.jsonl").write_text("".join(path.read_text() for path in paths))
+    log = log_of(cluster, 1, "single")
+    cluster.stop_daemon(cluster.brokers[1])
+    *_, (cut_at, cut) = list(batches(log.read_bytes()))[:-20]
+    os.truncate(log, cut_at)
+    cluster.start_daemon(cluster.brokers[1])
+    cluster.wait_whole("single")
+    cluster.wait_whole("triple")
+    log = log_of(cluster, 3, "triple")
+    at, damaged = list(batches(log.read_bytes()))[7]
+    with log.open("r+b") as file:
+        os.pwrite(file.fileno(), b"\xff", at + damaged.size_bytes - 5)
+
+    code, summary = audit(
+        cluster, tmp_path / "tables", "--acknowledged", str(tmp_path / "acknowledged.jsonl")
+    )
+    acked = [json.loads(line) for line in paths[0].read_text().splitlines()]
+    gone = [line["offset"] for line in acked if line["offset"] >= cut.base_offset]
+    assert code == 1 and len(gone) >= 20
+    assert summary["differences"] == {"missing": len(gone), "offset_gap": 1, "bad_crc": 2}
+    assert summary["standings"]["missing"] == len(gone)
+    first = summary["first_differences"]
+    single, triple = sorted(
+        (row for row in first if row["difference"] == "bad_crc"), key=lambda row: row["topic"]
+    )
+    assert (single["topic"], single["offset"], single["broker_id"]) == (
+        "single",
+        cut.base_offset,
+        1,
+    )
+    assert (triple["topic"], triple["offset"], triple["broker_id"]) == (
+        "triple",
+        damaged.base_offset,
+        3,
+    )
+    assert str(log.parent.parent) in triple["detail"]
+    missing = [row for row in first if row["difference"] == "missing"]
+    assert {row["topic"] for row in missing} == {"single"}
+    assert min(row["offset"] for row in missing) == cut.base_offset
+    assert summary["unchecked"] == []
