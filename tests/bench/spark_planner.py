@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -134,18 +134,30 @@ def log_dirs(spark: SparkSession, replicas: DataFrame, brokers: int) -> DataFram
 
 @dataclass(slots=True)
 class Peak:
-    """The largest resident sizes, in MB: this process, Java, and Python workers together."""
+    """The largest resident sizes, in MB: this process, Java, and Python workers together.
+
+    ``cpu_s`` is by process what it has used since it was seen first, or since it began.
+    """
 
     driver: float = 0.0
     java: float = 0.0
     workers: float = 0.0
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    _cpu_before: dict[int, float] = field(default_factory=dict)
 
     def look(self) -> None:
         here = psutil.Process(os.getpid())
         java, workers = 0.0, 0.0
-        for process in here.children(recursive=True):
+        is_first = not self._cpu_before
+        for process in (here, *here.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used = times.user + times.system
+                self._cpu_before.setdefault(process.pid, used if is_first else 0.0)
+                self.cpu_s[process.pid] = used - self._cpu_before[process.pid]
                 size = process.memory_info().rss / 1e6
+                if process == here:
+                    continue
                 if "java" in process.name():
                     java += size
                 else:
@@ -197,7 +209,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
         )
         with made_plan(log_dirs, replicas, request) as plan:
             write_files(plan, tables / "plan.json", None)
-            took = time.monotonic() - began
+            took, used = time.monotonic() - began, dict(peak.cpu_s)
             dirs = planned_dirs(plan)
             figures = plan_figures(plan, dirs, request)
             count = sum(row.replicas for row in plan.sums.collect())
@@ -209,7 +221,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
         took,
         "s",
         beside=f"greedy, one process: {greedy_took:.1f} s",
-        how=f"load {os.getloadavg()[0]:.1f}; {count / took:,.0f} replicas/s",
+        how=f"{sum(used.values()):.0f} s of CPU; load {os.getloadavg()[0]:.1f}",
     )
     report.add(
         f"{what}: memory",
