@@ -203,25 +203,26 @@ def plans(report: Report) -> None:
 def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, across: bool) -> None:
     request = PlanRequest(goals=Goals(), across_brokers=across)
     began = time.monotonic()
-    with measured() as peak:
-        log_dirs, replicas = (
-            spark.read.parquet(str(tables / name)) for name in ("log_dirs", "replicas")
-        )
-        with made_plan(log_dirs, replicas, request) as plan:
+    with contextlib.ExitStack() as kept:
+        with measured() as peak:
+            tables_read = [
+                spark.read.parquet(str(tables / name)) for name in ("log_dirs", "replicas")
+            ]
+            plan = kept.enter_context(made_plan(tables_read[0], tables_read[1], request))
             write_files(plan, tables / "plan.json", None)
-            took, used = time.monotonic() - began, dict(peak.cpu_s)
+            took = time.monotonic() - began
             dirs = planned_dirs(plan)
             figures = plan_figures(plan, dirs, request)
-            count = sum(row.replicas for row in plan.sums.collect())
-            greedy, greedy_took, greedy_peak = _greedy(plan.sums, plan.placed, across=across)
-            _require_sound(plan.moves, dirs)
+        count = sum(row.replicas for row in plan.sums.collect())
+        greedy, greedy_took, greedy_peak = _greedy(plan.sums, plan.placed, across=across)
+        _require_sound(plan.moves, dirs)
     what = f"plan {'across' if across else 'within'} {brokers:,} brokers, {count:,} replicas"
     report.add(
         f"{what}: time",
         took,
         "s",
         beside=f"greedy, one process: {greedy_took:.1f} s",
-        how=f"{sum(used.values()):.0f} s of CPU; load {os.getloadavg()[0]:.1f}",
+        how=f"{sum(peak.cpu_s.values()):.0f} s of CPU; load {os.getloadavg()[0]:.1f}",
     )
     report.add(
         f"{what}: memory",
