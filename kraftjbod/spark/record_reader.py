@@ -35,6 +35,8 @@ IDLE_CONSUMERS: Final = 4
 IDLE_S: Final = 300.0
 _POLL_S: Final = 0.5
 _QUESTION_S: Final = 15.0
+#: What 32 bits reach in one column of a batch.
+_MOST_BYTES: Final = 2**31 - 1
 _MAX_MILLIS: Final = 2**63 // 1000 - 1
 #: What a user's settings win over. A range holds what is there already, so that a broker need not
 #: wait for more: only the last fetch of a task would, and the next task's fetch behind it.
@@ -190,22 +192,23 @@ class RecordReader:
         count = len(records)
         match name:
             case "key":
-                return pa.array(list(map(Message.key, records)), pa.binary())
+                return binary_column(list(map(Message.key, records)))
             case "value":
-                return pa.array(list(map(Message.value, records)), pa.binary())
+                return binary_column(list(map(Message.value, records)))
             case "topic":
                 return pa.repeat(pa.scalar(self._range.partition.topic, pa.string()), count)
             case "partition":
                 return pa.repeat(pa.scalar(self._range.partition.partition, pa.int32()), count)
             case "offset":
-                return pa.array(np.fromiter(map(Message.offset, records), np.int64, count))
+                offsets = np.fromiter(map(Message.offset, records), np.int64, count)
+                return _numbers(pa.int64(), offsets)
             case "timestamp":
                 times = map(itemgetter(1), map(Message.timestamp, records))
                 return self._micros(np.fromiter(times, np.int64, count))
             case "timestampType":
                 kinds = map(itemgetter(0), map(Message.timestamp, records))
                 # The client library counts from "none"; Kafka calls that -1.
-                return pa.array(np.fromiter(kinds, np.int32, count) - np.int32(1))
+                return _numbers(pa.int32(), np.fromiter(kinds, np.int32, count) - np.int32(1))
             case _:
                 headers = list(map(_headers, map(Message.headers, records)))
                 return pa.array(headers, self._schema.field("headers").type)
@@ -216,7 +219,30 @@ class RecordReader:
                 f"{self._range}: a timestamp of {millis.max()} ms is beyond Spark's last; leave "
                 "column timestamp out (option columns)"
             )
-        return pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC"))
+        return _numbers(pa.timestamp("us", tz="UTC"), millis * 1000)
+
+
+def binary_column(values: list[bytes | None]) -> pa.Array:
+    """``pa.array(values)``, made of its buffers: several times as fast, and without pandas."""
+    count = len(values)
+    validity = None
+    if None in values:
+        is_there = np.fromiter((value is not None for value in values), np.bool_, count)
+        validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    there: list[Any] = [value or b"" for value in values] if validity else values
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, there), np.int64, count), out=ends[1:])
+    if ends[-1] > _MOST_BYTES:
+        raise OperatingError(
+            f"{count} records of {ends[-1]} bytes came at once, and a batch holds {_MOST_BYTES}: "
+            "set option kafka.queued.max.messages.kbytes lower"
+        )
+    buffers = [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(there))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _numbers(kind: pa.DataType, numbers: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _headers(headers: Any) -> list[dict[str, object]] | None:

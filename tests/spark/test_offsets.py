@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kraftjbod.core.ids import TopicPartition
@@ -46,6 +46,7 @@ def test_the_form_is_the_connectors_with_ids() -> None:
     offsets=st.dictionaries(partitions, numbers),
     ids=st.dictionaries(st.sampled_from(["t", "u", "v"]), st.sampled_from([ID_A, ID_B])),
 )
+@settings(deadline=None)
 def test_what_is_written_is_read_again(
     offsets: dict[TopicPartition, int], ids: dict[str, str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_limit_is_shared_in_proportion(sizes: list[int], limit: int, shares: l
     spans=st.dictionaries(partitions, st.tuples(numbers, st.integers(-100, 2**40)), max_size=12),
     limit=st.integers(1, 2**41),
 )
+@settings(deadline=None)
 def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
     spans: dict[TopicPartition, tuple[int, int]], limit: int
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
     min_partitions=st.none() | st.integers(1, 40),
     max_records=st.none() | st.integers(2**36, 2**40),
 )
+@settings(deadline=None)
 def test_tasks_cover_each_range_once(
     ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> None:

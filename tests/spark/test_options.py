@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kraftjbod.core.errors import ConfigError
@@ -64,6 +64,7 @@ def test_defaults_are_the_connectors() -> None:
 
 
 @given(data=st.data())
+@settings(deadline=None)
 def test_names_are_found_in_any_case(data: st.DataObject) -> None:
     def any_case(name: str) -> str:
         return "".join(data.draw(st.sampled_from((c.lower(), c.upper()))) for c in name)
@@ -116,6 +117,7 @@ offsets = st.dictionaries(
 
 
 @given(offsets=offsets)
+@settings(deadline=None)
 def test_offsets_in_json_come_as_they_were_meant(offsets: dict[TopicPartition, int]) -> None:
     told: dict[str, dict[str, int]] = {}
     for partition, offset in offsets.items():
@@ -216,7 +218,7 @@ def test_options_for_both_are_looked_at_before_it_is_known_which_it_is() -> None
 # --- settings of the client ----------------------------------------------------------------------
 
 
-def settings(**options: str) -> dict[str, str]:
+def client(**options: str) -> dict[str, str]:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
     found = client_settings({**SERVERS, **named}, forbidden={}, renamed={"max.size": "message.max"})
     assert found.pop("bootstrap.servers") == "127.0.0.1:9092"
@@ -246,7 +248,7 @@ def settings(**options: str) -> dict[str, str]:
 def test_settings_reach_the_client_by_its_own_names(
     given_: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert settings(**given_) == expected
+    assert client(**given_) == expected
 
 
 def test_forbidden_settings_say_what_to_do() -> None:
@@ -255,6 +257,7 @@ def test_forbidden_settings_say_what_to_do() -> None:
 
 
 @given(name=st.text(max_size=20))
+@settings(deadline=None)
 def test_an_unknown_name_is_named_and_a_known_one_is_not(name: str) -> None:
     known = {option.lower() for option in SOURCE_OPTIONS}
     options: dict[str, Any] = {name: "1"}

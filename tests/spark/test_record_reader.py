@@ -10,6 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kraftjbod.core.errors import ConfigError, OperatingError, RequestTimedOutError
@@ -23,6 +25,7 @@ from kraftjbod.spark.record_reader import (
     BorrowedConsumer,
     ReadSettings,
     RecordReader,
+    binary_column,
     close_idle_consumers,
     idle_consumers,
 )
@@ -75,6 +78,20 @@ def reader(
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
     return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+@given(values=st.lists(st.none() | st.binary(max_size=9), max_size=40))
+@settings(deadline=None)
+def test_a_column_of_bytes_is_what_arrow_makes_of_them(values: list[bytes | None]) -> None:
+    column = binary_column(values)
+    column.validate(full=True)
+    assert column == pa.array(values, pa.binary())
+    assert column.null_count == values.count(None)
+
+
+def test_a_column_of_bytes_that_arrow_cannot_hold_is_refused() -> None:
+    with pytest.raises(OperatingError, match=r"queued\.max\.messages\.kbytes lower"):
+        binary_column([b"x" * 2**20] * 2048)
 
 
 def test_every_codec_is_read(cluster: Cluster) -> None:
