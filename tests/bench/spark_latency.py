@@ -2,7 +2,7 @@
 
 Ten records a second, each with its time in it; the query copies them by source and sink; a consumer
 on the other side reads its clock. Half a trigger is waited on average before a batch even begins.
-The first batches, in which Java warms up, are not counted.
+Before that a few records go through one by one: in the first batches Java warms up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.bench.spark_sink import bench_session
 from tests.integration.cluster import Cluster
 
 RECORDS: Final = 300
-_WARM_UP: Final = 150
+_WARM_UPS: Final = 10
 _PAUSE_S: Final = 0.1
 _LONGEST_S: Final = 300.0
 _FORMATS: Final = {"ours": "kraftjbod", "the connector": "kafka"}
@@ -63,46 +63,56 @@ def _copied(spark: SparkSession, cluster: Cluster, kind: str) -> tuple[list[floa
             .trigger(processingTime="1 second")
             .start()
         )
-        producer = threading.Thread(target=_produce, args=(cluster.bootstrap, source))
-        producer.start()
         try:
-            latencies = _consume(cluster.bootstrap, to)
+            latencies = _timed(cluster.bootstrap, source, to)
             batches = [
                 int(progress.durationMs["triggerExecution"])
                 for progress in query.recentProgress
                 if progress.numInputRows
             ]
         finally:
-            producer.join()
             query.stop()
-    return latencies, batches[len(batches) // 3 :]
+    return latencies, batches[_WARM_UPS:]
 
 
-def _produce(bootstrap: str, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-    for _ in range(_WARM_UP + RECORDS):
-        producer.produce(topic, str(time.time_ns()))
-        producer.poll(_PAUSE_S)
-    assert producer.flush(30) == 0
-
-
-def _consume(bootstrap: str, topic: str) -> list[float]:
-    """Milliseconds from each record's time to now, but for those of the warm-up."""
+def _timed(bootstrap: str, source: str, to: str) -> list[float]:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench", "fetch.wait.max.ms": 50}
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    deadline = time.monotonic() + _LONGEST_S
-    found: list[tuple[int, float]] = []
+    consumer.assign([TopicPartition(to, 0, 0)])
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     try:
-        while len(found) < _WARM_UP + RECORDS:
-            assert time.monotonic() < deadline, f"only {len(found)} records came"
-            message = consumer.poll(1.0)
-            value = None if message is None or message.error() else message.value()
-            if value is not None:
-                made = int(value)
-                found.append((made, (time.time_ns() - made) / 1e6))
+        for _ in range(_WARM_UPS):
+            _produce(producer, source, 1)
+            _consume(consumer, 1)
+        sender = threading.Thread(target=_produce, args=(producer, source, RECORDS))
+        sender.start()
+        try:
+            return _consume(consumer, RECORDS)
+        finally:
+            sender.join()
     finally:
         consumer.close()
+
+
+def _produce(producer: Producer, topic: str, count: int) -> None:
+    for _ in range(count):
+        producer.produce(topic, str(time.time_ns()))
+        producer.poll(0)
+        time.sleep(_PAUSE_S)
+    assert producer.flush(30) == 0
+
+
+def _consume(consumer: Consumer, count: int) -> list[float]:
+    """Milliseconds from each record's time to now."""
+    deadline = time.monotonic() + _LONGEST_S
+    found: list[tuple[int, float]] = []
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} records came"
+        message = consumer.poll(1.0)
+        value = None if message is None or message.error() else message.value()
+        if value is not None:
+            made = int(value)
+            found.append((made, (time.time_ns() - made) / 1e6))
     assert all(one[0] < other[0] for one, other in pairwise(found)), "out of order, or doubled"
-    return [latency for _, latency in found[_WARM_UP:]]
+    return [latency for _, latency in found]

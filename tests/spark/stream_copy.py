@@ -20,9 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kraftjbod.spark.session import spark_session
 from tests.integration import checker
 
-PARTITIONS: Final = 4
+PARTITIONS: Final = 2
 KEYS: Final = 50
-RECORDS: Final = 2000
+RECORDS: Final = 1200
 PER_BATCH: Final = 200
 
 

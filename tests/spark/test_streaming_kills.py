@@ -57,7 +57,7 @@ def _wait_midway(cluster: Cluster, topic: str, explain: Callable[[], str] = str)
     """Some batches are there, and most are not."""
     cluster.wait(
         f"the copy in {topic} to begin",
-        lambda: count(cluster.bootstrap, topic) > 2 * PER_BATCH,
+        lambda: count(cluster.bootstrap, topic) > PER_BATCH,
         timeout_s=COPY_S,
         explain=explain,
     )
