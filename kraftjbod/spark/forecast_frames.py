@@ -48,9 +48,8 @@ def log_dir_forecasts(samples: DataFrame, horizon_s: int) -> DataFrame:
 
     What happens later than ``horizon_s`` after a directory's last sample is told as never.
     """
-    used = _since_the_step(_used(samples))
-    fitted = _with_errors(_fitted(_parts(used)))
-    forecast = _when_full(_summary(used).join(fitted, [*_DIRECTORY], "left"), horizon_s)
+    parts = _parts(_since_the_step(_used(samples)))
+    forecast = _when_full(_with_errors(_fitted(parts)), horizon_s)
     by_path = Window.partitionBy("broker_id", "path").orderBy(F.desc("to"))
     newest = forecast.withColumn("age", F.row_number().over(by_path)).where(F.col("age") == 1)
     return newest.select(
@@ -81,9 +80,9 @@ def _whole() -> WindowSpec:
 
 
 def _used(samples: DataFrame) -> DataFrame:
+    """Used bytes of every sample that tells them, and those of the sample before it."""
     told = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
-    once = told.dropDuplicates([*_DIRECTORY, "time"])
-    return once.select(
+    used = told.select(
         *_DIRECTORY,
         "path",
         "time",
@@ -91,29 +90,22 @@ def _used(samples: DataFrame) -> DataFrame:
         F.col("time").cast("double").alias("second"),
         (F.col("total_bytes") - F.col("free_bytes")).alias("used"),
     )
+    in_order = _whole().orderBy("time")
+    beside = used.withColumn("used_before", F.lag("used").over(in_order)).withColumn(
+        "time_before", F.lag("time").over(in_order)
+    )
+    return beside.where(F.col("time_before").isNull() | (F.col("time") > F.col("time_before")))
 
 
 def _since_the_step(used: DataFrame) -> DataFrame:
     """What came after the only big step; everything where there is none, or more."""
-    in_order = _whole().orderBy("time")
-    change = F.abs(F.col("used") - F.lag("used").over(in_order))
+    change = F.abs(F.col("used") - F.col("used_before"))
     is_step = F.coalesce(change >= STEP_SHARE * F.col("total_bytes"), F.lit(False))
     marked = used.withColumn("step_at", F.when(is_step, F.col("time")))
     counted = marked.withColumn("steps", F.count("step_at").over(_whole())).withColumn(
         "last_step", F.max("step_at").over(_whole())
     )
     return counted.where((F.col("steps") != 1) | (F.col("time") >= F.col("last_step")))
-
-
-def _summary(used: DataFrame) -> DataFrame:
-    return used.groupBy(*_DIRECTORY).agg(
-        F.max_by("path", "time").alias("path"),
-        F.min("time").alias("from"),
-        F.max("time").alias("to"),
-        F.count("*").alias("samples"),
-        F.max_by("used", "time").alias("used_bytes"),
-        F.max_by("total_bytes", "time").alias("total_bytes"),
-    )
 
 
 def _parts(used: DataFrame) -> DataFrame:
@@ -123,11 +115,18 @@ def _parts(used: DataFrame) -> DataFrame:
         "share", F.try_divide(F.col("second") - first, last - first)
     )
     parts = placed.withColumn("part", F.least(F.floor(F.col("share") * PARTS), F.lit(PARTS - 1)))
-    return parts.groupBy(*_DIRECTORY, "part").agg(F.avg("x").alias("x"), F.avg("used").alias("y"))
+    return parts.groupBy(*_DIRECTORY, "part").agg(
+        F.avg("x").alias("x"),
+        F.avg("used").alias("y"),
+        F.count("*").alias("samples"),
+        F.min("time").alias("from"),
+        F.max("time").alias("to"),
+        F.max_by(F.struct("path", "used", "total_bytes"), "time").alias("last"),
+    )
 
 
 def _fitted(parts: DataFrame) -> DataFrame:
-    """The line of each directory, and what is left beside it."""
+    """The line of each directory, what is left beside it, and what its last sample said."""
     by_x = _whole().orderBy("x")
     lines = (
         parts.withColumn("slope", F.regr_slope("y", "x").over(_whole()))
@@ -138,27 +137,47 @@ def _fitted(parts: DataFrame) -> DataFrame:
         "residual", F.col("y") - F.col("mean_y") - F.col("slope") * F.col("dx")
     )
     neighbours = beside.withColumn("before", F.lag("residual").over(by_x))
-    return neighbours.groupBy(*_DIRECTORY, "slope", "mean_x", "mean_y").agg(
+    fitted = neighbours.groupBy(*_DIRECTORY, "slope", "mean_x", "mean_y").agg(
         F.count("*").alias("n"),
         F.sum(F.pow("dx", F.lit(2))).alias("sxx"),
         F.sum(F.pow("residual", F.lit(2))).alias("sse"),
         F.sum(F.col("residual") * F.col("before")).alias("together"),
+        F.sum("samples").alias("samples"),
+        F.min("from").alias("from"),
+        F.max("to").alias("to"),
+        F.max_by("last", "to").alias("last"),
+    )
+    return (
+        fitted.withColumn("path", F.col("last.path"))
+        .withColumn("used_bytes", F.col("last.used"))
+        .withColumn("total_bytes", F.col("last.total_bytes"))
     )
 
 
 def _with_errors(fitted: DataFrame) -> DataFrame:
-    """``variance`` of one observation as if all were independent, ``quantile``, ``slope_error``."""
-    enough = fitted.where(F.col("n") >= LEAST)
+    """``variance`` of one observation as if all were independent, ``quantile``, ``slope_error``.
+
+    All null, and the slope too, where there are too few points.
+    """
+    n = F.when(F.col("n") >= LEAST, F.col("n"))
     correlation = F.coalesce(F.try_divide("together", "sse"), F.lit(0.0))
-    inflated = enough.withColumn(
-        "correlation", F.greatest(F.lit(0.0), F.least(correlation, F.lit(_MOST_CORRELATED)))
-    ).withColumn("inflation", (1 + F.col("correlation")) / (1 - F.col("correlation")))
-    freedom = F.greatest(F.lit(1.0), F.col("n") / F.col("inflation") - 2)
+    inflated = (
+        fitted.withColumn("n", n)
+        .withColumn("slope", F.when(F.col("n").isNotNull(), F.col("slope")))
+        .withColumn(
+            "correlation", F.greatest(F.lit(0.0), F.least(correlation, F.lit(_MOST_CORRELATED)))
+        )
+        .withColumn("inflation", (1 + F.col("correlation")) / (1 - F.col("correlation")))
+    )
+    freedom = F.when(
+        F.col("n").isNotNull(), F.greatest(F.lit(1.0), F.col("n") / F.col("inflation") - 2)
+    )
     judged = inflated.withColumn("quantile", student_95(freedom)).withColumn(
         "variance", F.col("sse") / (F.col("n") - 2) * F.col("inflation")
     )
     return judged.withColumn(
-        "slope_error", F.col("quantile") * F.sqrt(F.col("variance") / F.col("sxx"))
+        "slope_error",
+        F.col("quantile") * F.sqrt(F.try_divide("variance", "sxx")),
     )
 
 

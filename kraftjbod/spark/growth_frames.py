@@ -8,6 +8,7 @@
   :data:`ROUNDS_TO_GONE` rounds of it; how long a round is, the samples tell.
 * Writes are what was appended, by leaders and followers; counters that begin anew lose nothing.
 * Future copies are not counted in topics, but in the directories that they fill.
+* A sample that came twice says the same twice: it adds nothing.
 * Directories that are offline or gone are left out: nobody knows what lies there.
 """
 
@@ -76,10 +77,8 @@ def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
     current = current_dirs(samples, window_s).where(F.col("state") != "offline")
     there = current.select(*_PLACE, "directory_id")
     told = samples.where(F.col("state") != "offline").join(there, [*_PLACE, "directory_id"])
-    once = told.dropDuplicates([*_PLACE, "time"]).withColumn(
-        "life", F.concat_ws("/", "incarnation", "since")
-    )
-    increased = with_increase(once, "appended_bytes_total", _PLACE, "life")
+    living = told.withColumn("life", F.concat_ws("/", "incarnation", "since"))
+    increased = with_increase(living, "appended_bytes_total", _PLACE, "life")
     return increased.groupBy(*_PLACE).agg(
         F.min_by("replica_bytes", "time").alias("first_bytes"),
         F.max_by("replica_bytes", "time").alias("last_bytes"),
@@ -91,9 +90,9 @@ def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 def _replicas(samples: DataFrame) -> DataFrame:
     """Per replica: sizes at both ends, and whether it lay there when its broker began and ended."""
-    once = samples.where(~F.col("is_future")).dropDuplicates([*_REPLICA, "time"])
+    lying = samples.where(~F.col("is_future"))
     in_order = Window.partitionBy(*_REPLICA).orderBy("time")
-    told = with_increase(once, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
+    told = with_increase(lying, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
         "gap", F.col("time").cast("double") - F.lag(F.col("time").cast("double")).over(in_order)
     )
     rounds = told.groupBy("broker_id").agg(

@@ -20,6 +20,8 @@ __all__ = ["cluster_dirs", "collected_sockets", "make_cluster", "make_shared_clu
 #: Small on purpose: frames of tests have ten rows.
 CONF = {
     "spark.sql.shuffle.partitions": "2",
+    # Planning each stage anew costs more than ten rows do.
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
