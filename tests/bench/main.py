@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -66,6 +67,8 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="A part; repeatable.")
 @click.option("--out", default="run/bench.json", show_default=True, help="Where the JSON goes.")
 def main(only: tuple[str, ...], out: str) -> None:
+    # A bench that is asked to stop takes its clusters along.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Report()
     failed = []
     started = time.time()
