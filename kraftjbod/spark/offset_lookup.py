@@ -139,14 +139,14 @@ class OffsetLookup:
             for name, topic in there.items()
             for part in topic.partitions
         )
-        match self._options.topics:
-            case Assign(partitions=wanted):
-                odd = sorted(p for p in wanted - partitions if p.topic in there)
-                if odd and must_exist:
-                    raise UnknownTopicOrPartitionError(
-                        f"no such partition: {', '.join(map(str, odd))}. See option assign"
-                    )
-                partitions &= wanted
+        if isinstance(self._options.topics, Assign):
+            wanted = self._options.topics.partitions
+            odd = sorted(p for p in wanted - partitions if p.topic in there)
+            if odd and must_exist:
+                raise UnknownTopicOrPartitionError(
+                    f"no such partition: {', '.join(map(str, odd))}. See option assign"
+                )
+            partitions &= wanted
         return Assigned(
             partitions=partitions, topic_ids={n: str(topic.topic_id) for n, topic in there.items()}
         )

@@ -116,9 +116,9 @@ def _checked(schema: StructType, options: SourceOptions) -> StructType:
 
 
 class RangePartition(InputPartition):
-    """The work of one task; None where there is nothing to read at all."""
+    """The work of one task."""
 
-    def __init__(self, found: OffsetRange | None) -> None:
+    def __init__(self, found: OffsetRange) -> None:
         super().__init__(found)
         self.range = found
 
@@ -138,8 +138,8 @@ class _Ranges:
         self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without any partition Spark makes one itself.
-        if isinstance(partition, RangePartition) and partition.range is not None:
+        # Where there is nothing to read Spark makes a partition itself.
+        if isinstance(partition, RangePartition):
             yield from RecordReader(partition.range, self._settings, self._arrow).batches()
 
     def tasks(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
