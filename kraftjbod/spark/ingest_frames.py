@@ -1,8 +1,8 @@
 """Records of topics as rows of the table ``ingested``: good, late or corrupt, and none left out.
 
 * ``corrupt``: the value is not what its schema says: no UTF-8, no JSON object of these fields and
-  types, or null in a field that is declared NOT NULL. A record without a value (a tombstone) is
-  not judged. Without a schema nothing is corrupt.
+  types, or null in a field that is declared NOT NULL. Fields that the schema does not name do not
+  matter, nor does a second object behind the first. A record without a value (a tombstone) is not judged. Without a schema nothing is corrupt.
 * ``late``: it arrived (its timestamp) longer after its event time than is allowed. The event time
   is a field of the value. Where there is none it is the record's timestamp, and arrival the moment
   of the batch that reads it, which Spark keeps for a batch that is done again.
@@ -34,6 +34,7 @@ GOOD: Final = "good"
 LATE: Final = "late"
 CORRUPT: Final = "corrupt"
 _CORRUPT_COLUMN: Final = "_corrupt_record"
+_ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ def _fault(schema: StructType | None) -> Column:
         return F.lit(None).cast("string")
     is_text = F.is_valid_utf8(F.col("value").cast("string"))
     is_parsed = F.col("parsed").isNotNull() & F.col(f"parsed.{_CORRUPT_COLUMN}").isNull()
+    # Spark's parser stops at the end of the object, and does not look at what follows.
+    is_parsed = is_parsed & F.col("value").cast("string").rlike(_ENDS_WITH_OBJECT)
     fault = F.when(F.col("value").isNull(), None).when(~is_text, "the value is no UTF-8 text")
     fault = fault.when(~is_parsed, f"the value is no JSON object of {schema.simpleString()}")
     for field in schema.fields:

@@ -56,6 +56,7 @@ def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(spark: S
         b"[]": NO_OBJECT,
         b'"text"': NO_OBJECT,
         b"null": NO_OBJECT,
+        b'{"id": 1} and more': NO_OBJECT,
         b'{"tags": ["\xff"], "id": 1}': "the value is no UTF-8 text",
         b'{"id": null}': "the value has no id",
         b"{}": "the value has no id",
