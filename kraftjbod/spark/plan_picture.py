@@ -45,12 +45,17 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One figure per directory before and after. ``even`` is what it would be if all were alike."""
+    """One figure per directory before and after.
+
+    ``evens`` is what each would have if the directories of its broker were alike, with the same
+    bytes on the broker as after the plan; ``mean`` that of the whole cluster.
+    """
 
     title: str
     before: Sequence[float]
     after: Sequence[float]
-    even: float
+    evens: Sequence[float]
+    mean: float
     is_share: bool
     counted: str = "directories"
 
@@ -107,13 +112,13 @@ def plan_figure(rows: Sequence[Row]) -> Figure:
 
 def plan_measures(rows: Sequence[Row]) -> list[Measure]:
     """How full, and how much written; the second only where anything is written."""
-    total = sum(row["total_bytes"] for row in rows)
     measures = [
         Measure(
             title="Used by replicas",
             before=[(row["bytes_before"] or 0) / row["total_bytes"] for row in rows],
             after=[(row["bytes_after"] or 0) / row["total_bytes"] for row in rows],
-            even=sum(row["bytes_after"] or 0 for row in rows) / total,
+            evens=_evens(rows, "bytes_after", "total_bytes"),
+            mean=_mean(rows, "bytes_after", "total_bytes"),
             is_share=True,
         )
     ]
@@ -125,11 +130,27 @@ def plan_measures(rows: Sequence[Row]) -> list[Measure]:
                 title="Written",
                 before=before,
                 after=after,
-                even=sum(after) / len(after),
+                evens=_evens(rows, "write_rate_after"),
+                mean=_mean(rows, "write_rate_after"),
                 is_share=False,
             )
         )
     return measures
+
+
+def _mean(rows: Sequence[Row], figure: str, whole: str | None = None) -> float:
+    """Of a figure, per directory or as a share of the ``whole``."""
+    of = len(rows) if whole is None else sum(row[whole] for row in rows)
+    return float(sum(row[figure] or 0 for row in rows) / of)
+
+
+def _evens(rows: Sequence[Row], figure: str, whole: str | None = None) -> list[float]:
+    """The mean of its broker for each row; rows are in the order of brokers."""
+    evens: list[float] = []
+    for _, group in groupby(rows, key=lambda row: row["broker_id"]):
+        of_broker = list(group)
+        evens += [_mean(of_broker, figure, whole)] * len(of_broker)
+    return evens
 
 
 def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
@@ -151,7 +172,15 @@ def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
             label="before",
         )
         ax.plot(measure.after, places, "o", markersize=6.5, color=AFTER.light, label="after")
-        ax.axvline(measure.even, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="even")
+        ax.vlines(
+            measure.evens,
+            [place - 0.5 for place in places],
+            [place + 0.5 for place in places],
+            color=INK.light,
+            linewidth=1,
+            linestyle=(0, (2, 2)),
+            label="even within the broker",
+        )
         _scale(ax, measure)
         rows_only(ax)
     named.label(axes[0])
@@ -177,7 +206,9 @@ def _distributions(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
             linewidth=1.6,
             label="after",
         )
-        ax.axvline(measure.even, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="even")
+        ax.axvline(
+            measure.mean, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="mean after"
+        )
         # After a good plan all stand in a few bars; the others must stay visible beside them.
         ax.set_yscale("symlog", linthresh=10)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
@@ -204,7 +235,8 @@ def _gaps(rows: Sequence[Row], measure: Measure) -> list[Measure]:
             title="Fullest less emptiest directory of each broker",
             before=[before for before, _ in gaps],
             after=[after for _, after in gaps],
-            even=0.0,
+            evens=[],
+            mean=sum(after for _, after in gaps) / len(gaps),
             is_share=True,
             counted="brokers",
         )
@@ -212,7 +244,7 @@ def _gaps(rows: Sequence[Row], measure: Measure) -> list[Measure]:
 
 
 def _scale(ax: Axes, measure: Measure) -> None:
-    top = max(*measure.before, *measure.after, measure.even)
+    top = max(*measure.before, *measure.after)
     ax.set_xlim(0, top * 1.06 if top > 0 else 1)
     if measure.is_share:
         ax.xaxis.set_major_locator(MaxNLocator(6))

@@ -109,7 +109,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 _TIMES: Final = {
     "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
     "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
-    "offset_formats": ["", "", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y %H:%M"],
+    "offset_formats": ["", "", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y"],
 }
 _SVG: Final = "http://www.w3.org/2000/svg"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
@@ -155,18 +155,24 @@ def _round_size(value: float, unit: float, per: str) -> str:
 
 
 def short_paths(paths: Sequence[str], *, limit: int = 24) -> list[str]:
-    """Paths of one broker as short as they may be: long ones without the folders they share."""
-    shared = PurePosixPath(*_common([PurePosixPath(path).parent.parts for path in paths]))
+    """Paths of one broker as short as they may be: where some are longer than ``limit``, all are
+    without the folders that they begin and end with alike, ``/mnt/disk-1/logs`` as ``…/disk-1/…``.
+    """
+    if all(len(path) <= limit for path in paths):
+        return [plain(path, limit=limit) for path in paths]
+    parts = [PurePosixPath(path).parts for path in paths]
+    first = len(_common([names[:-1] for names in parts]))
+    behind = len(_common([names[:first:-1] for names in parts])) if len(paths) > 1 else 0
     short = []
-    for path in paths:
-        text = path
-        if len(path) > limit and PurePosixPath(path).is_relative_to(shared):
-            text = f"…/{PurePosixPath(path).relative_to(shared)}"
-        short.append(plain(text, limit=limit))
+    for names in parts:
+        text = str(PurePosixPath(*names[first : len(names) - behind]))
+        text = f"…/{text}" if first > 1 else f"/{text.lstrip('/')}"
+        short.append(plain(f"{text}/…" if behind else text, limit=limit))
     return short
 
 
 def _common(parts: Sequence[Sequence[str]]) -> list[str]:
+    """What all begin with alike."""
     same: list[str] = []
     for names in zip(*parts, strict=False):
         if len(set(names)) > 1:
@@ -241,7 +247,7 @@ def time_scale(ax: Axes, first_s: float, last_s: float, *, ticks: int = 8) -> No
     # What has one moment only gets a minute.
     last_s = max(last_s, first_s + 60)
     ax.set_xlim(days(first_s), days(last_s))
-    locator = AutoDateLocator(tz=UTC, minticks=2, maxticks=ticks)
+    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=ticks)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_TIMES))
     ax.xaxis.get_offset_text().set_fontsize(8)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.errors import StartupError
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.spark import report_frames as frames
 from kraftjbod.spark import tables
 from kraftjbod.spark.current_frames import WINDOWS_TO_GONE
@@ -93,8 +94,11 @@ def read_report_data(job: Job, *, hours: float | None) -> ReportData:
             "`kraftjbod-pipeline telemetry --bootstrap-server HOST:PORT --tables "
             f"{job.tables}`, or give their folder with --tables"
         )
+    windows = found["log_dir_windows"]
+    if windows is not None:
+        windows = _read_dirs(job, data, windows, hours)
     _with(found["log_dir_forecasts"], lambda frame: _read_forecasts(data, frame))
-    _with(found["log_dir_windows"], lambda frame: _read_windows(job, data, frame, hours))
+    _with(windows, lambda frame: _read_points(job, data, frame))
     _with(found["log_dir_samples"], lambda frame: _read_states(job, data, frame))
     _with(found["log_dir_outliers"], lambda frame: _read_outliers(data, frame))
     _with(found["growth"], lambda frame: _read_growth(data, frame))
@@ -120,30 +124,38 @@ def _with(frame: DataFrame | None, read: Callable[[DataFrame], None]) -> None:
         read(frame)
 
 
-def _read_windows(job: Job, data: ReportData, windows: DataFrame, hours: float | None) -> None:
+def _read_dirs(
+    job: Job, data: ReportData, windows: DataFrame, hours: float | None
+) -> DataFrame | None:
+    """The directories and the time that windows tell of; the windows of that time, if any."""
     whole = collected(frames.span(windows))[0]
     if not whole["windows"]:
-        return
+        return None
     job.step(f"{whole['windows']:,} windows of directories")
     first, last = whole["first"], whole["last"]
     if hours is not None:
         first = max(first, last - hours * 3600)
         windows = frames.within(windows, "window_start", first, last)
-    buckets = Buckets.over(first, last, whole["window_s"])
-    data.span, data.buckets = (first, last), buckets
+    data.span, data.buckets = (first, last), Buckets.over(first, last, whole["window_s"])
     data.dirs = now_there(collected(frames.dir_summaries(windows)), whole["window_s"])
     data.is_large = len(data.dirs) > MOST_DIRS
+    return windows
+
+
+def _read_points(job: Job, data: ReportData, windows: DataFrame) -> None:
+    """How the directories that are shown were over time, and the spread of all if they are many."""
+    assert data.buckets is not None, "there are windows"
+    bucket_s = data.buckets.bucket_s
     full = [_dir(row) for row in fullest(data.dirs)]
     by_latency = sorted(data.dirs, key=lambda row: -(row["worst_p99_ms"] or 0.0))
     slowest = [_dir(row) for row in by_latency]
     if data.is_large:
         filling = [_dir(row) for row in (data.forecasts or ())]
         full, slowest = [*full[:_FULLEST], *filling[:_FULLEST]], slowest[:_SLOWEST]
-        spread = collected(frames.bands(windows, buckets.bucket_s).orderBy("time"))
+        spread = collected(frames.bands(windows, bucket_s).orderBy("time"))
         data.usage_bands = [row for row in spread if row["figure"] == frames.USED_SHARE]
         data.latency_bands = [row for row in spread if row["figure"] == frames.P99_LATENCY]
-    chosen = _chosen(job, [*full, *slowest])
-    points = collected(frames.points(windows, chosen, buckets.bucket_s))
+    points = collected(frames.points(windows, _chosen(job, [*full, *slowest]), bucket_s))
     in_usage, in_latency = set(full), set(slowest)
     data.usage = [row for row in points if _dir(row) in in_usage]
     data.latency = [row for row in points if _dir(row) in in_latency]
@@ -169,7 +181,11 @@ def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
 
 
 def _read_forecasts(data: ReportData, forecasts: DataFrame) -> None:
+    """What is dead or gone does not fill up any more, whatever its past says."""
     rows = collected(frames.soonest_full(forecasts))
+    if data.dirs:
+        alive = {_dir(row) for row in data.dirs if row["state"] != LogDirState.OFFLINE.value}
+        rows = [row for row in rows if _dir(row) in alive]
     data.forecasts, data.forecasts_in_all = rows[:MOST_ROWS], len(rows)
 
 

@@ -245,7 +245,7 @@ def _usage_panel(
         )
         if dir_ in names:
             ends.append((last[dir_], names[dir_], colour))
-    buckets.scale(ax, ticks=9 if with_broker else 5)
+    buckets.scale(ax, ticks=9 if with_broker else 6)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set_ylim(0, top)

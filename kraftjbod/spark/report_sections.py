@@ -150,11 +150,12 @@ class ReportSections:
             return Section(name=name, heading=heading, lead="No directory told its size.")
         full = sum(used_share(row) >= _FULL for row in ordered)
         first = ordered[0]
-        over = f"{100 * _FULL:.0f} %"
+        told = f"{full:,} of" if full else "None of"
         lead = (
-            f"{count_text(full, 'directory', 'directories')} of {len(data.dirs):,} over {over} "
-            f"full; the fullest is {first['path']} of broker {first['broker_id']} "
-            f"with {share_text(used_bytes(first), first['total_bytes'])}."
+            f"{told} {count_text(len(data.dirs), 'directory', 'directories')} "
+            f"{'are' if full > 1 else 'is'} over {100 * _FULL:.0f} % full; the fullest is "
+            f"{first['path']} of broker {first['broker_id']} with "
+            f"{share_text(used_bytes(first), first['total_bytes'])}."
         )
         if data.is_large:
             shown = {(row["broker_id"], row["path"]) for row in ordered[:6]}

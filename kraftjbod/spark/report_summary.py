@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from kraftjbod.spark.plot_style import plain
 from kraftjbod.spark.report_data import ReportData, Rows, fullest
 from kraftjbod.spark.report_page import Html, Tile, tiles
 from kraftjbod.spark.report_plots import Row
@@ -83,7 +84,8 @@ def _soonest_tile(forecasts: Rows) -> Tile:
     left = time_left_s(filling[0])
     return Tile(
         figure=duration_text(left),
-        label=f"until the first is full: broker {filling[0]['broker_id']}, {filling[0]['path']}",
+        label=f"until the first is full: broker {filling[0]['broker_id']}, "
+        + plain(filling[0]["path"], limit=30),
         tone="bad" if left < _SOON_S else "warn" if left < 4 * _SOON_S else "",
     )
 

@@ -10,6 +10,7 @@ from kraftjbod.cli.command import size_text
 
 #: Of a figure that is not known.
 NOTHING: Final = "—"
+_NEXT_TO_NOTHING: Final = 100
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -55,10 +56,10 @@ def bytes_text(size: float | None) -> str:
 
 
 def rate_text(bytes_per_s: float | None) -> str:
-    """``12.0 MiB/s``; per day where a second sees less than a KiB."""
+    """``12.0 MiB/s``; per day where a second sees next to nothing."""
     if bytes_per_s is None:
         return NOTHING
-    if 0 < abs(bytes_per_s) < 1024:
+    if 0 < abs(bytes_per_s) < _NEXT_TO_NOTHING:
         return f"{bytes_text(bytes_per_s * _DAY)}/d"
     return f"{bytes_text(bytes_per_s)}/s"
 

@@ -11,7 +11,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from kraftjbod.spark.plan_picture import plan_figure
+from kraftjbod.spark.plan_picture import MOST_LINES, plan_figure
 from kraftjbod.spark.plot_style import (
     AFTER,
     ALARM,
@@ -173,8 +173,9 @@ def plan_plot(plan_dirs: Sequence[Row]) -> Plot:
     return Plot(
         name="plan",
         svg=svg,
-        caption="Each directory before (ring) and after (dot) the plan; the dotted line is what "
-        "all would hold if they were even.",
+        caption="Each directory before (ring) and after (dot) the plan."
+        if len(plan_dirs) <= MOST_LINES
+        else "How many directories hold and write how much, before and after the plan.",
         data={
             "dirs": [[row[name] for name in used] for row in plan_dirs],
             "columns": list(used),
@@ -251,7 +252,7 @@ def _cone(ax: Axes, row: Row, history: Sequence[Row]) -> None:
         [days(now), days(middle[0])], [used, middle[1]], color=AFTER.light, linestyle=(0, (4, 2))
     )
     ax.axhline(total, color=ALARM.light, linewidth=1.2)
-    time_scale(ax, start, horizon, ticks=5)
+    time_scale(ax, start, horizon, ticks=6)
     ax.set_ylim(0, total * 1.08)
     byte_scale(ax.yaxis, total, ticks=4)
     ax.set_title(f"{row['broker_id']}: {plain(row['path'], limit=30)}")

@@ -47,25 +47,28 @@ def words(path: Path) -> list[str]:
 
 def test_each_directory_of_a_few_is_named_under_its_broker(tmp_path: Path) -> None:
     path = tmp_path / "new" / "plan.svg"
-    draw_plan(
-        [row(2, "/data/d10", 10, 30), row(2, "/data/d9", 50, 30), row(1, "/data/d1", 20, 20)], path
-    )
+    rows = [row(2, "/data/d10", 10, 30), row(2, "/data/d9", 50, 30)]
+    draw_plan([*rows, row(1, "/data/d2", 20, 20), row(1, "/data/d1", 20, 20)], path)
     text = words(path)
     named = [word for word in text if word.startswith(("broker", "/data"))]
-    assert named == ["broker 1", "/data/d1", "broker 2", "/data/d9", "/data/d10"]
+    assert named == ["broker 1", "/data/d1", "/data/d2", "broker 2", "/data/d9", "/data/d10"]
     assert "Used by replicas (most: 50.0% → 30.0%)" in text
-    assert "3 directories before and after" in text
+    assert "4 directories before and after" in text
     assert not any(word.startswith("Written") for word in text)
 
 
 def test_rates_have_a_panel_where_something_is_written() -> None:
     rows = [
         row(1, "/a", 10, 10, write_rate_before=3.0, write_rate_after=2.0),
-        row(1, "/b", 30, 10, write_rate_before=1.0, write_rate_after=2.0),
+        row(1, "/b", 30, 30, write_rate_before=1.0, write_rate_after=4.0, total_bytes=300 * GIB),
+        row(2, "/a", 50, 50, write_rate_after=None),
     ]
     used, written = plan_measures(rows)
-    assert (used.before, used.after, used.even) == ([0.1, 0.3], [0.1, 0.1], 0.1)
-    assert (written.before, written.after, written.even) == ([3.0, 1.0], [2.0, 2.0], 2.0)
+    assert (used.before, used.after) == ([0.1, 0.1, 0.5], [0.1, 0.1, 0.5])
+    # Even is even within a broker: what lies on another one stays there.
+    assert (used.evens, used.mean) == ([0.1, 0.1, 0.5], 0.18)
+    assert (written.before, written.after) == ([3.0, 1.0, 0.0], [2.0, 4.0, 0.0])
+    assert (written.evens, written.mean) == ([3.0, 3.0, 0.0], 2.0)
 
 
 def test_many_directories_are_counted_once_each() -> None:
@@ -110,7 +113,7 @@ def test_a_directory_of_unknown_size_is_counted_not_drawn(tmp_path: Path) -> Non
 def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
     path = tmp_path / "plan.svg"
     draw_plan([row(1, "/a/<b>&$x^2$\x00\n", 1, 1)], path)
-    assert "/a/<b>&$x^2$\ufffd\ufffd" in words(path)
+    assert "1: /a/<b>&$x^2$\ufffd\ufffd" in words(path)
 
 
 def test_png_by_its_suffix(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kraftjbod.spark.plot_style import (
     new_figure,
     panels,
     plain,
+    short_paths,
     styled,
 )
 
@@ -38,6 +39,33 @@ def test_plain(text: object, limit: int, shown: str) -> None:
 def test_numbers_in_names_count() -> None:
     names = ["/d/10", "/d/9", "/c/11", "/d/", "/d"]
     assert sorted(names, key=natural) == ["/c/11", "/d", "/d/", "/d/9", "/d/10"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "shown"),
+    [
+        (["/data/d1", "/data/d2"], ["/data/d1", "/data/d2"]),
+        (
+            ["/var/lib/kraftjbod/disk-1", "/var/lib/kraftjbod/disk-2"],
+            ["…/disk-1", "…/disk-2"],
+        ),
+        # What they end with alike tells nothing either.
+        (
+            ["/mnt/disk-1/kraftjbod/logs", "/mnt/disk-20/kraftjbod/logs"],
+            ["…/disk-1/…", "…/disk-20/…"],
+        ),
+        (
+            ["/disk-1/kraftjbod/all-logs", "/disk-2/kraftjbod/all-logs"],
+            ["/disk-1/…", "/disk-2/…"],
+        ),
+        # One inside the other.
+        (["/var/lib/kraftjbod/data", "/var/lib/kraftjbod/data/x"], ["…/data", "…/data/x"]),
+        (["/var/lib/kraftjbod/the-only-one"], ["…/the-only-one"]),
+        (["relative/and/rather/long/a", "b"], ["/relative/a…ather/long/a", "/b"]),
+    ],
+)
+def test_paths_lose_what_they_share(paths: list[str], shown: list[str]) -> None:
+    assert short_paths(paths) == shown
 
 
 @pytest.mark.parametrize(

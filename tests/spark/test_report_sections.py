@@ -93,7 +93,7 @@ def test_leads_say_what_matters() -> None:
     sections = told(data)
     assert sections["timeline"].lead == "2 directories of 4 had trouble; 2 are not online now."
     assert sections["usage"].lead == (
-        "1 directory of 4 over 80 % full; the fullest is /a of broker 1 with 93.8 %."
+        "1 of 4 directories is over 80 % full; the fullest is /a of broker 1 with 93.8 %."
     )
     assert sections["latency"].lead == (
         "The slowest window was one of /a of broker 1: 99 % of its operations took up to 1.50 s."
