@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     reporter = Reporter(Console())
+    # Whoever ends a tour half way ends its cluster too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     works: dict[str, Callable[[Path, Reporter], Coroutine[None, None, int]]] = {
         "run": partial(run, with_pipeline=not options.without_pipeline),
         "up": up,

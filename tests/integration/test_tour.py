@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,3 +42,16 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         assert "with its data" in capsys.readouterr().out
     finally:
         assert main(["stop", *run_dir]) == 0
+
+
+def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "kraftjbod.tour.main", "run", "--run-dir", str(run_dir)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as tour:
+        deadline = time.monotonic() + 120
+        while (cluster := LocalCluster.load(run_dir)) is None or not cluster.is_running:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        tour.send_signal(signal.SIGTERM)
+        assert tour.wait(60) == 1
+    assert not any(daemon.is_running for daemon in cluster.daemons)
