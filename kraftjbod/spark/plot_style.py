@@ -74,7 +74,7 @@ PALETTE: Final = (
     *STATES.values(),
     *SERIES,
 )
-_SETTINGS: Final[dict[str, Any]] = {
+_SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "axes.formatter.use_mathtext": False,
@@ -106,7 +106,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "timezone": "UTC",
 }
 #: Years, months, days, hours, minutes and seconds: as ticks, at their zero, and what they are of.
-_TIMES: Final = {
+_TIMES: Final[dict[str, Any]] = {
     "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
     "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
     "offset_formats": ["", "", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y"],
@@ -247,9 +247,12 @@ def time_scale(ax: Axes, first_s: float, last_s: float, *, ticks: int = 8) -> No
     # What has one moment only gets a minute.
     last_s = max(last_s, first_s + 60)
     ax.set_xlim(days(first_s), days(last_s))
-    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=ticks)
+    # Matplotlib's own types leave these two out.
+    make_locator: Any = AutoDateLocator
+    make_formatter: Any = ConciseDateFormatter
+    locator = make_locator(tz=UTC, minticks=3, maxticks=ticks)
     ax.xaxis.set_major_locator(locator)
-    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_TIMES))
+    ax.xaxis.set_major_formatter(make_formatter(locator, tz=UTC, **_TIMES))
     ax.xaxis.get_offset_text().set_fontsize(8)
 
 

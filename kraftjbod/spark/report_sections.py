@@ -134,6 +134,8 @@ class ReportSections:
                 f"had trouble; {now:,} {'is' if now == 1 else 'are'} not online now."
             )
         if not data.states:
+            if troubled:
+                lead += " The table log_dir_samples holds nothing of that time."
             return Section(name=name, heading=heading, lead=lead)
         plot = timeline_plot(data.states, data.state_counts, data.buckets)
         shown = len(by_dir(data.states))
@@ -146,7 +148,7 @@ class ReportSections:
         if data.buckets is None:
             return self._missing(name, heading, "telemetry")
         ordered = fullest(data.dirs)
-        if not ordered:
+        if not ordered or not data.usage:
             return Section(name=name, heading=heading, lead="No directory told its size.")
         full = sum(used_share(row) >= _FULL for row in ordered)
         first = ordered[0]

@@ -100,6 +100,17 @@ def test_leads_say_what_matters() -> None:
     )
 
 
+def test_trouble_without_samples_is_told_not_drawn() -> None:
+    hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
+    well = ReportData(buckets=hour, dirs=[summary_row(1, "/a")], states=[])
+    assert told(well)["timeline"].lead == "Every directory was online all the time."
+    ill = ReportData(buckets=hour, dirs=[summary_row(1, "/a", troubled=1)], states=[])
+    assert told(ill)["timeline"].lead == (
+        "1 directory of 1 had trouble; 0 are not online now. The table log_dir_samples holds "
+        "nothing of that time."
+    )
+
+
 def test_a_forecast_that_is_close_is_bad_news() -> None:
     row = {
         **{"broker_id": 3, "path": "/a", "used_bytes": 9, "total_bytes": 10},
