@@ -266,7 +266,7 @@ class continuous:
         self._command = [
             *(sys.executable, "-m", "kraftjbod.spark.pipeline_tool", "telemetry"),
             *("--bootstrap-server", cluster.bootstrap, "--tables", str(folder)),
-            *("--continuous", "--trigger", "1 second", "--every", "1 second"),
+            *("--continuous", "--trigger", "5 seconds", "--every", "1 second"),
             *("--master", "local[2]"),
         ]
 
