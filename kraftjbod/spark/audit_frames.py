@@ -129,23 +129,23 @@ def unreadable(standings: DataFrame) -> DataFrame:
 def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
     """Two records that were promised the same offset: one of them cannot be there."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
-    claims = numbered.groupBy(*PLACE).agg(
-        F.count_distinct("producer", "sequence").alias("claims"),
-        F.max("producer").alias("producer"),
-        F.max("sequence").alias("sequence"),
+    claim = F.struct("producer", "sequence")
+    claims = numbered.groupBy(*PLACE).agg(F.min(claim).alias("one"), F.max(claim).alias("other"))
+    detail = F.format_string(
+        "record %d of %s was acknowledged at this offset as well", "one.sequence", "one.producer"
     )
-    detail = F.format_string("%d records were acknowledged at this one offset", "claims")
-    return differences(claims.where("claims > 1"), "missing", detail)
+    contested = claims.where("one <> other").select("*", "other.producer", "other.sequence")
+    return differences(contested, "missing", detail)
 
 
 def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
-    """A producer's record that was acknowledged at more than one offset, behind its first."""
-    numbered = acknowledged.where("producer is not null and sequence is not null").distinct()
-    same = Window.partitionBy(*PARTITION, "producer", "sequence")
-    first = numbered.withColumn("first", F.min("offset").over(same)).where("offset > first")
-    return differences(
-        first, "duplicate", F.format_string("acknowledged at offset %d before", "first")
+    """A producer's record that was acknowledged at more than one offset; told at the last one."""
+    numbered = acknowledged.where("producer is not null and sequence is not null")
+    placed = numbered.groupBy(*PARTITION, "producer", "sequence").agg(
+        F.min("offset").alias("first"), F.max("offset").alias("offset")
     )
+    detail = F.format_string("acknowledged at offset %d before", "first")
+    return differences(placed.where("offset > first"), "duplicate", detail)
 
 
 def out_of_order(acknowledged: DataFrame) -> DataFrame:
