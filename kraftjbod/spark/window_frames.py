@@ -44,25 +44,22 @@ _LAST: Final = (
 
 def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
     """``log_dir_windows`` of ``log_dir_samples``, in windows of whole seconds."""
-    series = _series(samples, window_s)
-    grown = series.withColumn("growths", F.transform(_pairs(), _growth))
-    summed = (
-        grown.withColumn(
-            "seconds",
-            F.aggregate("growths", F.lit(0.0), lambda sum_, growth: sum_ + growth["seconds"]),
-        )
-        .withColumn("bounds", _bounds())
-        .withColumn("counts", _summed_counts())
+    series = _with_new_lives(_series(samples, window_s), "series", "ends")
+    grown = series.withColumn(
+        "seconds", F.element_at("series", -1)["second"] - F.element_at("series", 1)["second"]
     )
     for counter in _COUNTERS:
-        summed = summed.withColumn(counter, _sum_of(counter))
+        grown = grown.withColumn(counter, _growth(counter))
     told = (
-        summed.withColumn("append_bytes_per_s", _rate("appended_bytes_total"))
+        _with_counts(grown)
+        .withColumn("append_bytes_per_s", _rate("appended_bytes_total"))
         .withColumn("fetch_bytes_per_s", _rate("fetched_bytes_total"))
         .withColumn("io_per_s", _rate("io_total"))
         .withColumn("io_errors", F.when(_has_growth(), F.col("io_errors_total")))
         .withColumn("p99_latency_ms", quantile(F.col("counts"), F.col("bounds"), QUANTILE))
-        .withColumn("samples", F.size("own"))
+        .withColumn(
+            "samples", F.size(F.array_distinct(F.transform("own", lambda one: one["time"])))
+        )
     )
     for name in _LAST:
         told = told.withColumn(name, F.element_at("own", -1)[name])
@@ -96,84 +93,77 @@ def quantile(counts: Column, bounds: Column, share: float) -> Column:
     ``bounds`` are the upper ends of the buckets, the last of ``counts`` has none. Within a bucket
     values are taken to lie evenly; of the last one only its lower end is known, and told.
     """
-    rank = share * F.aggregate(counts, F.lit(0).cast("long"), lambda sum_, n: sum_ + n)
-    numbers = F.sequence(F.lit(1), F.size(counts))
-    up_to = F.transform(
-        numbers,
-        lambda i: F.aggregate(
-            F.slice(counts, F.lit(1), i), F.lit(0).cast("long"), lambda sum_, n: sum_ + n
-        ),
-    )
-    bucket = (F.array_position(F.transform(up_to, lambda n: n >= rank), F.lit(True)) - 1).cast(
-        "int"
-    )
-    lower = F.when(bucket == 0, F.lit(0.0)).otherwise(F.get(bounds, bucket - 1).cast("double"))
-    upper = F.coalesce(F.get(bounds, bucket).cast("double"), lower)
-    here = F.get(counts, bucket)
-    into = (rank - (F.get(up_to, bucket) - here)) / here
-    return F.when(rank > 0, lower + (upper - lower) * into)
+    zero = F.lit(0).cast("long")
+    rank = share * F.aggregate(counts, zero, lambda sum_, n: sum_ + n)
+
+    def onward(at: Column, n: Column) -> Column:
+        is_there = at["is_there"] | (at["below"] + n >= rank)
+        return F.struct(
+            F.when(is_there, at["below"]).otherwise(at["below"] + n).alias("below"),
+            F.when(is_there, at["bucket"]).otherwise(at["bucket"] + 1).alias("bucket"),
+            is_there.alias("is_there"),
+        )
+
+    def value(at: Column) -> Column:
+        bucket = at["bucket"]
+        lower = F.when(bucket == 0, F.lit(0.0)).otherwise(F.get(bounds, bucket - 1).cast("double"))
+        upper = F.coalesce(F.get(bounds, bucket).cast("double"), lower)
+        into = F.try_divide(rank - at["below"], F.get(counts, bucket))
+        return lower + (upper - lower) * into
+
+    start = F.struct(zero.alias("below"), F.lit(0).alias("bucket"), F.lit(False).alias("is_there"))
+    return F.when(rank > 0, F.aggregate(counts, start, onward, value))
 
 
 def _series(samples: DataFrame, window_s: int) -> DataFrame:
-    """Per window and directory: the samples of the window and of the one before, in order."""
+    """Per window and directory its ``own`` samples in order; ``series`` has the one before too."""
     fields = ("time", "incarnation", "since", *_LAST, *_COUNTERS, "io_bounds_ms", "io_counts")
     doubled = F.window("time", f"{2 * window_s} seconds", f"{window_s} seconds")
-    keys = ("broker_id", "directory_id", "path")
-    grouped = samples.groupBy(doubled.alias("doubled"), *keys).agg(
-        F.array_sort(F.collect_set(F.struct(*fields))).alias("series")
+    sample = F.struct(*fields, F.col("time").cast("double").alias("second"))
+    placed = samples.withColumn("doubled", doubled).withColumn("sample", sample)
+    start = F.col("doubled.end") - F.make_dt_interval(secs=F.lit(window_s))
+    is_own = F.col("time") >= start
+    grouped = placed.groupBy("doubled", "broker_id", "directory_id", "path").agg(
+        F.max_by("sample", F.when(~is_own, F.col("time"))).alias("before"),
+        F.array_sort(F.collect_list(F.when(is_own, F.col("sample")))).alias("own"),
     )
-    bounded = (
-        grouped.withColumn("window_end", F.col("doubled.end"))
-        .withColumn("window_start", F.col("doubled.end") - F.make_dt_interval(secs=F.lit(window_s)))
-        .withColumn("own", F.filter("series", lambda s: s["time"] >= F.col("window_start")))
+    return (
+        grouped.where(F.size("own") > 0)
+        .withColumn("window_end", F.col("doubled.end"))
+        .withColumn("window_start", start)
+        .withColumn(
+            "series",
+            F.when(F.col("before").isNull(), F.col("own")).otherwise(
+                F.concat(F.array("before"), F.col("own"))
+            ),
+        )
     )
-    return bounded.where(F.size("own") > 0)
 
 
-def _pairs() -> Column:
-    """Neighbours in a series, the later one in the window."""
-    series, size = F.col("series"), F.size("series")
+def _with_new_lives(frame: DataFrame, series: str, ends: str) -> DataFrame:
+    """``ends``: the samples of a series after which the counters began at 0 again."""
+    size = F.size(series)
     neighbours = F.zip_with(
-        F.slice(series, F.lit(1), size - 1),
-        F.slice(series, F.lit(2), size - 1),
-        lambda a, b: F.struct(a.alias("a"), b.alias("b")),
+        F.slice(series, F.lit(1), F.greatest(size - 1, F.lit(0))),
+        F.slice(series, F.lit(2), F.greatest(size - 1, F.lit(0))),
+        lambda before, after: F.when(_began_anew(before, after), before),
     )
-    return F.filter(
-        neighbours,
-        lambda pair: (
-            (pair["b"]["time"] >= F.col("window_start")) & (pair["b"]["time"] > pair["a"]["time"])
-        ),
-    )
+    return frame.withColumn(ends, F.filter(neighbours, lambda end: end.isNotNull()))
 
 
-def _growth(pair: Column) -> Column:
-    """How much each counter grew between two samples."""
-    before, after = pair["a"], pair["b"]
-    began_anew = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
+def _began_anew(before: Column, after: Column) -> Column:
+    anew = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
         after["since"]
     )
     for counter in _COUNTERS:
-        began_anew = began_anew | F.coalesce(after[counter] < before[counter], F.lit(False))
-    counts = F.when(began_anew, after["io_counts"]).when(
-        before["io_bounds_ms"] == after["io_bounds_ms"],
-        F.zip_with(after["io_counts"], before["io_counts"], lambda n, m: n - m),
-    )
-    return F.struct(
-        (after["time"].cast("double") - before["time"].cast("double")).alias("seconds"),
-        after["io_bounds_ms"].alias("bounds"),
-        counts.alias("counts"),
-        *(
-            F.when(began_anew, after[counter])
-            .otherwise(after[counter] - before[counter])
-            .alias(counter)
-            for counter in _COUNTERS
-        ),
-    )
+        anew = anew | F.coalesce(after[counter] < before[counter], F.lit(False))
+    return anew
 
 
-def _sum_of(counter: str) -> Column:
-    zero = F.lit(0).cast("long")
-    return F.aggregate("growths", zero, lambda sum_, growth: sum_ + growth[counter])
+def _growth(counter: str) -> Column:
+    """What lies between the first and the last sample, and with each new life all before it."""
+    first, last = F.element_at("series", 1)[counter], F.element_at("series", -1)[counter]
+    return F.aggregate("ends", last - first, lambda sum_, end: sum_ + end[counter])
 
 
 def _rate(counter: str) -> Column:
@@ -181,23 +171,35 @@ def _rate(counter: str) -> Column:
 
 
 def _has_growth() -> Column:
-    return F.size("growths") > 0
+    return F.col("seconds") > 0
 
 
-def _bounds() -> Column:
-    """The buckets of the window's last sample that has any."""
+def _with_counts(frame: DataFrame) -> DataFrame:
+    """``bounds`` of the newest buckets, and the window's operations in each of them: ``counts``.
+
+    Only samples with the same buckets say something about them: one that is offline has none, and
+    another version of the broker may have others. Those begin with a life of their own.
+    """
     with_buckets = F.filter("own", lambda sample: F.size(sample["io_bounds_ms"]) > 0)
-    return F.get(with_buckets, F.size(with_buckets) - 1)["io_bounds_ms"]
-
-
-def _summed_counts() -> Column:
-    """How many operations of the window fell into each of ``bounds``."""
-    same_buckets = F.filter("growths", lambda growth: growth["bounds"] == F.col("bounds"))
-    zeros = F.array_repeat(F.lit(0).cast("long"), F.size("bounds") + 1)
-    return F.aggregate(
-        same_buckets,
-        zeros,
-        lambda sum_, growth: F.zip_with(sum_, growth["counts"], lambda n, m: n + m),
+    bounded = frame.withColumn(
+        "bounds", F.get(with_buckets, F.size(with_buckets) - 1)["io_bounds_ms"]
+    ).withColumn(
+        "counted",
+        F.filter("series", lambda sample: sample["io_bounds_ms"] == F.col("bounds")),
+    )
+    lived = _with_new_lives(bounded, "counted", "counted_ends")
+    first, last = F.get("counted", F.lit(0)), F.get("counted", F.size("counted") - 1)
+    is_whole = first["time"] == F.element_at("series", 1)["time"]
+    from_first = F.when(
+        is_whole, F.zip_with(last["io_counts"], first["io_counts"], lambda n, m: n - m)
+    ).otherwise(last["io_counts"])
+    return lived.withColumn(
+        "counts",
+        F.aggregate(
+            "counted_ends",
+            from_first,
+            lambda sum_, end: F.zip_with(sum_, end["io_counts"], lambda n, m: n + m),
+        ),
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from kraftjbod.spark.tables import LOG_DIR_SAMPLES, LOG_DIR_WINDOWS
 from kraftjbod.spark.window_frames import log_dir_windows, quantile
-from tests.spark.samples import GIB, at, log_dir, log_dir_frame, origin
+from tests.spark.samples import GIB, START_MS, at, log_dir, log_dir_frame, origin
 
 Sample = tuple[Any, Any]
 
@@ -146,6 +148,94 @@ def test_an_offline_directory_tells_what_its_operations_took_before(spark: Spark
     assert [tuple(row) for row in windows.select("state", "p99_latency_ms").collect()] == [
         ("offline", 0.99)
     ]
+
+
+def test_other_buckets_begin_with_a_life_of_their_own(spark: SparkSession) -> None:
+    """Another version of a broker may have others: only the newest are told of."""
+    before = {"io_bounds_ms": (1,), "io_total": 50, "io_counts": (50, 0)}
+    after = {"io_bounds_ms": (100, 200), "io_total": 7, "io_counts": (0, 7, 0)}
+    said = [
+        (origin(0), log_dir(**before)),
+        (origin(10, incarnation="second"), log_dir(**after)),
+        (origin(20, incarnation="second"), OFFLINE),
+    ]
+    windows = log_dir_windows(log_dir_frame(spark, said), 60)
+    [(rate, latency)] = windows.select("io_per_s", "p99_latency_ms").collect()
+    assert (rate, latency) == (7 / 20, pytest.approx(199))
+
+
+# --- against the definition, pair by pair ---------------------------------------------------------
+
+
+def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ...]]:
+    """Windows of one directory's series, which is in order, as the docstring says it."""
+    told: dict[int, tuple[Any, ...]] = {}
+    times = [(who.time_ms - START_MS) / 1000 for who, _ in series]
+    for start in sorted({int(second // window_s) * window_s for second in times}):
+        grown, seconds, samples = [0, 0], 0.0, set()
+        for index, second in enumerate(times):
+            if not start <= second < start + window_s:
+                continue
+            samples.add(second)
+            if index == 0 or times[index - 1] < start - window_s or times[index - 1] == second:
+                continue
+            (who, now), (who_before, before) = series[index], series[index - 1]
+            anew = (
+                who.incarnation != who_before.incarnation
+                or now.since_ms != before.since_ms
+                or now.io_total < before.io_total
+            )
+            shown = (now.appended_bytes_total, now.io_total)
+            was = (0, 0) if anew else (before.appended_bytes_total, before.io_total)
+            grown = [sum_ + n - m for sum_, n, m in zip(grown, shown, was, strict=True)]
+            seconds += second - times[index - 1]
+        rates = (grown[0] / seconds, grown[1] / seconds) if seconds else (None, None)
+        told[start] = (*rates, len(samples))
+    return told
+
+
+def any_series(chance: random.Random) -> list[Sample]:
+    """Restarts, disks that come back, gaps, and records that come twice."""
+    second, life, since_ms, total = chance.uniform(0, 30), 0, START_MS, 0
+    series: list[Sample] = []
+    for _ in range(chance.randrange(1, 40)):
+        match chance.randrange(12):
+            case 0:
+                life, total = life + 1, 0
+            case 1:
+                since_ms, total = since_ms + 1, 0
+            case 2:
+                second += chance.uniform(20, 200)
+        total += chance.randrange(1, 1000)
+        sample = log_dir(
+            since_ms=since_ms, appended_bytes_total=3 * total, io_total=total, io_counts=(total, 0)
+        )
+        series += [(origin(round(second, 1), incarnation=str(life)), sample)] * chance.choice(
+            [1, 1, 2]
+        )
+        second += chance.uniform(1, 25)
+    return series
+
+
+def test_any_series_has_the_windows_that_its_pairs_of_neighbours_make(spark: SparkSession) -> None:
+    chance = random.Random(5)
+    all_series = [any_series(chance) for _ in range(80)]
+    said = [
+        (dataclasses.replace(who, broker_id=number), sample)
+        for number, series in enumerate(all_series)
+        for who, sample in series
+    ]
+    told: dict[int, dict[int, tuple[Any, ...]]] = {number: {} for number in range(len(all_series))}
+    columns = ("append_bytes_per_s", "io_per_s", "samples")
+    start = F.col("window_start").cast("long") - START_MS // 1000
+    windows = log_dir_windows(log_dir_frame(spark, said), 30)
+    for number, second, *values in windows.select("broker_id", start, *columns).collect():
+        told[number][second] = tuple(values)
+    for number, series in enumerate(all_series):
+        expected = by_pairs(series, 30)
+        assert told[number].keys() == expected.keys(), number
+        for second, values in expected.items():
+            assert told[number][second] == pytest.approx(values), (number, second)
 
 
 QUANTILES: Final = {
