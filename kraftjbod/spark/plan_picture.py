@@ -60,7 +60,10 @@ class Measure:
     counted: str = "directories"
 
     def text(self, value: float) -> str:
-        return f"{value:.1%}" if self.is_share else f"{size_text(value)}/s"
+        if not self.is_share:
+            return f"{size_text(value)}/s"
+        # Of a large disk a little is no 0.0%.
+        return f"{100 * value:.2g}%" if 0 < value < 0.01 else f"{value:.1%}"
 
     @property
     def story(self) -> str:

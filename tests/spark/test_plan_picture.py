@@ -57,6 +57,11 @@ def test_each_directory_of_a_few_is_named_under_its_broker(tmp_path: Path) -> No
     assert not any(word.startswith("Written") for word in text)
 
 
+def test_what_is_little_of_a_large_disk_is_told_too() -> None:
+    used, *_ = plan_measures([row(1, "/a", 0.031, 0.016), row(1, "/b", 0, 0.015)])
+    assert used.story == "most: 0.031% → 0.016%"
+
+
 def test_rates_have_a_panel_where_something_is_written() -> None:
     rows = [
         row(1, "/a", 10, 10, write_rate_before=3.0, write_rate_after=2.0),
