@@ -71,7 +71,8 @@ test-packages:  ## Install the system packages of the tests when root and missin
 	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
 
 .PHONY: run
-run: setup spark  ## The tour: start a cluster, produce, kill a disk under load, prove nothing was lost
+run: setup  ## The tour: lose a disk under load and no record; then Spark takes in, audits, plans, reports
+	@$(MAKE) --no-print-directory spark || echo "run: Spark could not be installed; the tour goes without"
 	@$(PY) -m kraftjbod.tour.main run
 
 .PHONY: up
