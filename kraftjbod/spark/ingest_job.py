@@ -62,7 +62,7 @@ class Reading:
 
 
 @job_command("ingest")
-@click.option("--topics", metavar="TOPIC,...")
+@click.option("--topics", metavar="TOPIC,...", help="Topics to take in, by their names.")
 @click.option("--topics-pattern", metavar="REGEX", help="Topics whose whole name matches.")
 @click.option("--name", default="ingested", show_default=True, help="Name of the table.")
 @click.option(

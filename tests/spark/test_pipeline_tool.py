@@ -31,6 +31,7 @@ def test_the_help_names_every_job_and_does_not_wait_for_spark() -> None:
 def test_every_job_has_a_help_with_the_options_of_all(job: str) -> None:
     done = run(TOOL, job, "--help")
     assert done.stderr == ""
+    assert done.stdout.startswith(f"Usage: kraftjbod-pipeline {job} [OPTIONS]\n")
     for option in ("--master", "--conf", "--tables", "--json", "--verbose", "Exit codes:"):
         assert option in done.stdout
 
