@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 
 import pytest
 from pyspark.sql.types import BooleanType, StructType
 
+from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin, ReplicaSample
 from kraftjbod.spark import tables
 
 TABLES = {name: value for name, value in vars(tables).items() if name.isupper()}
@@ -35,3 +37,13 @@ def test_a_name_has_one_type() -> None:
             types.setdefault(field.name, set()).add(field.dataType.simpleString())
     several = {name: found for name, found in types.items() if len(found) > 1}
     assert {name: several[name] for name in several.keys() - _MANY_MEANINGS} == {}
+
+
+def test_samples_have_the_fields_of_the_protocol_in_its_order() -> None:
+    renamed = {"time_ms": "time", "since_ms": "since"}
+
+    def columns(kind: type) -> list[str]:
+        return [renamed.get(f.name, f.name) for f in [*fields(Origin), *fields(kind)]]
+
+    assert tables.LOG_DIR_SAMPLES.names == columns(LogDirSample)
+    assert tables.REPLICA_SAMPLES.names == columns(ReplicaSample)
