@@ -39,7 +39,7 @@ from kraftjbod.spark.fair_shares import (
 
 #: A replica that ends a need may be larger than it by so much before smaller ones are looked at.
 _SNUG: Final = 1.1
-#: Below this part of a need, one larger replica is better than many small ones.
+#: Below this part of a need one larger replica is better than many small ones, and no swap.
 _WORTHWHILE: Final = 1 / 16
 #: Of the tolerance, how far a broker's own level may be from the one that is wanted.
 _NEAR: Final = 0.7
@@ -350,9 +350,10 @@ def _best_swap(
             if not 0 <= place < end:
                 continue
             size, out = free[place]
-            if size - back_size < (size + back_size) * _SWAP_GAIN:
+            gain = size - back_size
+            if gain < max(1, need * _WORTHWHILE, (size + back_size) * _SWAP_GAIN):
                 continue
-            told = (size - back_size < need, size + back_size, out, back, target)
+            told = (gain < need, size + back_size, out, back, target)
             best = told if best is None else min(best, told)
     return best
 

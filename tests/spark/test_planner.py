@@ -119,6 +119,14 @@ def test_bytes(
     ), name
 
 
+def test_what_brings_next_to_nothing_stays() -> None:
+    """One replica is too large for any gap; empty and tiny ones do not make up for it."""
+    empty_ones = [*held(0, 100_000, 0), *held(1, 10_000, 0)]
+    assert plan_broker([disk(), disk()], empty_ones, GOALS).moves == ()
+    tiny_ones = [*held(0, 100_000, 30), *held(1, 10_000, 20)]
+    assert plan_broker([disk(), disk()], tiny_ones, GOALS).moves == ()
+
+
 def test_what_fits_nowhere_is_told() -> None:
     dirs = [disk(takes=False, is_drained=True), disk(room=50)]
     replicas = [*held(0, 60, 30), *held(None, 25)]
