@@ -335,7 +335,8 @@ class Findings:
             f"{self.batches:,} batches in {self.replicas:,} replicas"
         )
         told = ", ".join(f"{count:,} {name}" for name, count in sorted(self.standings.items()))
-        yield f"{sum(self.standings.values()):,} records acknowledged: {told or 'none'}"
+        acknowledged = f"{sum(self.standings.values()):,} records acknowledged"
+        yield f"{acknowledged}: {told}" if told else acknowledged
         for kind, count in sorted(self.differences.items()):
             yield f"{kind}: {count:,}"
         for row in self.first:
