@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.spark import tables as schemas
 from kraftjbod.spark.report_text import (
     bytes_text,
@@ -41,12 +42,18 @@ Summary = Mapping[str, Any]
 
 
 def summarize(spark: SparkSession, tables: str) -> Summary:
-    """Times are seconds since 1970; a table that is not there counts as empty."""
+    """Times are seconds since 1970; a table that is not there counts as empty.
+
+    What is dead does not fill up: its forecast, which the table keeps, is not told.
+    """
     frames = {}
     for name, schema in _READ.items():
         found = read_table(spark, tables, name, schema)
         frames[name] = spark.createDataFrame([], schema) if found is None else found
-    forecasts = _with_seconds(frames["log_dir_forecasts"])
+    outliers = frames["log_dir_outliers"]
+    dead = outliers.where(F.col("finding") == LogDirState.OFFLINE.value)
+    alive = frames["log_dir_forecasts"].join(dead, ["broker_id", "path"], "left_anti")
+    forecasts = _with_seconds(alive)
     return {
         "tables": tables,
         "log_dirs": _of_samples(frames["log_dir_samples"]),
@@ -59,8 +66,8 @@ def summarize(spark: SparkSession, tables: str) -> Summary:
         "soonest_full": _first(
             forecasts.where(F.col("full_at").isNotNull()), "full_at", "broker_id", "path"
         ),
-        "findings": _counts(frames["log_dir_outliers"], "finding"),
-        "outliers": _first(_with_seconds(frames["log_dir_outliers"]), "finding", "since", "path"),
+        "findings": _counts(outliers, "finding"),
+        "outliers": _first(_with_seconds(outliers), "finding", "since", "path"),
         "topics": _first(
             frames["growth"].where(F.col("scope") == "topic"), F.desc("size_bytes"), "name"
         ),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from kraftjbod.spark.stored_tables import publish
+from kraftjbod.spark.tables import LOG_DIR_FORECASTS, LOG_DIR_OUTLIERS
 from kraftjbod.spark.telemetry_summary import lines, summarize
 from tests.spark.samples import GIB
 
@@ -75,3 +78,27 @@ def test_without_tables_there_is_nothing_to_tell(spark: SparkSession, tmp_path: 
         "no directory is slow, failing or impaired",
         f"tables: {tmp_path}",
     ]
+
+
+def test_what_is_dead_does_not_fill_up(spark: SparkSession, tmp_path: Any) -> None:
+    """Its last forecast stays in the table."""
+
+    def forecast(path: str, full_at: float) -> DataFrame:
+        moment = F.timestamp_seconds(F.lit(full_at))
+        return spark.createDataFrame(
+            [(1, path, 90 * GIB, 100 * GIB)],
+            "broker_id int, path string, used_bytes long, total_bytes long",
+        ).withColumn("full_at", moment)
+
+    both = forecast("/dead", NOON).unionByName(forecast("/slow", NOON + 60))
+    whole = spark.createDataFrame([], LOG_DIR_FORECASTS)
+    publish(whole.unionByName(both, allowMissingColumns=True), f"{tmp_path}/log_dir_forecasts")
+    found = spark.createDataFrame(
+        [(1, "/dead", "offline"), (1, "/slow", "slow")],
+        "broker_id int, path string, finding string",
+    )
+    whole = spark.createDataFrame([], LOG_DIR_OUTLIERS)
+    publish(whole.unionByName(found, allowMissingColumns=True), f"{tmp_path}/log_dir_outliers")
+    told = summarize(spark, str(tmp_path))
+    assert [row["path"] for row in told["soonest_full"]] == ["/slow"]
+    assert [row["path"] for row in told["fullest"]] == ["/slow"]
