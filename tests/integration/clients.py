@@ -75,11 +75,11 @@ def read_confluent_until(bootstrap: str, topic: str, count: int) -> list[bytes]:
 def write_kafka_python(
     bootstrap: str, topic: str, values: Sequence[bytes], *, compression: str = "none", **more: Any
 ) -> list[int]:
+    settings = {"acks": "all", "linger_ms": 20, **more}
     producer = kafka.KafkaProducer(
         bootstrap_servers=bootstrap.split(","),
         compression_type=None if compression == "none" else compression,
-        linger_ms=20,
-        **more,
+        **settings,
     )
     try:
         sent = [producer.send(topic, value=value, partition=0) for value in values]
@@ -109,8 +109,10 @@ def write_aiokafka(
 ) -> list[int]:
     async def write() -> list[int]:
         kind = None if compression == "none" else compression
+        # Its own default is acks=1: then who reads at once may find nothing yet.
+        settings = {"acks": "all", "linger_ms": 20, **more}
         async with aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, compression_type=kind, linger_ms=20, **more
+            bootstrap_servers=bootstrap, compression_type=kind, **settings
         ) as producer:
             sent = [await producer.send(topic, value=value, partition=0) for value in values]
             told = [await future for future in sent]

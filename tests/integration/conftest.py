@@ -54,8 +54,11 @@ def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]
 
 
 #: Where clusters look for free ports: below those that the system gives to the near end of
-#: connections, and at another place in each test process.
-_PORTS: Final = range(20_000, 30_000, 20)
+#: connections. A port that is free now is bound seconds later, so each process of pytest-xdist has
+#: ports of its own; other sessions begin at another place.
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS: Final = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_PORTS: Final = range(20_000, 30_000, 20)[_WORKER::_WORKERS]
 _first_ports: Final = itertools.islice(itertools.cycle(_PORTS), os.getpid() % len(_PORTS), None)
 
 #: Of each log directory of a test's cluster, where the test says nothing else.
