@@ -36,10 +36,10 @@ from kraftjbod.spark.plan_job import (
 )
 from kraftjbod.spark.plan_summary import PlanFigures, PlannedDir, Spread, spread
 from kraftjbod.spark.plan_tables import as_table
-from kraftjbod.spark.session import spark_session
 from kraftjbod.spark.tables import LOG_DIRS, REPLICAS
 from tests.bench.figures import Report
 from tests.bench.greedy_balance import Greedy
+from tests.bench.own_java import own_java
 
 TIB: Final = 1024**4
 #: Brokers by replicas.
@@ -185,9 +185,9 @@ def measured() -> Iterator[Peak]:
 
 def plans(report: Report) -> None:
     """Both kinds of plans over all sizes, and the baseline beside them."""
-    spark = spark_session("bench-planner", conf={"spark.driver.memory": "4g"})
     folder = Path(tempfile.mkdtemp(prefix="kraftjbod-bench-"))
-    try:
+    with own_java("4g") as spark, contextlib.ExitStack() as end:
+        end.callback(shutil.rmtree, folder)
         for count, brokers in SIZES.items():
             tables = folder / str(count)
             replicas(spark, count, brokers).write.parquet(str(tables / "replicas"))
@@ -195,9 +195,6 @@ def plans(report: Report) -> None:
             log_dirs(spark, lying, brokers).coalesce(1).write.parquet(str(tables / "log_dirs"))
             for across in (False, True):
                 _one(spark, report, tables, brokers, across=across)
-    finally:
-        spark.stop()
-        shutil.rmtree(folder)
 
 
 def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, across: bool) -> None:

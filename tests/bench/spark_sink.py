@@ -16,10 +16,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from kraftjbod.spark.session import spark_session
 from kraftjbod.spark.source import register
 from kraftjbod.tour.cluster_process import LocalCluster
 from tests.bench.figures import Report, cpu_s, running_cluster
+from tests.bench.own_java import own_java
 from tests.integration.cluster import Cluster
 from tests.spark.connector import ConnectorUnreachable, add_connector
 
@@ -38,12 +38,7 @@ SINKS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 @contextmanager
 def bench_session() -> Iterator[tuple[SparkSession, bool]]:
     """A session with two threads, and whether it has the official connector."""
-    spark = spark_session(
-        "bench",
-        master=f"local[{TASKS}]",
-        conf={"spark.driver.memory": "3g", "spark.sql.shuffle.partitions": str(TASKS)},
-    )
-    try:
+    with own_java("3g", master=f"local[{TASKS}]", shuffle_partitions=TASKS) as spark:
         register(spark)
         has_connector = True
         try:
@@ -52,8 +47,6 @@ def bench_session() -> Iterator[tuple[SparkSession, bool]]:
             print(f"without the official connector: {e}")
             has_connector = False
         yield spark, has_connector
-    finally:
-        spark.stop()
 
 
 def sinks(report: Report) -> None:
