@@ -1,7 +1,7 @@
 """``python -m tests.bench.main``: measure, print a table, write ``run/bench.json``.
 
 Every part starts clusters of its own and removes them; ``--only`` names the parts to run.
-All of them together take a few minutes.
+All of them together take about an hour.
 """
 
 from __future__ import annotations
