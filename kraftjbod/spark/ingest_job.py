@@ -140,7 +140,7 @@ def command(
         writer = writer.trigger(processingTime=trigger)
     job.step(f"{topics or topics_pattern} to {table}")
     query = writer.start()
-    job.await_query(query)
+    query.awaitTermination()
     return _outcome(job, table, checkpoint, query)
 
 

@@ -5,8 +5,11 @@ Results go to standard output (with ``--json`` one document), progress and error
 Exit codes: 0 good; 1 an error, or what the job looked for was found (its help says); 2 wrong usage;
 130 and 143 stopped by Ctrl-C and by SIGTERM, in order and ready to go on.
 
-A job's process is its own: its clock shows UTC, and Spark stops with it. Inside a process that has
-a session already (a notebook, a test) a job uses that one and leaves it running.
+A job's process is its own: its clock shows UTC, and Spark stops with it. The main thread only waits
+for signals there, while another one works: a signal's exception in the middle of a call to Java
+would leave a connection whose next answer belongs to another question. Inside a process that has a
+session already (a notebook, a test) a job works in the thread that called it, and leaves that
+session running.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -26,7 +31,6 @@ from typing import Any, Final, NoReturn
 
 import click
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from kraftjbod.cli.command import fail, parse_pairs, reader_gone
@@ -36,7 +40,8 @@ from kraftjbod.spark.session import spark_session
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_TABLES: Final = "run/tables"
-_POLL_S: Final = 0.5
+#: How long a stopped job may take to leave the terminal as it found it.
+_LAST_WORDS_S: Final = 10.0
 _SIGNALLED: Final = 128
 
 
@@ -63,18 +68,6 @@ class Job:
     def step(self, text: str) -> None:
         """One line of progress."""
         self.console.print(f"• {text}", highlight=False, soft_wrap=True)
-
-    def await_query(self, query: StreamingQuery) -> None:
-        """Wait until a streaming query ends. Ctrl-C and SIGTERM stop the query.
-
-        :raises StreamingQueryException: what the query ended with.
-        """
-        try:
-            while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # takes floats
-                pass
-        except KeyboardInterrupt:
-            query.stop()
-            raise
 
 
 class _Terminated(KeyboardInterrupt):
@@ -104,11 +97,20 @@ def job_command(
             settings = parse_pairs(conf, "--conf")
             if verbose:
                 os.environ["KRAFTJBOD_SPARK_LOG_LEVEL"] = "warn"
+
+            def start() -> SparkSession:
+                return spark_session(f"kraftjbod-{name}", master=master, conf=settings)
+
+            def on(spark: SparkSession) -> JobOutcome:
+                job = Job(spark=spark, tables=tables)
+                with progress(job.console, spark):
+                    return work(job, **options)
+
             try:
-                with _terminable(), _session(name, master, settings) as spark:
-                    job = Job(spark=spark, tables=tables)
-                    with progress(job.console, spark):
-                        outcome = work(job, **options)
+                if SparkSession.getActiveSession() is not None:
+                    outcome = on(start())
+                else:
+                    outcome = _in_own_process(start, on)
             except (KraftJbodError, *SPARK_ERRORS, OSError) as e:
                 if verbose:
                     traceback.print_exc()
@@ -174,24 +176,41 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@contextmanager
-def _session(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """The session of one job, or the one that runs already."""
-    if SparkSession.getActiveSession() is not None:
-        yield spark_session(f"kraftjbod-{name}")
-        return
+def _in_own_process(
+    start: Callable[[], SparkSession], on: Callable[[SparkSession], JobOutcome]
+) -> JobOutcome:
+    """The outcome of ``on(start())``, worked out in a thread of its own; Spark is stopped then.
+
+    :raises KeyboardInterrupt: at Ctrl-C, and as :class:`_Terminated` at SIGTERM.
+    """
     # Spark gives times to Python in the time zone of the process.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    spark = spark_session(f"kraftjbod-{name}", master=master, conf=conf)
-    try:
-        yield spark
-    finally:
-        _stop(spark)
+    sessions: list[SparkSession] = []
+    outcome: Future[JobOutcome] = Future()
+
+    def work() -> None:
+        try:
+            sessions.append(start())
+            outcome.set_result(on(sessions[0]))
+        except BaseException as e:
+            outcome.set_exception(e)
+
+    thread = threading.Thread(target=work, name="job", daemon=True)
+    with _terminable():
+        thread.start()
+        try:
+            return outcome.result()
+        finally:
+            for spark in sessions:
+                _stop(spark)
+            thread.join(_LAST_WORDS_S)
 
 
 def _stop(spark: SparkSession) -> None:
     try:
+        for query in spark.streams.active:
+            query.stop()
         spark.stop()
     except (*SPARK_ERRORS, OSError) as e:
         # Its Java process is gone: the job's own error or result is what counts.

@@ -131,7 +131,7 @@ def command(
     if available_now:
         for name, stream in streams.items():
             # One after the other: each has processes of its own, which take a while to start.
-            job.await_query(_writer(job, name, stream, folder).trigger(availableNow=True).start())
+            _writer(job, name, stream, folder).trigger(availableNow=True).start().awaitTermination()
         _compute(job, spans)
     else:
         writers = [_writer(job, name, stream, folder) for name, stream in streams.items()]

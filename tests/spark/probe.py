@@ -67,9 +67,8 @@ def work(job: Job, what: str) -> JobOutcome:
         case "wait":
             spark.range(4).mapInArrow(_wait, "id long").collect()
         case "stream":
-            job.await_query(
-                spark.readStream.format("rate").load().writeStream.format("noop").start()
-            )
+            query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+            query.awaitTermination()
     return JobOutcome(summary={})
 
 
