@@ -18,7 +18,7 @@ from typing import Final
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError, StartupError
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.daemon_process import DaemonProcess
 from kraftjbod.tour.workload import Gap, PartitionLoad
 
 _POLL_S: Final = 0.02

@@ -26,17 +26,17 @@ from kraftjbod.cli.cluster_admin import create_topic
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.core.errors import KraftJbodError, StartupError
-from kraftjbod.tour import disk_death
-from kraftjbod.tour.check import Findings, read_back
-from kraftjbod.tour.cluster_process import (
+from kraftjbod.testing.cluster_process import (
     CONTROLLER_PORT,
     FIRST_CLIENT_PORT,
-    LocalCluster,
+    ClusterProcesses,
     directory_id,
 )
+from kraftjbod.testing.privileges import chmod_bites
+from kraftjbod.tour import disk_death
+from kraftjbod.tour.check import Findings, read_back
 from kraftjbod.tour.disk_death import Death, Victim
 from kraftjbod.tour.pipeline import Pipeline
-from kraftjbod.tour.privileges import chmod_bites
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.source_lines import deal_standard_library
 from kraftjbod.tour.workload import Workload
@@ -106,7 +106,7 @@ async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
 
 async def up(run_dir: Path, reporter: Reporter) -> int:
     """The same cluster without the tour; one that was stopped starts again with its data."""
-    cluster = LocalCluster.load(run_dir)
+    cluster = ClusterProcesses.load(run_dir)
     if cluster is None:
         cluster = await _start_new(run_dir, reporter)
     elif cluster.is_running:
@@ -121,7 +121,7 @@ async def up(run_dir: Path, reporter: Reporter) -> int:
 
 async def stop(run_dir: Path, reporter: Reporter) -> int:
     """Stop what runs; data stays."""
-    cluster = LocalCluster.load(run_dir)
+    cluster = ClusterProcesses.load(run_dir)
     if cluster is None or not any(daemon.is_running for daemon in cluster.daemons):
         reporter.step("No cluster is running.")
         return 0
@@ -136,7 +136,7 @@ async def stop(run_dir: Path, reporter: Reporter) -> int:
 
 async def _clear(run_dir: Path, reporter: Reporter) -> None:
     """Stop a cluster of an earlier run and remove its data, so that the tour starts alone."""
-    cluster = LocalCluster.load(run_dir)
+    cluster = ClusterProcesses.load(run_dir)
     if cluster is None:
         return
     if any(daemon.is_running for daemon in cluster.daemons):
@@ -151,9 +151,9 @@ async def _clear(run_dir: Path, reporter: Reporter) -> None:
     (cluster.run_dir / "cluster.json").unlink()
 
 
-async def _start_new(run_dir: Path, reporter: Reporter) -> LocalCluster:
+async def _start_new(run_dir: Path, reporter: Reporter) -> ClusterProcesses:
     began_s = time.monotonic()
-    cluster = LocalCluster.create(
+    cluster = ClusterProcesses.create(
         run_dir,
         first_client_port=FIRST_CLIENT_PORT,
         controller_port=CONTROLLER_PORT,
@@ -167,7 +167,7 @@ async def _start_new(run_dir: Path, reporter: Reporter) -> LocalCluster:
     return cluster
 
 
-async def _require_mortal_disks(cluster: LocalCluster) -> None:
+async def _require_mortal_disks(cluster: ClusterProcesses) -> None:
     if not await asyncio.to_thread(chmod_bites, cluster.privileges, cluster.run_dir):
         raise StartupError("chmod does not keep daemons out here, so no disk can be killed")
 
@@ -175,7 +175,7 @@ async def _require_mortal_disks(cluster: LocalCluster) -> None:
 class _Tour:
     """One telling of the story."""
 
-    def __init__(self, cluster: LocalCluster, reporter: Reporter, workload: Workload) -> None:
+    def __init__(self, cluster: ClusterProcesses, reporter: Reporter, workload: Workload) -> None:
         self._cluster = cluster
         self._reporter = reporter
         self._workload = workload

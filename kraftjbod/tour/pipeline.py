@@ -22,9 +22,9 @@ from typing import Any, Final
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour import uneven_topic
 from kraftjbod.tour.acknowledged import write_acknowledged
-from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.report import Reporter, shortened, write_json
 from kraftjbod.tour.workload import Workload
 
@@ -42,7 +42,7 @@ class JobFailedError(OperatingError):
 class Pipeline:
     """Jobs over ``topic``, whose acknowledgements ``workload`` remembers."""
 
-    cluster: LocalCluster
+    cluster: ClusterProcesses
     reporter: Reporter
     topic: str
     workload: Workload

@@ -20,8 +20,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour.check import Findings
-from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.disk_death import Milestone, Victim
 from kraftjbod.tour.workload import Gap
 
@@ -104,7 +104,7 @@ class Reporter:
         self.note("acked, read: records acknowledged, and read back.")
         self.note("order, offset: records out of order, or not at the offset that was promised.")
 
-    def addresses(self, cluster: LocalCluster) -> None:
+    def addresses(self, cluster: ClusterProcesses) -> None:
         table = Table("daemon", "address", "pid", "log directories", box=box.SIMPLE)
         for daemon in cluster.daemons:
             files = daemon.files

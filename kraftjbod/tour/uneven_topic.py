@@ -19,7 +19,7 @@ from kraftjbod.cli.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.records import Record
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour.disk_death import wait_in_sync
 
 TOPIC: Final = "python-files"
@@ -32,7 +32,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 async def make_uneven_topic(
-    client: ClusterClient, cluster: LocalCluster, size_bytes: int = SIZE_BYTES
+    client: ClusterClient, cluster: ClusterProcesses, size_bytes: int = SIZE_BYTES
 ) -> int:
     """Create the topic, put it all on first disks, and fill it; returns how many records.
 
@@ -53,7 +53,7 @@ async def make_uneven_topic(
     return sum(sizes)
 
 
-async def _ask_for_first_disks(client: ClusterClient, cluster: LocalCluster) -> None:
+async def _ask_for_first_disks(client: ClusterClient, cluster: ClusterProcesses) -> None:
     """Before there is a replica, a broker remembers where it shall be made (KIP-113)."""
     partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     for broker_id, broker in cluster.brokers.items():

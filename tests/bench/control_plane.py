@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kraftjbod.tour.cluster_process import LocalCluster
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.bench.figures import Report, rss_mb, running_cluster
 from tests.bench.scripted_broker import create_a_topic
 from tests.integration.cluster import Cluster
@@ -62,7 +62,7 @@ def hundred_thousand(report: Report) -> None:
         report.add("RSS of controller", rss_mb(controller), "MB", how="restarted from a snapshot")
 
 
-def _assign(report: Report, local: LocalCluster) -> None:
+def _assign(report: Report, local: ClusterProcesses) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.bench.scripted_broker"),

@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, Final
 
 from kraftjbod.protocol import kafka_codec
+from kraftjbod.testing import mounts
 from tests.bench import machine
 from tests.bench.figures import Report, rss_mb, running_cluster
-from tests.disk import mounts
 from tests.integration import raw
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster

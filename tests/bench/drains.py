@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, running_cluster
 from tests.bench.rdkafka import BatchProducer
 from tests.integration.cluster import Cluster
@@ -57,13 +57,13 @@ def directory_and_broker(report: Report) -> None:
             )
 
 
-def _tool(local: LocalCluster, name: str, *words: str) -> None:
+def _tool(local: ClusterProcesses, name: str, *words: str) -> None:
     command = [str(_BIN / f"kraftjbod-{name}"), "--bootstrap-server", local.bootstrap_servers]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{name} {words}: {done.stdout}{done.stderr}"
 
 
-def _fill(local: LocalCluster) -> None:
+def _fill(local: ClusterProcesses) -> None:
     settings = {"bootstrap.servers": local.bootstrap_servers, **_PRODUCER}
     with BatchProducer("drained", settings) as to:
         for turn in range(_BYTES // len(_VALUE) // _AT_ONCE):

@@ -15,8 +15,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from kraftjbod.tour.cluster_process import LocalCluster
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.bench import machine
 
 START_TIMEOUT_S: Final = 120.0
@@ -77,7 +77,7 @@ class Machine:
 @contextmanager
 def running_cluster(
     *, brokers: int, dirs: int, config: Mapping[str, str] | None = None, **more: Any
-) -> Iterator[LocalCluster]:
+) -> Iterator[ClusterProcesses]:
     """A fresh cluster that is killed and removed at the end.
 
     Without storage telemetry, unless ``config`` says so: figures are compared with older ones.
@@ -85,7 +85,9 @@ def running_cluster(
     run_dir = Path(tempfile.mkdtemp(prefix="kraftjbod-bench-"))
     run_dir.chmod(0o755)
     keys = {"storage.telemetry.enable": "false", **(config or {})}
-    cluster = LocalCluster.create(run_dir / "run", brokers=brokers, dirs=dirs, config=keys, **more)
+    cluster = ClusterProcesses.create(
+        run_dir / "run", brokers=brokers, dirs=dirs, config=keys, **more
+    )
     try:
         asyncio.run(cluster.start(timeout_s=START_TIMEOUT_S))
         yield cluster

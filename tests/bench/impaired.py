@@ -22,13 +22,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from kraftjbod.tour.cluster_process import CONTROLLER_ID
+from kraftjbod.testing import mounts
+from kraftjbod.testing.cluster_process import CONTROLLER_ID
+from kraftjbod.testing.frozen import frozen
+from kraftjbod.testing.mounts import Disk
 from tests.bench import disasters as d
 from tests.bench.figures import Report, running_cluster
 from tests.bench.heartbeats import HeartbeatRelay, heartbeat_relay
-from tests.disk import mounts
-from tests.disk.frozen import frozen
-from tests.disk.mounts import Disk
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 

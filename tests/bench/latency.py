@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, running_cluster
 from tests.integration import raw
 from tests.integration.cluster import Cluster
@@ -40,7 +40,7 @@ def single_produces(report: Report) -> None:
             )
 
 
-def _produce_us(local: LocalCluster, *, acks: int, replicas: int) -> list[float]:
+def _produce_us(local: ClusterProcesses, *, acks: int, replicas: int) -> list[float]:
     cluster = Cluster(local)
     cluster.create_topic("latency", replication_factor=replicas)
     leader = cluster.brokers[cluster.partitions("latency")[0].leader]

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kraftjbod.protocol import kafka_codec
-from kraftjbod.tour.cluster_process import LocalCluster
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.bench.figures import Report, running_cluster
 from tests.bench.rdkafka import BatchProducer
 from tests.integration import raw
@@ -125,7 +125,7 @@ def _is_over(broker: DaemonProcess, target: Path) -> Callable[[], bool]:
     return is_over
 
 
-def fill(local: LocalCluster, topic: str, size_bytes: int) -> None:
+def fill(local: ClusterProcesses, topic: str, size_bytes: int) -> None:
     """Produce that much into partition 0, in values of 1,000 bytes."""
     with BatchProducer(topic, {"bootstrap.servers": local.bootstrap_servers, **_PRODUCER}) as to:
         for _ in range(size_bytes // len(_VALUE) // _AT_ONCE):

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from kraftjbod.spark.source import register
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.own_java import own_java
 from tests.integration.cluster import Cluster
@@ -76,7 +76,12 @@ def values(spark: SparkSession, size: int, rows: int) -> DataFrame:
 
 
 def _measure(
-    report: Report, frame: DataFrame, local: LocalCluster, name: str, size: int, compression: str
+    report: Report,
+    frame: DataFrame,
+    local: ClusterProcesses,
+    name: str,
+    size: int,
+    compression: str,
 ) -> None:
     brokers = list(local.brokers.values())
     load, cpu = os.getloadavg()[0], cpu_s(brokers)
@@ -91,7 +96,9 @@ def _measure(
     )
 
 
-def _write(frame: DataFrame, local: LocalCluster, name: str, compression: str) -> tuple[float, int]:
+def _write(
+    frame: DataFrame, local: ClusterProcesses, name: str, compression: str
+) -> tuple[float, int]:
     """Into a topic of its own, that is gone afterwards; seconds, and how many rows are there."""
     kind, options = SINKS[name]
     cluster = Cluster(local)

@@ -20,7 +20,7 @@ import confluent_kafka
 import psutil
 from pyspark.sql import SparkSession
 
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.spark_sink import bench_session
 from tests.integration.cluster import Cluster
@@ -64,7 +64,7 @@ def beside_the_connector(report: Report) -> None:
 def _compare(
     report: Report,
     spark: SparkSession,
-    local: LocalCluster,
+    local: ClusterProcesses,
     topic: str,
     formats: _Formats,
     *,
@@ -93,7 +93,7 @@ def _compare(
 
 def _read(
     spark: SparkSession,
-    local: LocalCluster,
+    local: ClusterProcesses,
     topic: str,
     kind: str,
     options: dict[str, str],
@@ -123,7 +123,7 @@ def _spark_cpu_s() -> float:
     return spent
 
 
-def _fill(local: LocalCluster, topic: str, size: int, rows: int, codec: str) -> None:
+def _fill(local: ClusterProcesses, topic: str, size: int, rows: int, codec: str) -> None:
     """Values of hexadecimal text, so that a codec has something to do and halves them."""
     Cluster(local).create_topic(topic, partitions=PARTITIONS)
     rng = random.Random(size)

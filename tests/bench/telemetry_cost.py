@@ -15,8 +15,8 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from kraftjbod.tour.cluster_process import LocalCluster
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.latency import exchange_us, percentile, produce_frame
 from tests.integration.cluster import Cluster
@@ -52,7 +52,7 @@ def on_and_off(report: Report) -> None:
                 _produce(report, clusters, replicas)
 
 
-def _idle(report: Report, clusters: dict[bool, LocalCluster], replicas: int) -> None:
+def _idle(report: Report, clusters: dict[bool, ClusterProcesses], replicas: int) -> None:
     def spent_s() -> dict[bool, float]:
         return {is_on: cpu_s(local.brokers.values()) for is_on, local in clusters.items()}
 
@@ -71,7 +71,7 @@ def _idle(report: Report, clusters: dict[bool, LocalCluster], replicas: int) -> 
     report.add(f"{name}: CPU of telemetry", percent[True] - percent[False], "%", how=how)
 
 
-def _produce(report: Report, clusters: dict[bool, LocalCluster], replicas: int) -> None:
+def _produce(report: Report, clusters: dict[bool, ClusterProcesses], replicas: int) -> None:
     times: dict[bool, list[float]] = {True: [], False: []}
     with ExitStack() as stack:
         connections = {}
@@ -119,7 +119,7 @@ def _create(cluster: Cluster, replicas: int) -> None:
     )
 
 
-def _sent(local: LocalCluster) -> float:
+def _sent(local: ClusterProcesses) -> float:
     """Records that all brokers have sent."""
     return sum(
         _figures(broker).get("StorageTelemetrySentTotal", 0) for broker in local.brokers.values()

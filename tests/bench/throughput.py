@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Machine, Report, cpu_s, rss_mb, running_cluster
 from tests.bench.rdkafka import BatchProducer, CountingConsumer
 from tests.integration.cluster import Cluster
@@ -53,7 +53,7 @@ def three_brokers(report: Report) -> None:
 
 
 def _produce_and_consume(
-    report: Report, local: LocalCluster, size: int, *, acks: str, replicas: int, beside: Machine
+    report: Report, local: ClusterProcesses, size: int, *, acks: str, replicas: int, beside: Machine
 ) -> None:
     topic = f"bench-{size}"
     Cluster(local).create_topic(
@@ -104,6 +104,6 @@ def _consume(servers: dict[str, str], topic: str, count: int) -> tuple[int, floa
         return consumer.consume(PARTITIONS, count)
 
 
-def _tell_memory(report: Report, local: LocalCluster, when: str) -> None:
+def _tell_memory(report: Report, local: ClusterProcesses, when: str) -> None:
     for daemon in local.daemons:
         report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=when)

@@ -14,7 +14,7 @@ from kraftjbod.storage.log_cleaner import CleanerLimits
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.faults.compaction_rig import (
     CONFIG,
     History,

@@ -17,8 +17,8 @@ from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.faults.rig import directory_id, format_dir, open_dir
 
 pytestmark = pytest.mark.disk

@@ -21,8 +21,8 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.faults.rig import (
     TOPIC_ID,
     ManualClock,

@@ -13,9 +13,9 @@ from kraftjbod.daemon.runner import SystemClock
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs
-from tests.disk import mounts
-from tests.disk.frozen import frozen
-from tests.disk.mounts import Disk
+from kraftjbod.testing import mounts
+from kraftjbod.testing.frozen import frozen
+from kraftjbod.testing.mounts import Disk
 from tests.faults.rig import directory_id, format_dir, open_dir
 
 pytestmark = pytest.mark.disk

@@ -11,7 +11,7 @@ import pytest
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_scrub import SegmentScrub
 from kraftjbod.storage.vfs import RealVfs
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.faults.rig import batch, headers_of
 
 pytestmark = [pytest.mark.disk, pytest.mark.timeout(120)]

@@ -1,6 +1,6 @@
 """A cluster of real processes as tests see it: started, asked, hurt and started again.
 
-:class:`Cluster` wraps the product's own :class:`~kraftjbod.tour.cluster_process.LocalCluster`;
+:class:`Cluster` wraps the product's own :class:`~kraftjbod.testing.cluster_process.ClusterProcesses`;
 its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
 
 * Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.
@@ -28,8 +28,8 @@ from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
-from kraftjbod.tour.cluster_process import LocalCluster
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
 
 WAIT_S: Final = 60.0
 KAFKA_STORAGE_ERROR: Final = 56
@@ -63,7 +63,7 @@ class Directory:
 class Cluster:
     """One controller and some brokers, each a process."""
 
-    def __init__(self, local: LocalCluster) -> None:
+    def __init__(self, local: ClusterProcesses) -> None:
         self.local = local
 
     @property

@@ -11,15 +11,15 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from kraftjbod.tour.cluster_process import LocalCluster
-from tests.disk import mounts
+from kraftjbod.testing import mounts
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.integration.cluster import Cluster
 
 _alive: list[Cluster] = []
 
 
 class MakeCluster(Protocol):
-    """Lays out a cluster with LocalCluster's own parameters; starts it unless told not to."""
+    """Lays out a cluster with ClusterProcesses's own parameters; starts it unless told not to."""
 
     def __call__(self, *, start: bool = True, **parameters: Any) -> Cluster: ...
 
@@ -79,7 +79,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
         keys = {**DEFAULTS, **(config or {})}
         parameters.setdefault("first_client_port", next(_first_ports))
         parameters.setdefault("controller_port", next(_first_ports))
-        cluster = Cluster(LocalCluster.create(cluster_dirs(), config=keys, **parameters))
+        cluster = Cluster(ClusterProcesses.create(cluster_dirs(), config=keys, **parameters))
         made.append(cluster)
         _alive.append(cluster)
         if start:

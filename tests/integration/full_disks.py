@@ -19,8 +19,8 @@ import pytest
 
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.kafka_codec import message
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration import raw
 from tests.integration.cluster import Cluster
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster

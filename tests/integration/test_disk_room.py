@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 

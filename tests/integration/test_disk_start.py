@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.tour.cluster_process import BROKER_COMMAND
-from kraftjbod.tour.daemon_process import DaemonProcess
-from tests.disk import mounts
+from kraftjbod.testing import mounts
+from kraftjbod.testing.cluster_process import BROKER_COMMAND
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.integration import clients
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster

@@ -17,7 +17,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.integration.clients import read_confluent, write_confluent
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

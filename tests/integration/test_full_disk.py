@@ -19,8 +19,8 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from kraftjbod.core.log_dir_state import LogDirState
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration import raw
 from tests.integration.checker import Load, judge, read
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster

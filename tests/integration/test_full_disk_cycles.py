@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
-from tests.disk.mounts import Disk
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

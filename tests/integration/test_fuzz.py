@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from kraftjbod.protocol import kafka_codec
-from kraftjbod.tour.daemon_process import DaemonProcess
+from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.integration import clients, raw
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

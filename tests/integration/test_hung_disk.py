@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
-from tests.disk.frozen import frozen
-from tests.disk.mounts import Disk
+from kraftjbod.testing import mounts
+from kraftjbod.testing.frozen import frozen
+from kraftjbod.testing.mounts import Disk
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, WAIT_S, Cluster
 from tests.integration.conftest import MakeCluster

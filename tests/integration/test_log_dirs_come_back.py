@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.tour.cluster_process import directory_id
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind
+from kraftjbod.testing import mounts
+from kraftjbod.testing.cluster_process import directory_id
+from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import WAIT_S, Cluster
 from tests.integration.conftest import MakeCluster

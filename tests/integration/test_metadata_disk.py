@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from tests.disk import mounts
-from tests.disk.frozen import frozen
+from kraftjbod.testing import mounts
+from kraftjbod.testing.frozen import frozen
 from tests.integration import clients
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import slowfs
-from tests.disk.slowfs import SlowDisk
+from kraftjbod.testing import fault_fs
+from kraftjbod.testing.fault_fs import SlowDisk
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.disk,
     pytest.mark.clients,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(slowfs.why_not() is not None, reason=str(slowfs.why_not())),
+    pytest.mark.skipif(fault_fs.why_not() is not None, reason=str(fault_fs.why_not())),
 ]
 
 BIN = Path(__file__).parents[2] / "bin"
@@ -39,7 +39,7 @@ SLOW_MIN_MS = 200
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SlowDisk]:
-    with slowfs.slow_disk(tmp_path) as disk:
+    with fault_fs.slow_disk(tmp_path) as disk:
         yield disk
 
 

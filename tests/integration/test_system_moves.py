@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster

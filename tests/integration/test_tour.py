@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.tour.cluster_process import LocalCluster
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour.main import main
 
 pytestmark = [
@@ -32,7 +32,7 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         told = json.loads((tmp_path / "run" / "tour.json").read_text())
         assert told["nothing_lost"] is True
         assert [m["what"] for m in told["timeline"] if m["after_ms"] is None] == []
-        cluster = LocalCluster.load(tmp_path / "run")
+        cluster = ClusterProcesses.load(tmp_path / "run")
         assert cluster is not None
         assert cluster.is_running
         assert main(["up", *run_dir]) == 0
@@ -49,7 +49,7 @@ def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(tmp_path: Path) -
     command = [sys.executable, "-m", "kraftjbod.tour.main", "run", "--run-dir", str(run_dir)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as tour:
         deadline = time.monotonic() + 120
-        while (cluster := LocalCluster.load(run_dir)) is None or not cluster.is_running:
+        while (cluster := ClusterProcesses.load(run_dir)) is None or not cluster.is_running:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         tour.send_signal(signal.SIGTERM)

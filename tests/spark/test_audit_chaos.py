@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kraftjbod.protocol.record_batch import batches
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.integration.checker import Load
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.spark.running import ROOT, environment

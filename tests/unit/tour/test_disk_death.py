@@ -11,8 +11,8 @@ import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import StartupError
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour import disk_death
-from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.disk_death import Death, Victim
 from kraftjbod.tour.source_lines import LineStream, SourceLine
 from kraftjbod.tour.workload import Ack, Gap, PartitionLoad
@@ -65,7 +65,7 @@ async def test_clients_are_back_when_each_of_them_wrote_again() -> None:
 
 
 def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
-    broker = LocalCluster.create(tmp_path, brokers=1).brokers[1]
+    broker = ClusterProcesses.create(tmp_path, brokers=1).brokers[1]
     death = Death(at_s=time.monotonic(), wall_s=time.time(), mode=0o755)
 
     def told(event: str, after_s: float, directory_id: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour.check import Findings
-from kraftjbod.tour.cluster_process import LocalCluster
 from kraftjbod.tour.disk_death import Milestone, Victim
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.workload import Gap
@@ -47,7 +47,7 @@ def test_tables_tell_the_figures_and_fit_the_page() -> None:
 
 def test_addresses_and_the_way_to_stop_are_told(tmp_path: Path) -> None:
     reporter, out = told()
-    cluster = LocalCluster.create(tmp_path, brokers=1)
+    cluster = ClusterProcesses.create(tmp_path, brokers=1)
     reporter.addresses(cluster)
     assert cluster.bootstrap_servers in out.getvalue()
     assert "make stop" in out.getvalue()

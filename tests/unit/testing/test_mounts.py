@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
-from tests.disk.mounts import Disk, Kind, mounted
+from kraftjbod.testing import mounts
+from kraftjbod.testing.mounts import Disk, Kind, mounted
 
 pytestmark = pytest.mark.disk
 
@@ -106,7 +106,7 @@ def test_what_a_killed_process_left_is_reaped() -> None:
     _need("tmpfs")
     script = """
         import os, signal
-        from tests.disk.mounts import mounted
+        from kraftjbod.testing.mounts import mounted
         with mounted("tmpfs") as disk:
             print(disk.path, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_runs_that_start_together_reap_in_turn() -> None:
     for home in homes:
         for number in range(200):
             (home / str(number)).touch()
-    script = "from tests.disk.mounts import reap; reap()"
+    script = "from kraftjbod.testing.mounts import reap; reap()"
     runs = [
         subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
         for _ in range(4)

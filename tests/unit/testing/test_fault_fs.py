@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
-from tests.disk import slowfs
-from tests.disk.slowfs import SlowDisk
+from kraftjbod.testing import fault_fs
+from kraftjbod.testing.fault_fs import SlowDisk
 
 pytestmark = [
     pytest.mark.disk,
-    pytest.mark.skipif(slowfs.why_not() is not None, reason=str(slowfs.why_not())),
+    pytest.mark.skipif(fault_fs.why_not() is not None, reason=str(fault_fs.why_not())),
 ]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SlowDisk]:
-    with slowfs.slow_disk(tmp_path) as disk:
+    with fault_fs.slow_disk(tmp_path) as disk:
         yield disk
 
 
@@ -58,6 +58,6 @@ def test_owners_and_modes(disk: SlowDisk) -> None:
 
 
 def test_the_mount_ends_with_the_test(tmp_path: Path) -> None:
-    with slowfs.slow_disk(tmp_path) as disk:
+    with fault_fs.slow_disk(tmp_path) as disk:
         disk.set_delay(3_600)
     assert not os.path.exists(disk.path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.tour.daemon_process import DaemonFiles, DaemonProcess
-from kraftjbod.tour.privileges import Privileges
+from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.testing.privileges import Privileges
 
 TALK = """
 import sys, time

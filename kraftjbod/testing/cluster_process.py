@@ -1,10 +1,10 @@
-"""``LocalCluster``: one controller and some brokers as processes on loopback.
+"""``ClusterProcesses``: one controller and some brokers as processes on loopback.
 
 Lays out a run directory, writes configuration files, formats the disks with the storage tool,
 starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for
 other programs::
 
-    cluster = LocalCluster.create(Path("run"))
+    cluster = ClusterProcesses.create(Path("run"))
     await cluster.start()
     cluster.brokers[2].kill()
     cluster.dir_path(1, 3).chmod(0)
@@ -13,7 +13,7 @@ other programs::
 * State of daemon ``x`` lives in ``run_dir/x/``: ``x.properties``, ``telemetry.jsonl``,
   ``metrics.json``, ``metadata/`` and for brokers ``disk-1/``, ``disk-2/``, ...
 * Only processes that this run directory knows are ever signalled.
-* A cluster that was stopped starts again with its data: :meth:`LocalCluster.load`.
+* A cluster that was stopped starts again with its data: :meth:`ClusterProcesses.load`.
 
 It never looks into a daemon's data.
 """
@@ -36,8 +36,8 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.properties import format_properties, parse_properties
-from kraftjbod.tour.daemon_process import DaemonFiles, DaemonProcess
-from kraftjbod.tour.privileges import PACKAGE_ROOT, Privileges, choose_privileges
+from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.testing.privileges import PACKAGE_ROOT, Privileges, choose_privileges
 
 HOST = "127.0.0.1"
 CONTROLLER_ID = 100
@@ -53,7 +53,7 @@ _STORAGE_COMMAND = (sys.executable, "-m", "kraftjbod.cli.storage_tool")
 _POLL_S = 0.05
 
 
-class LocalCluster:
+class ClusterProcesses:
     """Daemons on this machine, known by one run directory: see :meth:`create`, :meth:`load`."""
 
     def __init__(
@@ -86,7 +86,7 @@ class LocalCluster:
         log_dirs: Mapping[int, Sequence[Path]] | None = None,
         broker_command: Sequence[str] = BROKER_COMMAND,
         privileges: Privileges | None = None,
-    ) -> LocalCluster:
+    ) -> ClusterProcesses:
         """Make the directories and configuration files of a new cluster; nothing starts yet.
 
         :param first_client_port: brokers take this and the following free ports;
@@ -132,7 +132,7 @@ class LocalCluster:
         )
 
     @classmethod
-    def load(cls, run_dir: Path) -> LocalCluster | None:
+    def load(cls, run_dir: Path) -> ClusterProcesses | None:
         """The cluster that ``cluster.json`` in ``run_dir`` tells of, running or not, if any.
 
         :raises StartupError: if the file is not one of ours.

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from tests.disk.mounts import Disk
+from kraftjbod.testing.mounts import Disk
 
 _FIFREEZE: Final = 0xC0045877
 _FITHAW: Final = 0xC0045878
@@ -40,7 +40,7 @@ def frozen(disk: Disk, *, at_most_s: float) -> Iterator[None]:
     Only ext4 and xfs can be frozen; the caller is root.
     """
     assert disk.kind != "tmpfs", "a tmpfs cannot be frozen"
-    timer = subprocess.Popen(
+    timer = subprocess.Popen(  # noqa: S603 - our own words, no shell
         [sys.executable, "-c", _TIMER, disk.path, str(at_most_s)],
         stdout=subprocess.PIPE,
         start_new_session=True,

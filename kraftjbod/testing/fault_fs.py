@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.disk import mounts
+from kraftjbod.testing import mounts
 
 _IN_HEADER: Final = struct.Struct("<IIQQIIII")
 _OUT_HEADER: Final = struct.Struct("<IiQ")
@@ -68,7 +68,14 @@ def slow_disk(home: Path) -> Iterator[SlowDisk]:
     backing.chmod(0o777)
     control.write_text("0")
     with mounts.empty_mount_point() as path:
-        command = [sys.executable, "-m", "tests.disk.slowfs", str(backing), path, str(control)]
+        command = [
+            sys.executable,
+            "-m",
+            "kraftjbod.testing.fault_fs",
+            str(backing),
+            path,
+            str(control),
+        ]
         server = subprocess.Popen(command, start_new_session=True)
         try:
             deadline = time.monotonic() + _START_TIMEOUT_S

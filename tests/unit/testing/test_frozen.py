@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.disk import mounts
-from tests.disk.frozen import frozen
+from kraftjbod.testing import mounts
+from kraftjbod.testing.frozen import frozen
 
 pytestmark = [
     pytest.mark.disk,

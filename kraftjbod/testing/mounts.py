@@ -142,7 +142,7 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
     size_bytes = max(size_bytes, _SMALLEST_BYTES[kind])
     home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
     # Daemons may run as somebody else than the owner of the test.
-    os.chmod(home, 0o755)
+    os.chmod(home, 0o755)  # noqa: S103 - nothing secret is in there
     disk = Disk(path=f"{home}/{kind}", kind=kind)
     os.mkdir(disk.path)
     try:
@@ -150,7 +150,7 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
             _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX + kind, disk.path)
         else:
             _mount_image(kind, f"{home}/image", disk.path, size_bytes)
-        os.chmod(disk.path, 0o777)
+        os.chmod(disk.path, 0o777)  # noqa: S103 - like /tmp
         yield disk
     finally:
         _undo(home)
@@ -160,7 +160,7 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
 def empty_mount_point() -> Iterator[str]:
     """A directory for somebody else to mount on; what is there at the end is unmounted."""
     home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
-    os.chmod(home, 0o755)
+    os.chmod(home, 0o755)  # noqa: S103 - nothing secret is in there
     os.mkdir(f"{home}/mount")
     try:
         yield f"{home}/mount"
@@ -239,7 +239,7 @@ def _mount_points() -> list[str]:
 
 def _run(*command: str, may_be: tuple[int, ...] = (0,)) -> None:
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own words, no shell
             command,
             capture_output=True,
             text=True,

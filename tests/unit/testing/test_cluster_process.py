@@ -11,7 +11,7 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.tour.cluster_process import LocalCluster, directory_id
+from kraftjbod.testing.cluster_process import ClusterProcesses, directory_id
 
 
 def read_config(path: Path) -> dict[str, str]:
@@ -19,7 +19,7 @@ def read_config(path: Path) -> dict[str, str]:
 
 
 def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(
+    cluster = ClusterProcesses.create(
         tmp_path / "run",
         brokers=2,
         dirs=2,
@@ -47,7 +47,7 @@ def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         first = taken.getsockname()[1]
-        cluster = LocalCluster.create(tmp_path, first_client_port=first)
+        cluster = ClusterProcesses.create(tmp_path, first_client_port=first)
     ports = [daemon.files.port for daemon in cluster.daemons]
     assert len(set(ports)) == 4
     assert min(ports[1:]) > first
@@ -56,28 +56,28 @@ def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:
 
 def test_given_directories_are_used_where_they_are(tmp_path: Path) -> None:
     disks = [tmp_path / "a", tmp_path / "b"]
-    cluster = LocalCluster.create(tmp_path / "run", brokers=2, log_dirs={1: disks})
+    cluster = ClusterProcesses.create(tmp_path / "run", brokers=2, log_dirs={1: disks})
     assert [cluster.dir_path(1, n) for n in (1, 2)] == disks
     assert cluster.dir_path(2, 1) == (tmp_path / "run").resolve() / "broker-2" / "disk-1"
 
 
 def test_a_written_cluster_is_found_again(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path, brokers=2)
+    cluster = ClusterProcesses.create(tmp_path, brokers=2)
     (cluster.dir_path(1, 1) / "meta.properties").write_text("directory.id=abc\n")
     document = json.loads(cluster.write_cluster_json().read_text())
     assert document["bootstrap_servers"] == cluster.bootstrap_servers
     assert document["daemons"][1]["log_dirs"][0]["directory_id"] == "abc"
-    found = LocalCluster.load(tmp_path)
+    found = ClusterProcesses.load(tmp_path)
     assert found is not None
     assert [d.files for d in found.daemons] == [d.files for d in cluster.daemons]
     assert not found.is_running
 
 
 def test_no_cluster_is_found_where_none_is(tmp_path: Path) -> None:
-    assert LocalCluster.load(tmp_path) is None
+    assert ClusterProcesses.load(tmp_path) is None
     (tmp_path / "cluster.json").write_text('{"daemons": [{}]}')
     with pytest.raises(StartupError, match=r"cluster\.json does not describe a cluster"):
-        LocalCluster.load(tmp_path)
+        ClusterProcesses.load(tmp_path)
 
 
 def test_a_directory_without_an_id_has_none(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_directory_without_an_id_has_none(tmp_path: Path) -> None:
 
 
 async def test_a_tool_that_cannot_format_is_quoted(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path, brokers=1, config={"node.id": "minus one"})
+    cluster = ClusterProcesses.create(tmp_path, brokers=1, config={"node.id": "minus one"})
     with pytest.raises(StartupError, match="cannot format"):
         await cluster.start()
     assert not any(daemon.is_running for daemon in cluster.daemons)
