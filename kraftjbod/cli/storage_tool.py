@@ -141,6 +141,7 @@ class Formatter:
         features: dict[str, int],
         *,
         ignore_formatted: bool,
+        tell: Callable[[str], object] = click.echo,
     ) -> None:
         if not cluster_id:
             raise StartupError("You must specify a cluster ID.")
@@ -148,6 +149,7 @@ class Formatter:
         self._cluster_id = cluster_id
         self._features = features
         self._ignore_formatted = ignore_formatted
+        self._tell = tell
         self._vfs = RealVfs()
 
     def format(self) -> None:
@@ -168,9 +170,9 @@ class Formatter:
         self._refuse_missing_disks(ensemble, known)
         if not ensemble.empty:
             self._remember(ensemble, known)
-            click.echo("All of the log directories are already formatted.")
+            self._tell("All of the log directories are already formatted.")
             return
-        click.echo(
+        self._tell(
             "Bootstrap metadata: "
             + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items()))
         )
@@ -189,7 +191,7 @@ class Formatter:
             try:
                 found = read_meta_properties(self._vfs, f"{path}/{META_PROPERTIES}")
             except OSError as e:
-                click.echo(f"I/O error trying to read log directory {path}. Ignoring...")
+                self._tell(f"I/O error trying to read log directory {path}. Ignoring...")
                 errors[path] = str(e)
                 continue
             if found is None:
@@ -217,7 +219,7 @@ class Formatter:
 
     def _format_dir(self, path: str) -> DirectoryId:
         kind = "metadata" if path == self._settings.metadata_dir else "data"
-        click.echo(
+        self._tell(
             f"Formatting {kind} directory {path} with "
             f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}."
         )

@@ -1,6 +1,6 @@
 """``ClusterProcesses``: one controller and some brokers as processes on loopback.
 
-Lays out a run directory, writes configuration files, formats the disks with the storage tool,
+Lays out a run directory, writes configuration files, formats the disks as the storage tool does,
 starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for
 other programs::
 
@@ -24,8 +24,6 @@ import asyncio
 import compileall
 import json
 import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +31,15 @@ from pathlib import Path
 from typing import Any
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.cli.storage_tool import Formatter, load_settings
+from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, METADATA_VERSION
 from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.testing.ports import HOST, PortReservation, is_free, reserve_port
 from kraftjbod.testing.privileges import PACKAGE_ROOT, Privileges, choose_privileges
 
-HOST = "127.0.0.1"
 CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
 CONTROLLER_PORT = 9090
@@ -49,7 +49,6 @@ LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
 
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
-_STORAGE_COMMAND = (sys.executable, "-m", "kraftjbod.cli.storage_tool")
 _POLL_S = 0.05
 
 
@@ -64,12 +63,14 @@ class ClusterProcesses:
         privileges: Privileges,
         controller: DaemonProcess,
         brokers: Mapping[int, DaemonProcess],
+        reserved: Sequence[PortReservation] = (),
     ) -> None:
         self.run_dir = run_dir
         self.cluster_id = cluster_id
         self.privileges = privileges
         self.controller = controller
         self.brokers = dict(brokers)
+        self._reserved = tuple(reserved)
 
     @classmethod
     def create(
@@ -90,7 +91,7 @@ class ClusterProcesses:
         """Make the directories and configuration files of a new cluster; nothing starts yet.
 
         :param first_client_port: brokers take this and the following free ports;
-            ``ANY_PORT`` takes any.
+            ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
         :param config: keys for every daemon's configuration file.
         :param broker_config: further keys, by broker id (1, 2, ...).
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
@@ -101,8 +102,9 @@ class ClusterProcesses:
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
         taken: set[int] = set()
+        reserved: list[PortReservation] = []
         controller = lay_out(
-            run_dir, "controller", CONTROLLER_ID, port=_free_port(controller_port, taken)
+            run_dir, "controller", CONTROLLER_ID, port=_free_port(controller_port, taken, reserved)
         )
         given = log_dirs or {}
         nodes = [
@@ -110,7 +112,7 @@ class ClusterProcesses:
                 run_dir,
                 "broker",
                 node_id,
-                port=_free_port(first_client_port, taken),
+                port=_free_port(first_client_port, taken, reserved),
                 log_dirs=given.get(node_id),
                 dirs=dirs,
             )
@@ -129,6 +131,7 @@ class ClusterProcesses:
                 files.node_id: DaemonProcess(files, command=broker_command, privileges=privileges)
                 for files in nodes
             },
+            reserved=reserved,
         )
 
     @classmethod
@@ -207,6 +210,11 @@ class ClusterProcesses:
         for daemon in self.daemons:
             daemon.kill()
 
+    def release_ports(self) -> None:
+        """Others may take the ports; for a cluster that is not started again."""
+        for port in self._reserved:
+            port.release()
+
     async def wait_healthy(
         self, broker_ids: Iterable[int] | None = None, *, timeout_s: float = 60.0
     ) -> None:
@@ -246,28 +254,28 @@ class ClusterProcesses:
         """A node that has its metadata directory is never formatted again: an empty data
         directory beside it is a disk that went missing.
         """
-        tools = {
-            daemon.files.name: subprocess.Popen(  # noqa: S603 - our own words, no shell
-                [
-                    *self.privileges.command_prefix,
-                    *_STORAGE_COMMAND,
-                    *("format", "--cluster-id", self.cluster_id),
-                    *("--config", str(daemon.files.config_path)),
-                ],
-                cwd=PACKAGE_ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            for daemon in self.daemons
-            if not (daemon.files.metadata_dir / "meta.properties").exists()
-        }
-        # All of them are waited for, also when one has failed.
-        told = {name: tool.communicate()[0] for name, tool in tools.items()}
-        for name, tool in tools.items():
-            if tool.returncode != 0:
-                reason = told[name].decode(errors="replace").strip()
-                raise StartupError(f"cannot format {name}: {reason}")
+        for daemon in self.daemons:
+            files = daemon.files
+            if (files.metadata_dir / "meta.properties").exists():
+                continue
+            try:
+                # In this process: a Python for each node would take as long as the daemons do.
+                Formatter(
+                    load_settings(str(files.config_path)),
+                    self.cluster_id,
+                    {METADATA_VERSION: DEFAULT_METADATA_VERSION.value},
+                    ignore_formatted=False,
+                    tell=_hush,
+                ).format()
+            except (KraftJbodError, OSError) as e:
+                raise StartupError(f"cannot format {files.name}: {e}") from e
+            for directory in {files.metadata_dir, *files.log_dirs}:
+                for path in directory.iterdir():
+                    self.privileges.give(path)
+
+
+def _hush(_line: str) -> None:
+    """What was formatted is no news to who asked for a cluster."""
 
 
 def lay_out(
@@ -377,20 +385,13 @@ def directory_id(path: Path) -> str | None:
         return None
 
 
-def _free_port(wanted: int, taken: set[int]) -> int:
-    """``wanted`` or the next free port above it; any free port for ``ANY_PORT``."""
+def _free_port(wanted: int, taken: set[int], reserved: list[PortReservation]) -> int:
+    """``wanted`` or the next free port above it; for ``ANY_PORT`` one that is reserved."""
+    if wanted == ANY_PORT:
+        reserved.append(reserve_port())
+        return reserved[-1].port
     port = wanted
-    while True:
-        with socket.socket() as probe:
-            # As the daemons do: connections that linger from a cluster just stopped do not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                port += 1
-                continue
-            found: int = probe.getsockname()[1]
-        if found not in taken:
-            taken.add(found)
-            return found
-        port = port + 1 if port else ANY_PORT
+    while port in taken or not is_free(port):
+        port += 1
+    taken.add(port)
+    return port

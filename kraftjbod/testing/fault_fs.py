@@ -76,7 +76,7 @@ def slow_disk(home: Path) -> Iterator[SlowDisk]:
             path,
             str(control),
         ]
-        server = subprocess.Popen(command, start_new_session=True)
+        server = subprocess.Popen(command, start_new_session=True)  # noqa: S603 - no shell
         try:
             deadline = time.monotonic() + _START_TIMEOUT_S
             while not os.path.ismount(path):

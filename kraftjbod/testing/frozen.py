@@ -1,68 +1,87 @@
-"""A disk that hangs: a frozen file system, and a process that thaws it whatever happens.
+"""A disk that hangs or crawls: a frozen file system, and a process that thaws it whatever happens.
 
 While it is frozen every write, create and fsync waits in the kernel and cannot be killed; what is
-cached can be read. The thaw timer is a process of its own that is started *first*, so that not
-even a test run that is killed leaves a file system frozen.
+cached can be read. A disk that crawls is frozen most of the time and thawed for moments, so that
+every write waits.
+
+A process of its own freezes and thaws. It thaws for good when its input ends, as it does when the
+test run is killed, or after a limit: no file system stays frozen.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.testing.mounts import Disk
+from kraftjbod.testing.mounts import Disk, DiskKitError
 
-_FIFREEZE: Final = 0xC0045877
-_FITHAW: Final = 0xC0045878
-#: Thaws what its first argument names after as many seconds as its second says.
-_TIMER: Final = """
-import fcntl, os, sys, time
+#: Arguments: what to freeze, for how long in all, for how long at a time (0: all the time).
+_FREEZER: Final = """
+import errno, fcntl, os, select, signal, sys, time
+FREEZE, THAW, MOMENT_S = 0xC0045877, 0xC0045878, 0.002
+def thaw():
+    try:
+        fcntl.ioctl(fd, THAW, 0)
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
+def is_over(at_most_s):
+    return bool(select.select([0], [], [], max(0.0, min(at_most_s, end - time.monotonic())))[0])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
-print("armed", flush=True)
-time.sleep(float(sys.argv[2]))
+end = time.monotonic() + float(sys.argv[2])
+at_a_time_s = float(sys.argv[3]) or float(sys.argv[2])
+told = False
 try:
-    fcntl.ioctl(fd, 0xC0045878, 0)
-except OSError:
-    pass
+    while time.monotonic() < end:
+        fcntl.ioctl(fd, FREEZE, 0)
+        if not told:
+            told = print("frozen", flush=True) is None
+        if is_over(at_a_time_s):
+            break
+        thaw()
+        time.sleep(MOMENT_S)
+finally:
+    thaw()
 """
+
+
+class Freeze:
+    """A disk that hangs from now on, or crawls with ``at_a_time_s``, until :meth:`thaw`.
+
+    Only ext4 and xfs can be frozen, and only by root.
+
+    :raises DiskKitError: if the kernel refuses.
+    """
+
+    def __init__(self, disk: Disk, *, at_most_s: float, at_a_time_s: float = 0.0) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own words, no shell
+            [sys.executable, "-c", _FREEZER, disk.path, str(at_most_s), str(at_a_time_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "frozen\n":
+            raise DiskKitError(f"cannot freeze {disk.path}: {self._process.communicate()[1]}")
+
+    def thaw(self) -> None:
+        """:raises DiskKitError: if the kernel refuses."""
+        _, problem = self._process.communicate()
+        if self._process.returncode != 0:
+            raise DiskKitError(f"cannot thaw: {problem}")
 
 
 @contextlib.contextmanager
 def frozen(disk: Disk, *, at_most_s: float) -> Iterator[None]:
-    """``disk`` hangs for the length of the ``with`` block, and never longer than ``at_most_s``.
-
-    Only ext4 and xfs can be frozen; the caller is root.
-    """
-    assert disk.kind != "tmpfs", "a tmpfs cannot be frozen"
-    timer = subprocess.Popen(  # noqa: S603 - our own words, no shell
-        [sys.executable, "-c", _TIMER, disk.path, str(at_most_s)],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    fd = -1
+    """``disk`` hangs for the length of the ``with`` block, and never longer than ``at_most_s``."""
+    freeze = Freeze(disk, at_most_s=at_most_s)
     try:
-        assert timer.stdout is not None
-        assert timer.stdout.readline() == b"armed\n", "the thaw timer did not start"
-        fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.ioctl(fd, _FIFREEZE, 0)
         yield
     finally:
-        if fd >= 0:
-            _thaw(fd)
-            os.close(fd)
-        timer.kill()
-        timer.communicate()
-
-
-def _thaw(fd: int) -> None:
-    try:
-        fcntl.ioctl(fd, _FITHAW, 0)
-    except OSError as e:
-        if e.errno != errno.EINVAL:  # The timer was first.
-            raise
+        freeze.thaw()

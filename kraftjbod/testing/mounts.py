@@ -76,6 +76,21 @@ class Disk:
         """Unmount lazily: open files go on working, the path shows the directory beneath."""
         _run("umount", "-l", self.path)
 
+    def set_aside(self) -> None:
+        """As :meth:`detach`, but all that is on it waits for :meth:`put_back`."""
+        os.makedirs(self._aside, exist_ok=True)
+        _run("mount", "--bind", self.path, self._aside)
+        self.detach()
+
+    def put_back(self) -> None:
+        """Undo :meth:`set_aside`."""
+        _run("mount", "--bind", self._aside, self.path)
+        _run("umount", "-l", self._aside)
+
+    @property
+    def _aside(self) -> str:
+        return f"{os.path.dirname(self.path)}/aside"
+
     @property
     def image(self) -> str:
         """What a loop device makes a disk of; a tmpfs has none."""
@@ -102,6 +117,32 @@ class Disk:
         """A new, empty file system in the place of one that is not mounted."""
         _make_filesystem(self.kind, self.image)
 
+    def replace(self) -> None:
+        """Another disk, empty, in the place of this one; open files stay open on the old one."""
+        size_bytes = self.size_bytes
+        self.detach()
+        if self.kind != "tmpfs":
+            os.replace(self.image, f"{self.image}.old")
+        self._make(size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        if self.kind != "tmpfs":
+            return os.stat(self.image).st_size
+        found = os.statvfs(self.path)
+        return found.f_blocks * found.f_frsize
+
+    def _make(self, size_bytes: int) -> None:
+        if self.kind == "tmpfs":
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX + self.kind, self.path)
+        else:
+            with open(self.image, "wb") as file:
+                file.truncate(size_bytes)
+            _make_filesystem(self.kind, self.image)
+            # "-o loop" detaches the loop device by itself once nothing uses it any more.
+            self.mount()
+        os.chmod(self.path, 0o777)  # noqa: S103 - like /tmp
+
     def mount(self, *, at: str | None = None, options: str = "loop") -> None:
         """Mount it again, where it was or ``at`` another place."""
         _run("mount", "-t", self.kind, "-o", options, self.image, at or self.path)
@@ -121,6 +162,10 @@ class Disk:
                     chunk = chunk[: len(chunk) // 2]
         finally:
             os.close(fd)
+
+    def make_room(self) -> None:
+        """Undo :meth:`fill`."""
+        os.unlink(f"{self.path}/balloon")
 
 
 def why_not(kind: Kind) -> str | None:
@@ -146,11 +191,7 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
     disk = Disk(path=f"{home}/{kind}", kind=kind)
     os.mkdir(disk.path)
     try:
-        if kind == "tmpfs":
-            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", PREFIX + kind, disk.path)
-        else:
-            _mount_image(kind, f"{home}/image", disk.path, size_bytes)
-        os.chmod(disk.path, 0o777)  # noqa: S103 - like /tmp
+        disk._make(size_bytes)
         yield disk
     finally:
         _undo(home)
@@ -204,14 +245,6 @@ def reap(*, also_own: bool = False) -> list[str]:
 
 def _tools(kind: Kind) -> tuple[str, ...]:
     return ("mount", "umount") if kind == "tmpfs" else ("mount", "umount", f"mkfs.{kind}")
-
-
-def _mount_image(kind: Kind, image: str, path: str, size_bytes: int) -> None:
-    with open(image, "wb") as file:
-        file.truncate(size_bytes)
-    _make_filesystem(kind, image)
-    # "-o loop" detaches the loop device by itself once nothing uses it any more.
-    _run("mount", "-t", kind, "-o", "loop", image, path)
 
 
 def _make_filesystem(kind: Kind, image: str) -> None:

@@ -1,6 +1,6 @@
 """A cluster of real processes as tests see it: started, asked, hurt and started again.
 
-:class:`Cluster` wraps the product's own :class:`~kraftjbod.testing.cluster_process.ClusterProcesses`;
+:class:`Cluster` wraps :class:`~kraftjbod.testing.cluster_process.ClusterProcesses`, the product's;
 its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
 
 * Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.

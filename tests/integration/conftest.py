@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -53,14 +52,6 @@ def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]
     return lambda: base / f"cluster-{next(numbers)}"
 
 
-#: Where clusters look for free ports: below those that the system gives to the near end of
-#: connections. A port that is free now is bound seconds later, so each process of pytest-xdist has
-#: ports of its own; other sessions begin at another place.
-_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_WORKERS: Final = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_PORTS: Final = range(20_000, 30_000, 20)[_WORKER::_WORKERS]
-_first_ports: Final = itertools.islice(itertools.cycle(_PORTS), os.getpid() % len(_PORTS), None)
-
 #: Of each log directory of a test's cluster, where the test says nothing else.
 RESERVE_BYTES: Final = 1024 * 1024
 #: Keys of such a cluster. Tests count topics, replicas and bytes: only their own shall be there.
@@ -77,8 +68,6 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
         *, start: bool = True, config: Mapping[str, str] | None = None, **parameters: Any
     ) -> Cluster:
         keys = {**DEFAULTS, **(config or {})}
-        parameters.setdefault("first_client_port", next(_first_ports))
-        parameters.setdefault("controller_port", next(_first_ports))
         cluster = Cluster(ClusterProcesses.create(cluster_dirs(), config=keys, **parameters))
         made.append(cluster)
         _alive.append(cluster)
@@ -94,6 +83,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
         for cluster in made:
             _alive.remove(cluster)
             cluster.local.kill()
+            cluster.local.release_ports()
 
 
 @pytest.fixture

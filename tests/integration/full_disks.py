@@ -2,7 +2,7 @@
 
 * :func:`small_disks` mounts them for the length of a test; :func:`logs_on` makes a log directory
   on each, which is what a cluster is given.
-* :meth:`Disk.fill` fills one from outside, :func:`make_room` undoes it.
+* :meth:`Disk.fill` fills one from outside, :meth:`Disk.make_room` undoes it.
 * :func:`wait_state` waits until a broker says so of a directory, :func:`wait_led_elsewhere` until
   the cluster has taken the consequences.
 """
@@ -49,11 +49,6 @@ def logs_on(disks: Sequence[Disk]) -> list[Path]:
     for path in paths:
         path.mkdir()
     return paths
-
-
-def make_room(disk: Disk) -> None:
-    """Undo :meth:`Disk.fill`."""
-    os.unlink(f"{disk.path}/balloon")
 
 
 def states(cluster: Cluster, broker_id: int) -> dict[str, LogDirState]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from kraftjbod.testing import mounts
-from kraftjbod.testing.frozen import frozen
+from kraftjbod.testing.frozen import Freeze, frozen
+from kraftjbod.testing.mounts import DiskKitError
 
 pytestmark = [
     pytest.mark.disk,
@@ -40,3 +42,22 @@ def test_writes_wait_until_the_thaw() -> None:
 def test_the_timer_thaws_by_itself() -> None:
     with mounts.mounted("ext4") as disk, frozen(disk, at_most_s=1):
         assert write_in_thread(Path(disk.path) / "new").wait(10)
+
+
+def test_a_disk_crawls() -> None:
+    """Each write waits for a moment in which the file system is thawed, and gets through."""
+    with mounts.mounted("ext4") as disk:
+        freeze = Freeze(disk, at_most_s=60, at_a_time_s=0.2)
+        try:
+            began_s = time.monotonic()
+            for number in range(5):
+                assert write_in_thread(Path(disk.path) / str(number)).wait(30)
+            assert time.monotonic() - began_s > 0.2
+        finally:
+            freeze.thaw()
+        assert write_in_thread(Path(disk.path) / "new").wait(10)
+
+
+def test_what_cannot_be_frozen_is_told() -> None:
+    with mounts.mounted("tmpfs") as disk, pytest.raises(DiskKitError, match="cannot freeze"):
+        Freeze(disk, at_most_s=1)

@@ -1,0 +1,500 @@
+"""``LocalCluster``: a cluster of real daemons for a test, on disks that fail when it says so::
+
+    with LocalCluster(brokers=3, dirs=3) as cluster:
+        cluster.create_topic("orders", partitions=6, replication_factor=3)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+        disk = cluster.broker(1).dir(0)
+        disk.fail("eio")
+        disk.wait_state("offline")
+        ...
+        disk.heal()
+        disk.reattach()
+
+``async with`` works as well. Every method waits for what it says and may be called from any
+thread; in a coroutine it holds up the loop meanwhile, which ``asyncio.to_thread`` avoids.
+
+* One controller and some brokers, each a process; ports that no other test process takes.
+* Brokers are numbered from 1, as their node ids; log directories from 0, as in ``log.dirs``.
+* The log directories lie on disks of one kind: log_disks.py tells which kinds can fail how.
+* What a failed test needs stays: the run directory, if the ``with`` block ends with an exception.
+  Whatever else was made is gone afterwards; what a killed test left behind, the next cluster
+  removes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from kraftjbod.cli.cluster_admin import create_topic
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
+from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
+from kraftjbod.testing import mounts
+from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.testing.log_disks import (
+    DEFAULT_DISK_BYTES,
+    DiskKind,
+    Fault,
+    LogDisk,
+    best_kind,
+    make_disk,
+)
+
+T = TypeVar("T")
+
+#: For a cluster to do what a method waits for, unless it is told otherwise.
+WAIT_S: Final = 60.0
+_POLL_S: Final = 0.05
+_MOST_BROKERS: Final = 32
+_MOST_DIRS: Final = 32
+_TOLD_LINES: Final = 20
+_TOLD_CHARS: Final = 500
+#: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
+TEST_CONFIG: Final[Mapping[str, str]] = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "6000",
+    "log.dir.check.interval.ms": "200",
+    "log.dir.io.timeout.ms": "5000",
+    "log.dir.reserve.bytes": str(1024 * 1024),
+    "storage.telemetry.enable": "false",
+}
+
+
+class ClusterTimeoutError(KraftJbodError):
+    """The cluster did not do in time what a test waited for; the message tells how it is."""
+
+
+class LocalCluster:
+    """See the module's own words.
+
+    :param brokers: 1 to 32 of them.
+    :param dirs: log directories of each, 1 to 32.
+    :param controllers: 1; a quorum of several is not there yet.
+    :param disks: what the log directories lie on; ``auto`` is the kind with the most faults here.
+    :param disk_bytes: size of each ext4, xfs or tmpfs disk.
+    :param config: keys of every daemon's configuration file, on top of :data:`TEST_CONFIG`.
+    :param broker_config: further keys by broker.
+    :param run_dir: where the daemons' files go; a temporary directory by default.
+    :raises ConfigError: if a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 3,
+        dirs: int = 3,
+        controllers: int = 1,
+        disks: DiskKind | Literal["auto"] = "auto",
+        disk_bytes: int = DEFAULT_DISK_BYTES,
+        config: Mapping[str, str] | None = None,
+        controller_config: Mapping[str, str] | None = None,
+        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        run_dir: Path | None = None,
+    ) -> None:
+        if not (1 <= brokers <= _MOST_BROKERS and 1 <= dirs <= _MOST_DIRS):
+            raise ConfigError(
+                f"brokers={brokers}, dirs={dirs}: from 1 to {_MOST_BROKERS} brokers with 1 to "
+                f"{_MOST_DIRS} log directories each"
+            )
+        if controllers != 1:
+            raise ConfigError(f"controllers={controllers}: kraftjbod runs one controller")
+        self._counts = brokers, dirs
+        self._disk_kind: DiskKind = best_kind() if disks == "auto" else disks
+        self._disk_bytes = disk_bytes
+        self._config = {**TEST_CONFIG, **(config or {})}
+        self._controller_config = controller_config
+        self._broker_config = broker_config
+        self._given_run_dir = run_dir
+        self._processes: ClusterProcesses | None = None
+        self._brokers: tuple[Broker, ...] = ()
+        self._disks: list[LogDisk] = []
+        self._loop = _LoopThread()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(keep=kind is not None)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close, keep=kind is not None)
+
+    def start(self) -> None:
+        """Make disks, format them, start every daemon and wait until all serve.
+
+        :raises StartupError: with a daemon's last words.
+        :raises DiskKitError: if this machine cannot make such disks.
+        """
+        if self._processes is not None:
+            raise StartupError("this cluster is started already")
+        mounts.reap()
+        run_dir = self._given_run_dir or Path(tempfile.mkdtemp(prefix="kraftjbod-cluster-"))
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # Daemons may run as somebody else.
+        run_dir.chmod(0o755)
+        try:
+            self._lay_out(run_dir)
+            self._loop.run(self.processes.start(timeout_s=WAIT_S))
+        except BaseException:
+            self.close(keep=True)
+            raise
+
+    def close(self, *, keep: bool = False) -> None:
+        """Stop every daemon at once and undo the disks.
+
+        :param keep: leave the run directory, with what the daemons told, in its place.
+        """
+        processes, self._processes = self._processes, None
+        try:
+            if processes is not None:
+                # Else a daemon in the middle of an operation on a hanging disk could not end.
+                for disk in self._disks:
+                    if disk.fault in ("hang", "slow"):
+                        disk.heal()
+                processes.kill()
+                processes.release_ports()
+        finally:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._loop.close)
+                for disk in self._disks:
+                    stack.callback(disk.close)
+            self._disks.clear()
+        if processes is not None and not keep and self._given_run_dir is None:
+            shutil.rmtree(processes.run_dir)
+
+    @property
+    def processes(self) -> ClusterProcesses:
+        """The daemons themselves, for what this class has no word for."""
+        if self._processes is None:
+            raise StartupError("this cluster is not started, or closed already")
+        return self._processes
+
+    @property
+    def run_dir(self) -> Path:
+        return self.processes.run_dir
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to: ``127.0.0.1:20001,127.0.0.1:20002,...``."""
+        return self.processes.bootstrap_servers
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        return self._brokers
+
+    def broker(self, broker_id: int) -> Broker:
+        """:raises ConfigError: if there is none of that number."""
+        if not 1 <= broker_id <= len(self._brokers):
+            raise ConfigError(f"there is no broker {broker_id}: 1 to {len(self._brokers)}")
+        return self._brokers[broker_id - 1]
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and wait until every replica is in sync and on a disk.
+
+        :param replication_factor: by default 3, or as many as there are brokers.
+        :raises OperatingError: what the cluster has against it.
+        """
+        factor = replication_factor or min(3, len(self._brokers))
+
+        async def create(client: ClusterClient) -> None:
+            await client.retry(client.refresh_metadata)
+            await create_topic(
+                client,
+                name,
+                partitions=partitions,
+                replication_factor=factor,
+                configs=config,
+            )
+
+        self._ask(create)
+        self.wait_in_sync(name)
+        self.wait(f"every replica of {name} to be on a disk", lambda: self._on_disks(name, factor))
+
+    def wait_in_sync(self, topic: str, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until every replica of the topic is in sync.
+
+        :raises ClusterTimeoutError: if that takes too long.
+        """
+        self.wait(
+            f"every replica of {topic} to be in sync",
+            lambda: self._is_in_sync(topic),
+            timeout_s=timeout_s,
+        )
+
+    def wait(
+        self, what: str, condition: Callable[[], object], *, timeout_s: float = WAIT_S
+    ) -> None:
+        """Ask again and again until the ``condition`` is true; an error of the cluster's is a no.
+
+        :raises ClusterTimeoutError: saying for ``what`` it waited, and how the daemons are.
+        """
+        deadline = time.monotonic() + timeout_s
+        trouble = "it never was so"
+        while time.monotonic() < deadline:
+            try:
+                if condition():
+                    return
+            except KraftJbodError as e:
+                trouble = str(e)
+            time.sleep(_POLL_S)
+        raise ClusterTimeoutError(
+            f"waited {timeout_s:.0f} s for {what}: {trouble}\n{self.last_words()}"
+        )
+
+    def last_words(self) -> str:
+        """The last lines of every daemon, for a test that failed."""
+        told = []
+        for daemon in self.processes.daemons:
+            path = daemon.files.telemetry_path
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
+            told.append(f"--- {daemon.files.name} {state}; {path}")
+            told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
+        return "\n".join(told)
+
+    def _lay_out(self, run_dir: Path) -> None:
+        brokers, dirs = self._counts
+        homes = [
+            run_dir / f"broker-{broker}" / f"disk-{number}"
+            for broker, number in itertools.product(range(1, brokers + 1), range(dirs))
+        ]
+        with ThreadPoolExecutor() as pool:
+            making = [pool.submit(self._make_disk, home) for home in homes]
+        # All have ended: those that were made are undone also if another could not be.
+        self._disks = [made.result() for made in making if made.exception() is None]
+        for made in making:
+            made.result()
+        of_broker = {
+            broker: self._disks[(broker - 1) * dirs : broker * dirs]
+            for broker in range(1, brokers + 1)
+        }
+        self._processes = ClusterProcesses.create(
+            run_dir,
+            brokers=brokers,
+            config=self._config,
+            controller_config=self._controller_config,
+            broker_config=self._broker_config,
+            log_dirs={broker: [disk.path for disk in disks] for broker, disks in of_broker.items()},
+        )
+        self._brokers = tuple(
+            Broker(self, self._processes.brokers[broker], disks)
+            for broker, disks in of_broker.items()
+        )
+
+    def _make_disk(self, home: Path) -> LogDisk:
+        return make_disk(self._disk_kind, home=home, size_bytes=self._disk_bytes)
+
+    def _ask(self, question: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
+        async def ask() -> T:
+            async with ClusterClient(self.bootstrap_servers) as client:
+                return await question(client)
+
+        return self._loop.run(ask())
+
+    def _is_in_sync(self, topic: str) -> bool:
+        async def ask(client: ClusterClient) -> bool:
+            metadata = await client.refresh_metadata([topic])
+            partitions = metadata.topic(topic).partitions.values()
+            return all(p.leader >= 0 and sorted(p.isr) == sorted(p.replicas) for p in partitions)
+
+        return self._ask(ask)
+
+    def _on_disks(self, topic: str, factor: int) -> bool:
+        """A new partition's in-sync set is full from the start, before there are any files."""
+
+        async def ask(client: ClusterClient) -> bool:
+            metadata = await client.refresh_metadata([topic])
+            found = 0
+            for broker_id in metadata.brokers:
+                for log_dir in await describe_log_dirs(client, broker_id):
+                    found += sum(replica.topic == topic for replica in log_dir.replicas)
+            return found == factor * len(metadata.topic(topic).partitions)
+
+        return self._ask(ask)
+
+
+class Broker:
+    """One broker of a :class:`LocalCluster`."""
+
+    def __init__(self, cluster: LocalCluster, process: DaemonProcess, disks: list[LogDisk]) -> None:
+        self._cluster = cluster
+        #: The daemon itself: its pid, its files, its exit code.
+        self.process = process
+        self.dirs = tuple(BrokerDir(cluster, self, disk) for disk in disks)
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.id} at {self.address}>"
+
+    @property
+    def id(self) -> int:
+        return self.process.files.node_id
+
+    @property
+    def address(self) -> str:
+        return self.process.address
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.is_running
+
+    def dir(self, number: int) -> BrokerDir:
+        """:raises ConfigError: if there is none of that number."""
+        if not 0 <= number < len(self.dirs):
+            raise ConfigError(
+                f"broker {self.id} has no directory {number}: 0 to {len(self.dirs) - 1}"
+            )
+        return self.dirs[number]
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until the process is gone."""
+        self.process.kill()
+
+    def stop(self) -> None:
+        """An orderly stop: leaders move away first.
+
+        :raises ClusterTimeoutError: if it had to be killed after all.
+        """
+        if not self._cluster._loop.run(self.process.stop(WAIT_S)):
+            raise ClusterTimeoutError(f"broker {self.id} did not stop in {WAIT_S:.0f} s")
+
+    def start(self) -> None:
+        """Start it again with its data, and wait until all brokers that run serve."""
+        self.process.start()
+        self._cluster._loop.run(self._cluster.processes.wait_healthy(timeout_s=WAIT_S))
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What the broker told so far, oldest first; only events called ``name`` if given."""
+        return self.process.events(name)
+
+
+class BrokerDir:
+    """One log directory of a broker, and the disk that it lies on."""
+
+    def __init__(self, cluster: LocalCluster, broker: Broker, disk: LogDisk) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self.disk = disk
+
+    def __repr__(self) -> str:
+        return f"<directory of broker {self._broker.id} on {self.disk}>"
+
+    @property
+    def path(self) -> Path:
+        return self.disk.path
+
+    @property
+    def state(self) -> str:
+        """What the broker says: ``online``, ``saturated``, ``stalled`` or ``offline``.
+
+        :raises OperatingError: if the broker does not answer.
+        """
+        return self.describe().state or "offline"
+
+    def describe(self) -> LogDirDescription:
+        """All that the broker says of it."""
+
+        async def ask(client: ClusterClient) -> LogDirDescription:
+            await client.retry(client.refresh_metadata)
+            told = await describe_log_dirs(client, self._broker.id)
+            return next(one for one in told if one.path == str(self.path))
+
+        return self._cluster._ask(ask)
+
+    def fail(self, fault: Fault) -> None:
+        """Let the disk fail in this way from now on; returns before anybody has noticed.
+
+        :raises DiskKitError: if this kind of disk cannot.
+        """
+        self.disk.fail(fault)
+
+    def heal(self) -> None:
+        """Mend the disk. A directory that is offline stays so: see :meth:`reattach`.
+
+        :raises DiskKitError: if the broker does not let go of a disk that has to be repaired.
+        """
+        self.disk.heal()
+
+    def reattach(self) -> None:
+        """Have the broker, which runs on, take the directory back.
+
+        :raises OperatingError: what the broker has against it.
+        """
+        change = LogDirChange(operation="reattach", broker=self._broker.id, target=str(self.path))
+        self._cluster._ask(
+            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
+        )
+
+    def _order(self, operation: str) -> None:
+        change = LogDirChange(operation=operation, broker=self._broker.id, target=str(self.path))
+        self._cluster._ask(
+            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
+        )
+
+    def wait_state(self, state: str, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until the broker says that the directory is so.
+
+        :raises ClusterTimeoutError: if that takes too long.
+        """
+        self._cluster.wait(
+            f"{self} to be {state}", lambda: self.state == state, timeout_s=timeout_s
+        )
+
+
+class _LoopThread:
+    """A loop of the cluster's own, so that its methods work whether or not the caller has one."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="local-cluster", daemon=True
+            )
+            self._thread.start()
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+    def close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()

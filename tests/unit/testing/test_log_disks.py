@@ -1,0 +1,140 @@
+"""Every kind of disk fails in every way that it promises, and is whole again afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.testing.log_disks import (
+    DISK_KINDS,
+    FAULTS,
+    DiskKind,
+    Fault,
+    LogDisk,
+    best_kind,
+    make_disk,
+    why_not,
+)
+from kraftjbod.testing.mounts import DiskKitError
+
+pytestmark = pytest.mark.disk
+
+ERRNO: dict[Fault, int] = {
+    "eio": errno.EIO,
+    "readonly": errno.EROFS,
+    "full": errno.ENOSPC,
+    "unmount": errno.ENOENT,
+}
+CAN: list[tuple[DiskKind, Fault]] = [
+    (kind, fault)
+    for kind, faults in {
+        "plain": ("chmod", "unmount", "wipe"),
+        "ext4": FAULTS,
+        "xfs": tuple(fault for fault in FAULTS if fault != "readonly"),
+        "tmpfs": ("chmod", "full", "unmount", "wipe"),
+        "fuse": FAULTS,
+    }.items()
+    for fault in faults
+]
+
+
+def disk_of(kind: DiskKind, home: Path) -> LogDisk:
+    reason = why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+    return make_disk(kind, home=home)
+
+
+@pytest.fixture
+def disk(kind: DiskKind, tmp_path: Path) -> Iterator[LogDisk]:
+    disk = disk_of(kind, tmp_path / "home")
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def write(path: Path, data: bytes) -> None:
+    """To the disk, not to the cache."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def errno_of_writing(path: Path) -> int | None:
+    try:
+        write(path, bytes(1024 * 1024))
+    except OSError as e:
+        return e.errno
+    return None
+
+
+@pytest.mark.parametrize(("kind", "fault"), CAN)
+def test_it_fails_and_is_whole_again(disk: LogDisk, fault: Fault) -> None:
+    assert disk.faults == {fault for kind, fault in CAN if kind == disk.kind}
+    write(disk.path / "old", b"old")
+    os.sync()
+    disk.fail(fault)
+    assert disk.fault == fault
+    match fault:
+        case "hang" | "slow":
+            done = threading.Event()
+
+            def write_later() -> None:
+                write(disk.path / "later", b"x")
+                done.set()
+
+            threading.Thread(target=write_later, daemon=True).start()
+            assert done.wait(30 if fault == "slow" else 0.5) is (fault == "slow")
+        case "chmod":
+            assert os.stat(disk.path).st_mode & 0o777 == 0
+        case "wipe":
+            assert list(disk.path.iterdir()) == []
+        case _:
+            assert errno_of_writing(disk.path / "new") == ERRNO[fault]
+    disk.heal()
+    disk.heal()
+    assert disk.fault is None
+    if fault == "hang":
+        assert done.wait(30)
+    assert (disk.path / "old").exists() is (fault != "wipe")
+    assert errno_of_writing(disk.path / "after") is None
+
+
+@pytest.mark.parametrize("kind", DISK_KINDS)
+def test_a_disk_that_failed_ends_without_a_trace(kind: DiskKind, tmp_path: Path) -> None:
+    disk = disk_of(kind, tmp_path / "home")
+    with suppress(DiskKitError):
+        disk.fail("hang")
+    disk.close()
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        assert str(disk.path.parent) not in mounts.read()
+
+
+@pytest.mark.parametrize("kind", DISK_KINDS)
+def test_it_fails_in_one_way_at_a_time(disk: LogDisk) -> None:
+    disk.fail("chmod")
+    with pytest.raises(DiskKitError, match=r"has failed already \(chmod\): heal it first"):
+        disk.fail("wipe")
+
+
+@pytest.mark.parametrize("kind", ["plain"])
+def test_what_it_cannot_do_is_told(disk: LogDisk) -> None:
+    with pytest.raises(DiskKitError, match="a plain disk cannot readonly; others can: ext4 .*fuse"):
+        disk.fail("readonly")
+    with pytest.raises(DiskKitError, match="no such fault: fire; there are eio, chmod,"):
+        disk.fail("fire")  # type: ignore[arg-type]
+    assert disk.fault is None
+
+
+def test_the_best_kind_is_one_that_can_be_had() -> None:
+    assert why_not(best_kind()) is None
