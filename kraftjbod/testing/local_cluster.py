@@ -454,16 +454,18 @@ class BrokerDir:
 
         :raises OperatingError: what the broker has against it.
         """
-        change = LogDirChange(operation="reattach", broker=self._broker.id, target=str(self.path))
-        self._cluster._ask(
-            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
-        )
+        self._order("reattach")
 
-    def _order(self, operation: str) -> None:
-        change = LogDirChange(operation=operation, broker=self._broker.id, target=str(self.path))
-        self._cluster._ask(
-            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
-        )
+    def replace(self) -> None:
+        """Have the broker, which runs on, take the directory in as a new one: after ``wipe``.
+
+        What was on the old disk is made anew from other brokers.
+
+        :raises OperatingError: what the broker has against it, such as a partition that has no
+            other copy.
+        """
+        self._order("forget")
+        self._order("add")
 
     def wait_state(self, state: str, *, timeout_s: float = WAIT_S) -> None:
         """Wait until the broker says that the directory is so.
@@ -472,6 +474,12 @@ class BrokerDir:
         """
         self._cluster.wait(
             f"{self} to be {state}", lambda: self.state == state, timeout_s=timeout_s
+        )
+
+    def _order(self, operation: str) -> None:
+        change = LogDirChange(operation=operation, broker=self._broker.id, target=str(self.path))
+        self._cluster._ask(
+            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
         )
 
 

@@ -1,8 +1,9 @@
 """Free ports on loopback that no other test process takes meanwhile.
 
 A port that is free now is bound only when a daemon gets that far, seconds later. So a port is
-reserved: by a lock on a file of its own, which the kernel takes back when the process ends. Test
-processes of several users and of pytest-xdist may run side by side.
+reserved: by a name in the kernel, which has as many of them as there are network namespaces and
+takes them back when the process ends. Test processes of several users and of pytest-xdist may run
+side by side.
 
 Ports lie below those that the system gives to the near end of connections, which could take one
 that is reserved.
@@ -10,13 +11,10 @@ that is reserved.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import random
 import socket
-import stat
-import tempfile
+import weakref
 from pathlib import Path
 from typing import Final
 
@@ -26,21 +24,18 @@ HOST: Final = "127.0.0.1"
 _LOWEST: Final = 20_000
 _USUAL_EPHEMERAL: Final = 32_768
 _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_WORLD: Final = 0o777 | stat.S_ISVTX
 
 
 class PortReservation:
-    """A port that is this process's own until :meth:`release`."""
+    """A port that is this process's own until :meth:`release`, or until nobody holds this."""
 
-    def __init__(self, port: int, lock: int) -> None:
+    def __init__(self, port: int, lock: socket.socket) -> None:
         self.port = port
-        self._lock = lock
+        self._release = weakref.finalize(self, os.close, lock.detach())
 
     def release(self) -> None:
-        """Nothing of the daemons' is done here; release after they stopped."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Let others have it, once; for who has stopped what listened there."""
+        self._release()
 
 
 def reserve_port() -> PortReservation:
@@ -48,16 +43,13 @@ def reserve_port() -> PortReservation:
 
     :raises StartupError: if there is none.
     """
-    locks = _lock_dir()
     ports = range(_LOWEST, max(_LOWEST + 1000, _ephemeral_from()))
     begin = random.randrange(len(ports))  # noqa: S311 - so that processes seldom meet
     for port in (*ports[begin:], *ports[:begin]):
-        lock = _try_lock(locks / str(port))
-        if lock is None:
-            continue
-        if is_free(port):
+        lock = socket.socket(socket.AF_UNIX)
+        if _is_bound(lock, f"\0kraftjbod-port-{port}") and is_free(port):
             return PortReservation(port, lock)
-        os.close(lock)
+        lock.close()
     raise StartupError(f"no port of {ports.start} to {ports.stop - 1} on {HOST} is free")
 
 
@@ -65,35 +57,15 @@ def is_free(port: int) -> bool:
     """Whether a daemon could listen on it. Connections that linger from one do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+        return _is_bound(probe, (HOST, port))
 
 
-def _lock_dir() -> Path:
-    path = Path(tempfile.gettempdir(), "kraftjbod-ports")
-    with contextlib.suppress(FileExistsError):
-        path.mkdir()
-        path.chmod(_WORLD)
-    return path
-
-
-def _try_lock(path: Path) -> int | None:
-    """The open file whose lock is ours; None if another process or another cluster has it."""
+def _is_bound(sock: socket.socket, address: str | tuple[str, int]) -> bool:
     try:
-        # Read-only is enough for a lock, and all that others may do with a file of root's.
-        fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except PermissionError:
-        # A sticky folder lets nobody open for creation what belongs to somebody else.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
+        sock.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def _ephemeral_from() -> int:

@@ -9,13 +9,16 @@ The gaps that are printed are measured and not asserted.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kraftjbod.testing import mounts
-from kraftjbod.testing.mounts import Disk, Kind
+from kraftjbod.testing import log_disks, mounts
+from kraftjbod.testing.log_disks import DiskKind, Fault
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster
@@ -115,32 +118,37 @@ def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-DEATHS: dict[str, tuple[Kind, Callable[[Disk], None]]] = {
-    "ext4 shut down": ("ext4", Disk.shut_down),
-    "xfs shut down": ("xfs", Disk.shut_down),
-    "ext4 aborted to read-only": ("ext4", Disk.abort),
-    "ext4 unmounted lazily": ("ext4", Disk.detach),
-    "xfs unmounted lazily": ("xfs", Disk.detach),
-}
-
-
 @pytest.mark.disk
-@pytest.mark.parametrize("death", DEATHS)
-def test_a_mounted_disk_dies(make_cluster: MakeCluster, death: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("ext4", "eio"),
+        ("xfs", "eio"),
+        ("ext4", "readonly"),
+        ("ext4", "unmount"),
+        ("xfs", "unmount"),
+        ("fuse", "eio"),
+    ],
+)
+def test_a_mounted_disk_dies(make_cluster: MakeCluster, kind: DiskKind, fault: Fault) -> None:
     """All three directories are such disks: replicas go where most bytes are free."""
-    kind, kill = DEATHS[death]
-    reason = mounts.why_not(kind)
+    reason = log_disks.why_not(kind)
     if reason is not None:
         pytest.skip(reason)
+    homes = tempfile.mkdtemp(prefix="kraftjbod-deaths-")
+    os.chmod(homes, 0o755)
     with contextlib.ExitStack() as stack:
-        disks = [stack.enter_context(mounts.mounted(kind, size_bytes=DISK_BYTES)) for _ in "123"]
-        paths = [Path(disk.path, "logs") for disk in disks]
-        for path in paths:
-            path.mkdir()
-        cluster = _start(make_cluster, {BROKER: paths})
+        stack.callback(shutil.rmtree, homes)
+        disks = [
+            log_disks.make_disk(kind, home=Path(homes, name), size_bytes=DISK_BYTES)
+            for name in "123"
+        ]
+        for disk in disks:
+            stack.callback(disk.close)
+        cluster = _start(make_cluster, {BROKER: [disk.path for disk in disks]})
         # Open files would keep the disks from being unmounted.
         stack.callback(cluster.local.kill)
-        _die_and_prove(cluster, paths[0], lambda: kill(disks[0]), death)
+        _die_and_prove(cluster, disks[0].path, lambda: disks[0].fail(fault), f"{fault} on {kind}")
 
 
 def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluster) -> None:

@@ -1,0 +1,182 @@
+"""The kit for tests of users, as they use it: a cluster, and faults under load."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from kraftjbod.core.errors import ConfigError, OperatingError, StartupError
+from kraftjbod.testing import log_disks, mounts
+from kraftjbod.testing.local_cluster import BrokerDir, ClusterTimeoutError, LocalCluster
+from kraftjbod.testing.log_disks import FAULTS, DiskKind, Fault
+from kraftjbod.testing.mounts import DiskKitError
+from tests.integration.checker import Load, judge
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+PARTITIONS: Final = 6
+#: What the broker says of a directory whose disk failed so, and is not well yet.
+STATES: Final[dict[Fault, str]] = {"full": "saturated", "slow": "online"}
+#: After these the directory needs no operator.
+COMES_BACK_BY_ITSELF: Final = frozenset({"full", "slow"})
+_topics: Final = (f"wanted-{number}" for number in itertools.count())
+
+
+def leftovers() -> list[str]:
+    """Mounts of this process."""
+    return [
+        line
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if f"{mounts.PREFIX}{os.getpid()}-" in line
+    ]
+
+
+@pytest.fixture(scope="module", params=["ext4", "fuse", "plain"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    kind: DiskKind = request.param
+    reason = log_disks.why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+    config = {"log.dir.slow.min.ms": "30", "min.insync.replicas": "2"}
+    with LocalCluster(brokers=3, dirs=2, disks=kind, config=config) as cluster:
+        yield cluster
+    assert leftovers() == []
+
+
+def goes_on(cluster: LocalCluster, load: Load) -> None:
+    before = load.acked_by_partition()
+    cluster.wait("every partition to go on", lambda: load.flowed_since(before, 20))
+
+
+def take_back(disk: BrokerDir, fault: Fault) -> None:
+    disk.heal()
+    if fault == "wipe":
+        disk.replace()
+    elif fault not in COMES_BACK_BY_ITSELF:
+        disk.reattach()
+    disk.wait_state("online")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_is_lost_however_a_disk_fails(cluster: LocalCluster, fault: Fault) -> None:
+    topic = next(_topics)
+    disk = cluster.broker(2).dir(1)
+    if fault not in disk.disk.faults:
+        with pytest.raises(DiskKitError, match=f"cannot {fault}; others can: "):
+            disk.fail(fault)
+        return
+    cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+    with Load(cluster.bootstrap_servers, topic, PARTITIONS) as load:
+        goes_on(cluster, load)
+        disk.fail(fault)
+        disk.wait_state(STATES.get(fault, "offline"))
+        goes_on(cluster, load)
+        assert all(broker.is_running for broker in cluster.brokers)
+        take_back(disk, fault)
+        cluster.wait_in_sync(topic)
+        goes_on(cluster, load)
+        load.stop()
+    load.print_gaps(f"{fault} on {disk.disk.kind}")
+    assert judge(cluster.bootstrap_servers, topic, load).findings == []
+
+
+def test_brokers_are_killed_stopped_and_started() -> None:
+    with LocalCluster(brokers=2, dirs=1, disks="plain") as cluster:
+        cluster.create_topic("kept", partitions=2)
+        first, second = cluster.brokers
+        first.kill()
+        assert (first.is_running, second.is_running) == (False, True)
+        first.start()
+        cluster.wait_in_sync("kept")
+        second.stop()
+        assert second.process.exit_code == 0
+        second.start()
+        cluster.wait_in_sync("kept")
+        run_dir = cluster.run_dir
+    assert not run_dir.exists()
+
+
+async def test_it_works_in_a_coroutine() -> None:
+    async with LocalCluster(brokers=1, dirs=2, disks="plain") as cluster:
+        cluster.create_topic("sync")
+        await asyncio.to_thread(cluster.create_topic, "thread")
+        assert cluster.broker(1).dir(0).state == "online"
+        pids = [daemon.pid for daemon in cluster.processes.daemons]
+    assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
+
+
+def test_what_daemons_told_is_kept_for_who_looks_for_a_failure() -> None:
+    with (
+        pytest.raises(ClusterTimeoutError, match=r"waited 0 s for a miracle: it never was so\n"),
+        LocalCluster(brokers=1, dirs=1, disks="plain") as cluster,
+    ):
+        run_dir = cluster.run_dir
+        cluster.wait("a miracle", lambda: False, timeout_s=0.2)
+    assert "broker_started" in (run_dir / "broker-1/telemetry.jsonl").read_text()
+    shutil.rmtree(run_dir)
+
+
+def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
+    cluster = LocalCluster(brokers=1, dirs=2, config={"log.dir.io.timeout.ms": "none"})
+    with pytest.raises(StartupError, match=r"log\.dir\.io\.timeout\.ms"):
+        cluster.start()
+    assert leftovers() == []
+    with pytest.raises(StartupError, match="not started, or closed already"):
+        _ = cluster.bootstrap_servers
+
+
+def test_what_is_not_there_is_told() -> None:
+    for parameters, problem in {
+        "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),
+        "dirs": ({"dirs": 33}, "1 to 32 log directories"),
+        "controllers": ({"controllers": 3}, "one controller"),
+    }.values():
+        with pytest.raises(ConfigError, match=problem):
+            LocalCluster(**parameters)  # type: ignore[arg-type]
+    with LocalCluster(brokers=1, dirs=1, disks="plain") as cluster:
+        with pytest.raises(ConfigError, match="there is no broker 0: 1 to 1"):
+            cluster.broker(0)
+        with pytest.raises(ConfigError, match="broker 1 has no directory 1: 0 to 0"):
+            cluster.broker(1).dir(1)
+        with pytest.raises(OperatingError, match="replication factor"):
+            cluster.create_topic("wide", replication_factor=2)
+
+
+def test_the_next_cluster_removes_what_a_killed_one_left() -> None:
+    if mounts.why_not("ext4") is not None:
+        pytest.skip(str(mounts.why_not("ext4")))
+    script = """
+        import time
+        from kraftjbod.testing.local_cluster import LocalCluster
+        with LocalCluster(brokers=1, dirs=2, disks="ext4") as cluster:
+            print(*(daemon.pid for daemon in cluster.processes.daemons), flush=True)
+            time.sleep(600)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    daemons = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    try:
+        assert len(daemons) == 2
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        prefix = f"{mounts.PREFIX}{process.pid}-"
+        assert prefix in Path("/proc/self/mounts").read_text()
+    finally:
+        for daemon in daemons:
+            daemon.kill()
+    with LocalCluster(brokers=1, dirs=1, disks="plain"):
+        assert prefix not in Path("/proc/self/mounts").read_text()
