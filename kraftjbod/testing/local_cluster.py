@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 #: For a cluster to do what a method waits for, unless it is told otherwise.
 WAIT_S: Final = 60.0
+#: For a disk that was healed to be one again, for a broker that is asked to take it back.
+_SETTLING_S: Final = 10.0
 _POLL_S: Final = 0.05
 _MOST_BROKERS: Final = 32
 _MOST_DIRS: Final = 32
@@ -478,9 +480,15 @@ class BrokerDir:
 
     def _order(self, operation: str) -> None:
         change = LogDirChange(operation=operation, broker=self._broker.id, target=str(self.path))
-        self._cluster._ask(
-            lambda client: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000))
-        )
+
+        async def ask(client: ClusterClient) -> None:
+            await client.retry(
+                lambda: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000)),
+                # What hung may still be about to end.
+                timeout_ms=int(_SETTLING_S * 1000),
+            )
+
+        self._cluster._ask(ask)
 
 
 class _LoopThread:

@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from kraftjbod.testing import fault_fs, mounts
-from kraftjbod.testing.fault_fs import FaultFs, FsFault
+from kraftjbod.testing.fault_fs import FaultFs
 from kraftjbod.testing.frozen import Freeze
+from kraftjbod.testing.fuse_server import FsFault
 from kraftjbod.testing.mounts import Disk, DiskKitError
 
 Fault = Literal["eio", "chmod", "readonly", "full", "hang", "slow", "unmount", "wipe"]
