@@ -1,313 +1,165 @@
-"""A disk that is slow: a file system of our own (FUSE) that shows a directory, and takes its time.
+"""``FaultFs``: a file system over a directory that fails when it is told to, and is well again.
 
-:func:`slow_disk` mounts one; while its ``delay_s`` is set, each write, sync, create and unlink on
-it takes that long, and reads are as fast as ever. Nothing of that is known to who uses the disk.
+It shows what is in ``backing``, which may be the very directory that it is mounted on: then whoever
+uses that path goes through the fault file system, and finds the same files. Five faults:
 
-The server is a process of its own, one operation after the other, that speaks the kernel's protocol
-(linux/fuse.h, 7.31) with no library. It ends with the mount, and the mount with the test.
+* ``eio``: EIO from every operation, on files that are open too;
+* ``readonly``: EROFS for every change, reads work;
+* ``full``: ENOSPC for what needs room, and 0 bytes free; what is unlinked is room again;
+* ``hang``: every operation waits until :meth:`FaultFs.heal`;
+* ``slow``: each write, sync, create and unlink takes a while, one after the other.
+
+It works for root everywhere, and for other users where fusermount3 is installed (Debian's package
+fuse3); then only they themselves may look at it. The server, ``fuse_server.py``, is a process of
+its own that ends with this one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import errno
+import itertools
 import os
+import shutil
 import stat
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from kraftjbod.testing import mounts
+from kraftjbod.testing.fuse_server import FaultOrder, FsFault
+from kraftjbod.testing.mounts import DiskKitError
+from kraftjbod.testing.privileges import PACKAGE_ROOT
 
-_IN_HEADER: Final = struct.Struct("<IIQQIIII")
-_OUT_HEADER: Final = struct.Struct("<IiQ")
-_ATTR: Final = struct.Struct("<6Q10I")
-_ENTRY: Final = struct.Struct("<4Q2I")
-_INIT_OUT: Final = struct.Struct("<IIIIHHIIHHII24x")
-_MAX_WRITE: Final = 128 * 1024
-_BUFFER_BYTES: Final = _MAX_WRITE + 64 * 1024
-_ROOT: Final = 1
 _START_TIMEOUT_S: Final = 20.0
-_SIZE, _MODE, _UID, _GID = 8, 1, 2, 4
-
-_FORGETS: Final = frozenset({2, 42})
-_INTERRUPT: Final = 36
-
-
-class SlowDisk:
-    """A mounted one, for the test."""
-
-    def __init__(self, path: str, control: Path) -> None:
-        self.path = path
-        self._control = control
-
-    def set_delay(self, delay_s: float) -> None:
-        """From the next operation on."""
-        fresh = self._control.with_suffix(".new")
-        fresh.write_text(str(delay_s))
-        fresh.rename(self._control)
+_END_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.02
+_DEVICE: Final = "/dev/fuse"
+_CAP_SYS_ADMIN: Final = 1 << 21
+_numbers: Final = itertools.count(1)
 
 
 def why_not() -> str | None:
-    """The reason why this machine cannot have one, or None if it can."""
-    if os.geteuid() != 0:
-        return "mounting needs root"
-    return None if os.path.exists("/dev/fuse") else "there is no /dev/fuse"
+    """The reason why this machine or user cannot have one, or ``None`` if it can."""
+    if not os.path.exists(_DEVICE):
+        return f"there is no {_DEVICE}"
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        return f"{_DEVICE} may not be opened by this user"
+    if os.geteuid() == 0:
+        may = _capabilities() & _CAP_SYS_ADMIN
+        return None if may else "mounting needs CAP_SYS_ADMIN, which root has not got here"
+    helper = shutil.which("fusermount3")
+    if helper is None:
+        return "mounting needs root, or fusermount3 (Debian: package fuse3)"
+    if not os.stat(helper).st_mode & stat.S_ISUID:
+        return f"{helper} is not setuid root, so it cannot mount"
+    return None
 
 
-@contextlib.contextmanager
-def slow_disk(home: Path) -> Iterator[SlowDisk]:
-    """Over ``home``/backing, mounted where mounts.reap() finds it; fast at first."""
-    backing, control = home / "backing", home / "delay"
-    backing.mkdir()
-    backing.chmod(0o777)
-    control.write_text("0")
-    with mounts.empty_mount_point() as path:
-        command = [
-            sys.executable,
-            "-m",
-            "kraftjbod.testing.fault_fs",
-            str(backing),
-            path,
-            str(control),
-        ]
-        server = subprocess.Popen(command, start_new_session=True)
+class FaultFs:
+    """A mounted one; made by :meth:`mount`, undone by :meth:`unmount` or a ``with`` statement."""
+
+    def __init__(
+        self, path: Path, source: str, server: subprocess.Popen[bytes], orders: Path
+    ) -> None:
+        self.path = path
+        self._source = source
+        self._server = server
+        self._orders = orders
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"<FaultFs {self.path} server={self._server.pid}>"
+
+    def __enter__(self) -> FaultFs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unmount()
+
+    @classmethod
+    def mount(cls, path: Path, *, backing: Path, home: Path) -> FaultFs:
+        """Show ``backing`` at ``path``, without any fault at first.
+
+        :param home: a directory for the server's own two files, outside of ``path``; each fault
+            file system needs one of its own.
+        :raises DiskKitError: with the reason, if it cannot be mounted; :func:`why_not` asks first.
+        """
+        path, backing, orders = path.resolve(), backing.resolve(), home.resolve() / "fault"
+        source = mounts.source_name(f"fuse-{next(_numbers)}")
+        FaultOrder(fault=None, delay_s=0.0, number=0).write(orders)
+        told = orders.with_suffix(".log")
+        words = ("-m", "kraftjbod.testing.fuse_server", str(backing), str(path), str(orders))
+        with told.open("wb") as log:
+            server = subprocess.Popen(  # noqa: S603 - our own words, no shell
+                [sys.executable, *words, source],
+                cwd=PACKAGE_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        mounted = cls(path, source, server, orders)
         try:
-            deadline = time.monotonic() + _START_TIMEOUT_S
-            while not os.path.ismount(path):
-                assert server.poll() is None, f"the server ended with {server.returncode}"
-                assert time.monotonic() < deadline, "the file system was not mounted"
-                time.sleep(0.02)
-            yield SlowDisk(path, control)
-        finally:
-            # Nothing waits for a disk that nobody serves any more.
-            server.kill()
-            server.wait()
+            mounted._wait_mounted(told)
+        except BaseException:
+            mounted.unmount()
+            raise
+        return mounted
+
+    def fail(self, fault: FsFault, *, delay_s: float = 0.2) -> None:
+        """From the next operation on.
+
+        :param delay_s: what an operation of a ``slow`` disk takes at least.
+        :raises DiskKitError: if the server has ended, so that the disk is dead already.
+        """
+        self._order(fault, delay_s)
+
+    def heal(self) -> None:
+        """No fault from the next operation on; what hangs goes on.
+
+        :raises DiskKitError: if the server has ended, so that the disk is dead for good.
+        """
+        self._order(None, 0.0)
+
+    def unmount(self) -> None:
+        """Undo it, also if it hangs and if files are open: those fail with ENOTCONN from now on."""
+        if self._server.poll() is None:
+            self.heal()
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        try:
+            # It unmounts itself.
+            self._server.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        if self._is_mounted():
+            mounts.detach(str(self.path))
+
+    def _order(self, fault: FsFault | None, delay_s: float) -> None:
+        if self._server.poll() is not None:
+            raise DiskKitError(f"the server of {self.path} ended with {self._server.returncode}")
+        self._number += 1
+        FaultOrder(fault=fault, delay_s=delay_s, number=self._number).write(self._orders)
+
+    def _is_mounted(self) -> bool:
+        return any(mount.source == self._source for mount in mounts.mount_table())
+
+    def _wait_mounted(self, told: Path) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_mounted():
+            if self._server.poll() is not None:
+                lines = told.read_text(errors="replace").split("\n")
+                reason = "; ".join(line for line in lines if line)[-500:]
+                raise DiskKitError(f"cannot mount a fault file system on {self.path}: {reason}")
+            if time.monotonic() > deadline:
+                raise DiskKitError(f"{self.path} is not mounted after {_START_TIMEOUT_S:.0f} s")
+            time.sleep(_POLL_S)
 
 
-class _Server:
-    """Answers the kernel. Nodes are numbers for paths below ``backing``."""
-
-    def __init__(self, fd: int, backing: str, control: str) -> None:
-        self._fd = fd
-        self._backing = backing
-        self._control = control
-        self._paths = {_ROOT: ""}
-        self._nodes = {"": _ROOT}
-        self._next_node = _ROOT + 1
-        self._answers: dict[int, Callable[[int, bytes], bytes]] = {
-            1: self._lookup,
-            3: self._getattr,
-            4: self._setattr,
-            9: self._mkdir,
-            10: self._unlink,
-            11: self._rmdir,
-            12: lambda node, body: self._rename(node, body, 8),
-            14: self._open,
-            15: self._read,
-            16: self._write,
-            17: self._statfs,
-            18: self._release,
-            20: self._fsync,
-            25: lambda node, body: b"",
-            26: self._init,
-            27: lambda node, body: struct.pack("<QIi", 0, 0, 0),
-            28: self._readdir,
-            29: lambda node, body: b"",
-            30: lambda node, body: self._wait(),
-            35: self._create,
-            45: lambda node, body: self._rename(node, body, 16),
-        }
-
-    def serve(self) -> None:
-        while True:
-            try:
-                request = os.read(self._fd, _BUFFER_BYTES)
-            except OSError as e:
-                if e.errno == errno.ENODEV:
-                    return  # Unmounted.
-                if e.errno in (errno.EINTR, errno.ENOENT):
-                    continue
-                raise
-            _, opcode, unique, node, self._uid, self._gid, _, _ = _IN_HEADER.unpack_from(request)
-            if opcode in _FORGETS or opcode == _INTERRUPT:
-                continue
-            code, reply = -errno.ENOSYS, b""
-            if opcode in self._answers:
-                try:
-                    code, reply = 0, self._answers[opcode](node, request[_IN_HEADER.size :])
-                except OSError as e:
-                    code = -(e.errno or errno.EIO)
-            with contextlib.suppress(FileNotFoundError):
-                # ENOENT: whoever asked was killed meanwhile.
-                header = _OUT_HEADER.pack(_OUT_HEADER.size + len(reply), code, unique)
-                os.write(self._fd, header + reply)
-
-    def _wait(self) -> bytes:
-        with open(self._control, encoding="ascii") as file:
-            time.sleep(float(file.read()))
-        return b""
-
-    def _path(self, node: int, name: bytes = b"") -> str:
-        path = self._paths[node]
-        if name:
-            path = f"{path}/{os.fsdecode(name.split(bytes(1))[0])}"
-        return self._backing + path
-
-    def _entry(self, path: str) -> bytes:
-        attr = _attr(os.lstat(path))
-        key = path.removeprefix(self._backing)
-        if key not in self._nodes:
-            self._nodes[key] = self._next_node
-            self._paths[self._next_node] = key
-            self._next_node += 1
-        return _ENTRY.pack(self._nodes[key], 0, 0, 0, 0, 0) + attr
-
-    def _forget(self, key: str) -> None:
-        self._nodes.pop(key, None)
-
-    def _init(self, _node: int, body: bytes) -> bytes:
-        (readahead,) = struct.unpack_from("<8xI", body)
-        # Flag 1 << 5: writes of more than a page.
-        return _INIT_OUT.pack(7, 31, readahead, 1 << 5, 16, 12, _MAX_WRITE, 1, 0, 0, 0, 0)
-
-    def _lookup(self, node: int, body: bytes) -> bytes:
-        return self._entry(self._path(node, body))
-
-    def _getattr(self, node: int, body: bytes) -> bytes:
-        flags, fh = struct.unpack_from("<I4xQ", body)
-        found = os.fstat(fh) if flags & 1 else os.lstat(self._path(node))
-        return struct.pack("<QII", 0, 0, 0) + _attr(found)
-
-    def _setattr(self, node: int, body: bytes) -> bytes:
-        valid, fh, size = struct.unpack_from("<I4xQQ", body)
-        mode, _, uid, gid = struct.unpack_from("<4I", body, 68)
-        path = self._path(node)
-        if valid & _SIZE:
-            os.truncate(fh if valid & 64 else path, size)
-        if valid & _MODE:
-            os.chmod(path, stat.S_IMODE(mode))
-        if valid & (_UID | _GID):
-            os.chown(path, uid if valid & _UID else -1, gid if valid & _GID else -1)
-        return struct.pack("<QII", 0, 0, 0) + _attr(os.fstat(fh) if valid & 64 else os.lstat(path))
-
-    def _mkdir(self, node: int, body: bytes) -> bytes:
-        mode, _ = struct.unpack_from("<II", body)
-        path = self._path(node, body[8:])
-        os.mkdir(path, mode)
-        os.chown(path, self._uid, self._gid)
-        return self._entry(path)
-
-    def _unlink(self, node: int, body: bytes) -> bytes:
-        self._wait()
-        path = self._path(node, body)
-        os.unlink(path)
-        self._forget(path.removeprefix(self._backing))
-        return b""
-
-    def _rmdir(self, node: int, body: bytes) -> bytes:
-        path = self._path(node, body)
-        os.rmdir(path)
-        self._forget(path.removeprefix(self._backing))
-        return b""
-
-    def _rename(self, node: int, body: bytes, head: int) -> bytes:
-        (to_node,) = struct.unpack_from("<Q", body)
-        old, new = body[head:].split(bytes(1))[:2]
-        source, target = self._path(node, old), self._path(to_node, new)
-        os.rename(source, target)
-        before, after = (path.removeprefix(self._backing) for path in (source, target))
-        self._forget(after)
-        for key in [k for k in self._nodes if k == before or k.startswith(f"{before}/")]:
-            moved = after + key.removeprefix(before)
-            number = self._nodes.pop(key)
-            self._nodes[moved], self._paths[number] = number, moved
-        return b""
-
-    def _open(self, node: int, body: bytes) -> bytes:
-        (flags,) = struct.unpack_from("<I", body)
-        fd = os.open(self._path(node), flags & ~(os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
-        return struct.pack("<QIi", fd, 0, 0)
-
-    def _create(self, node: int, body: bytes) -> bytes:
-        self._wait()
-        flags, mode = struct.unpack_from("<II", body)
-        path = self._path(node, body[16:])
-        fd = os.open(path, flags | os.O_CREAT, mode)
-        os.fchown(fd, self._uid, self._gid)
-        return self._entry(path) + struct.pack("<QIi", fd, 0, 0)
-
-    def _read(self, _node: int, body: bytes) -> bytes:
-        fh, offset, size = struct.unpack_from("<QQI", body)
-        return os.pread(fh, size, offset)
-
-    def _write(self, _node: int, body: bytes) -> bytes:
-        self._wait()
-        fh, offset, size = struct.unpack_from("<QQI", body)
-        return struct.pack("<II", os.pwrite(fh, body[40 : 40 + size], offset), 0)
-
-    def _fsync(self, _node: int, body: bytes) -> bytes:
-        return self._wait()
-
-    def _release(self, _node: int, body: bytes) -> bytes:
-        (fh,) = struct.unpack_from("<Q", body)
-        os.close(fh)
-        return b""
-
-    def _statfs(self, _node: int, _body: bytes) -> bytes:
-        f = os.statvfs(self._backing)
-        counts = (f.f_blocks, f.f_bfree, f.f_bavail, f.f_files, f.f_ffree)
-        return struct.pack("<5Q4I24x", *counts, f.f_bsize, 255, f.f_frsize, 0)
-
-    def _readdir(self, node: int, body: bytes) -> bytes:
-        _, offset, size = struct.unpack_from("<QQI", body)
-        found = b""
-        with os.scandir(self._path(node)) as entries:
-            for at, entry in enumerate(sorted(entries, key=lambda e: e.name), 1):
-                if at <= offset:
-                    continue
-                name = os.fsencode(entry.name)
-                kind = stat.S_IFDIR if entry.is_dir() else stat.S_IFREG
-                one = struct.pack("<QQII", entry.inode(), at, len(name), kind >> 12) + name
-                one += bytes(-len(one) % 8)
-                if len(found) + len(one) > size:
-                    break
-                found += one
-        return found
-
-
-def _attr(found: os.stat_result) -> bytes:
-    times = [found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns]
-    return _ATTR.pack(
-        found.st_ino,
-        found.st_size,
-        found.st_blocks,
-        *(ns // 10**9 for ns in times),
-        *(ns % 10**9 for ns in times),
-        found.st_mode,
-        found.st_nlink,
-        found.st_uid,
-        found.st_gid,
-        0,
-        4096,
-        0,
-    )
-
-
-def _main(backing: str, path: str, control: str) -> None:
-    fd = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={fd},rootmode=40777,user_id=0,group_id=0,allow_other,default_permissions"
-    libc = ctypes.CDLL(None, use_errno=True)
-    source = (mounts.PREFIX + "fuse").encode()
-    if libc.mount(source, path.encode(), b"fuse", 0, options.encode()):
-        raise OSError(ctypes.get_errno(), f"mount {path}")
-    _Server(fd, backing, control).serve()
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+def _capabilities() -> int:
+    """Those in effect for this process, as a bit set."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
+    return int(word, 16)

@@ -5,8 +5,8 @@
   :meth:`Disk.abort` (read-only), :meth:`Disk.detach` (lazy unmount), :meth:`Disk.fill` (ENOSPC).
 * :func:`closed_to_owner` takes a directory's permission bits away, which only bites processes
   without CAP_DAC_OVERRIDE.
-* :func:`reap` undoes what dead processes left behind; it goes by the name prefix and never
-  touches a mount of a process that is alive.
+* :func:`reap` undoes what dead processes left behind; it goes by the name prefix, of the directory
+  or of what is mounted, and never touches a mount of a process that is alive.
 
 Every command has a deadline, and an unmount that is refused becomes a lazy one: nothing hangs.
 A disk that hangs is made by frozen.py.
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -36,6 +38,8 @@ _MIB: Final = 1024 * 1024
 _SMALLEST_BYTES: Final[dict[Kind, int]] = {"ext4": 16 * _MIB, "xfs": 320 * _MIB, "tmpfs": _MIB}
 _FS_IOC_SHUTDOWN: Final = 0x8004587D
 _SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
+_MNT_DETACH: Final = 2
+_UMOUNT_NOFOLLOW: Final = 8
 _FILL_CHUNK: Final = bytes(64 * 1024)
 #: mkfs lives in sbin, which is not on everybody's PATH.
 _PATH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -54,7 +58,7 @@ class Disk:
 
     @property
     def is_mounted(self) -> bool:
-        return self.path in _mount_points()
+        return any(mount.path == self.path for mount in mount_table())
 
     def shut_down(self) -> None:
         """Kill it: EIO from reads, writes, fsync and open, at once; unsynced data is lost.
@@ -74,7 +78,7 @@ class Disk:
 
     def detach(self) -> None:
         """Unmount lazily: open files go on working, the path shows the directory beneath."""
-        _run("umount", "-l", self.path)
+        detach(self.path)
 
     @property
     def image(self) -> str:
@@ -168,6 +172,43 @@ def empty_mount_point() -> Iterator[str]:
         _undo(home)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A line of the kernel's table; ``source`` is what is mounted."""
+
+    source: str
+    path: str
+    options: frozenset[str]
+
+
+def mount_table() -> list[Mount]:
+    """What this process sees mounted, newest first."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.split(" ") for line in file]
+    return [
+        Mount(source=source, path=_unescaped(path), options=frozenset(options.split(",")))
+        for source, path, _, options, *_ in reversed(lines)
+    ]
+
+
+def detach(path: str) -> None:
+    """Unmount lazily, without asking the file system: it may be one that does not answer.
+
+    :raises DiskKitError: if nothing is mounted there, or it is somebody else's.
+    """
+    if os.geteuid() != 0:
+        _run("fusermount3", "-u", "-z", path)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW):
+        raise DiskKitError(f"cannot unmount {path}: {os.strerror(ctypes.get_errno())}")
+
+
+def source_name(kind: str) -> str:
+    """What a mount of this process is called, wherever it is, so that :func:`reap` knows it."""
+    return f"{PREFIX}{os.getpid()}-{kind}"
+
+
 @contextlib.contextmanager
 def closed_to_owner(path: str) -> Iterator[None]:
     """``chmod 000`` on ``path``, and the old mode again afterwards."""
@@ -180,7 +221,7 @@ def closed_to_owner(path: str) -> Iterator[None]:
 
 
 def reap(*, also_own: bool = False) -> list[str]:
-    """Undo the mounts of processes that are gone; returns the directories removed.
+    """Undo the mounts of processes that are gone; the directories removed or unmounted.
 
     One process does it at a time: test runs that start together find the same remains.
     """
@@ -189,17 +230,28 @@ def reap(*, also_own: bool = False) -> list[str]:
     turn = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
+        for mount in mount_table():
+            if _is_left_over(mount.source, also_own) and _may_unmount(mount):
+                detach(mount.path)
+                reaped.append(mount.path)
         for name in sorted(os.listdir(parent)):
-            owner = name.removeprefix(PREFIX).partition("-")[0]
-            if not name.startswith(PREFIX) or not owner.isdigit():
-                continue
-            is_own = int(owner) == os.getpid()
-            if also_own if is_own else not os.path.exists(f"/proc/{owner}"):
+            if _is_left_over(name, also_own):
                 _undo(f"{parent}/{name}")
                 reaped.append(f"{parent}/{name}")
     finally:
         os.close(turn)
     return reaped
+
+
+def _is_left_over(name: str, also_own: bool) -> bool:
+    owner = name.removeprefix(PREFIX).partition("-")[0]
+    if not name.startswith(PREFIX) or not owner.isdigit():
+        return False
+    return also_own if int(owner) == os.getpid() else not os.path.exists(f"/proc/{owner}")
+
+
+def _may_unmount(mount: Mount) -> bool:
+    return os.geteuid() == 0 or f"user_id={os.geteuid()}" in mount.options
 
 
 def _tools(kind: Kind) -> tuple[str, ...]:
@@ -221,20 +273,19 @@ def _make_filesystem(kind: Kind, image: str) -> None:
 
 
 def _undo(home: str) -> None:
-    for path in _mount_points():
-        if path.startswith(f"{home}/"):
+    for mount in mount_table():
+        if mount.path.startswith(f"{home}/"):
             try:
-                _run("umount", path)
+                _run("umount", mount.path)
             except DiskKitError:
                 # Something holds a file open; the mount ends when that does.
-                _run("umount", "-l", path)
+                detach(mount.path)
     shutil.rmtree(home)
 
 
-def _mount_points() -> list[str]:
-    """Mount points of this process, newest first."""
-    with open("/proc/self/mounts", encoding="utf-8") as file:
-        return [line.split(" ")[1] for line in file][::-1]
+def _unescaped(path: str) -> str:
+    """Blanks and the like stand as octal numbers in the table."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def _run(*command: str, may_be: tuple[int, ...] = (0,)) -> None:
