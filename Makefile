@@ -16,8 +16,8 @@ STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
-TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium
-TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 PYTEST := $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder

@@ -43,10 +43,11 @@ def why_not() -> str | None:
     """The reason why this machine or user cannot have one, or ``None`` if it can."""
     if not os.path.exists(_DEVICE):
         return f"there is no {_DEVICE}"
+    if not os.access(_DEVICE, os.R_OK | os.W_OK):
+        return f"{_DEVICE} may not be opened by this user"
     if os.geteuid() == 0:
-        if not _capabilities() & _CAP_SYS_ADMIN:
-            return "mounting needs the capability CAP_SYS_ADMIN, which root has not got here"
-        return None if os.access(_DEVICE, os.R_OK | os.W_OK) else f"{_DEVICE} cannot be opened"
+        may = _capabilities() & _CAP_SYS_ADMIN
+        return None if may else "mounting needs CAP_SYS_ADMIN, which root has not got here"
     helper = shutil.which("fusermount3")
     if helper is None:
         return "mounting needs root, or fusermount3 (Debian: package fuse3)"

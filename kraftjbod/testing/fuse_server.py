@@ -7,7 +7,8 @@ one step, and read before each operation.
 * Nothing is cached by the kernel that would hide a fault: attributes, names and data are asked for
   each time. A file of it can therefore not be mapped into memory for shared writing.
 * A full disk has no room from the order on; what is unlinked or cut off afterwards is room again.
-* Closing a file never fails and never hangs, as on a disk.
+* Closing a file never fails and never hangs, as on a disk: what hangs is set aside, and the server
+  goes on listening.
 * It unmounts itself and ends when whoever started it ends, however that was.
 """
 
@@ -17,6 +18,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import socket
 import stat
 import struct
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +49,9 @@ _ROOT: Final = 1
 _POLL_S: Final = 0.01
 _SECTOR_BYTES: Final = 512
 _BLOCK_BYTES: Final = 4096
-#: FOPEN_DIRECT_IO.
-_UNCACHED: Final = 1
+#: FOPEN_DIRECT_IO and FOPEN_NOFLUSH (Linux 5.16). Before that the kernel learns from the first
+#: FLUSH that there is none.
+_UNCACHED_NO_FLUSH: Final = 1 | 1 << 5
 _NOSUID_NODEV: Final = 2 | 4
 
 _LOOKUP, _FORGET, _GETATTR, _SETATTR, _MKDIR, _UNLINK, _RMDIR, _RENAME = 1, 2, 3, 4, 9, 10, 11, 12
@@ -105,6 +109,10 @@ class _Gate:
         """Room on a full disk; ``None`` on any other."""
         return self._free_bytes if self._order.fault == "full" else None
 
+    def holds(self, opcode: int) -> bool:
+        """Whether the operation has to wait for a disk that hangs."""
+        return opcode not in _NEVER_FAIL and self._look().fault == "hang"
+
     def enter(self, opcode: int) -> None:
         """:raises OSError: what the operation fails with."""
         if opcode in _NEVER_FAIL:
@@ -114,8 +122,6 @@ class _Gate:
             ends_s = time.monotonic() + order.delay_s
             while self._look() == order and (left_s := ends_s - time.monotonic()) > 0:
                 time.sleep(min(left_s, _POLL_S))
-        while self._look().fault == "hang":
-            time.sleep(_POLL_S)
         if self._order.fault == "eio":
             raise OSError(errno.EIO, "the disk is dead")
         if self.is_readonly and opcode in _CHANGES:
@@ -175,30 +181,43 @@ class _Server:
         }
 
     def serve(self) -> None:
+        """Until it is unmounted."""
+        os.set_blocking(self._fd, False)
+        held: deque[bytes] = deque()
         while True:
+            # As many can be held as there are threads that wait for the disk.
+            select.select([self._fd], [], [], _POLL_S if held else None)
             try:
-                request = os.read(self._fd, _BUFFER_BYTES)
+                held.append(os.read(self._fd, _BUFFER_BYTES))
             except OSError as e:
                 if e.errno == errno.ENODEV:
-                    return  # Unmounted.
-                if e.errno in (errno.EINTR, errno.ENOENT):
-                    continue
-                raise
-            _, opcode, unique, node, self._uid, self._gid, _, _ = _IN_HEADER.unpack_from(request)
-            if opcode in _UNANSWERED:
-                continue
-            code, reply = -errno.ENOSYS, b""
-            # Not served either is FLUSH: the kernel asks once and closes files without it then.
-            if opcode in self._answers:
-                try:
-                    self._gate.enter(opcode)
-                    code, reply = 0, self._answers[opcode](node, request[_IN_HEADER.size :])
-                except OSError as e:
-                    code = -(e.errno or errno.EIO)
-            with contextlib.suppress(FileNotFoundError):
-                # ENOENT: whoever asked was killed meanwhile.
-                header = _OUT_HEADER.pack(_OUT_HEADER.size + len(reply), code, unique)
-                os.write(self._fd, header + reply)
+                    return
+                if e.errno not in (errno.EAGAIN, errno.EINTR, errno.ENOENT):
+                    raise
+            for _ in range(len(held)):
+                request = held.popleft()
+                if not self._answer(request):
+                    held.append(request)
+
+    def _answer(self, request: bytes) -> bool:
+        """``False``: not now."""
+        _, opcode, unique, node, self._uid, self._gid, _, _ = _IN_HEADER.unpack_from(request)
+        if opcode in _UNANSWERED:
+            return True
+        code, reply = -errno.ENOSYS, b""
+        if opcode in self._answers:
+            if self._gate.holds(opcode):
+                return False
+            try:
+                self._gate.enter(opcode)
+                code, reply = 0, self._answers[opcode](node, request[_IN_HEADER.size :])
+            except OSError as e:
+                code = -(e.errno or errno.EIO)
+        with contextlib.suppress(FileNotFoundError):
+            # ENOENT: whoever asked was killed meanwhile.
+            header = _OUT_HEADER.pack(_OUT_HEADER.size + len(reply), code, unique)
+            os.write(self._fd, header + reply)
+        return True
 
     def _path(self, node: int, name: bytes = b"") -> str:
         path = self._paths[node]
@@ -225,7 +244,7 @@ class _Server:
 
     def _opened(self, node: int, fd: int) -> bytes:
         self._open_files.setdefault(node, []).append(fd)
-        return _OPEN_OUT.pack(fd, _UNCACHED, 0)
+        return _OPEN_OUT.pack(fd, _UNCACHED_NO_FLUSH, 0)
 
     def _stat(self, node: int) -> os.stat_result:
         fds = self._open_files.get(node)
@@ -427,16 +446,17 @@ def _mount_as_root(path: str, source: str) -> int:
     options = f"fd={fd},rootmode=40777,user_id=0,group_id=0,allow_other,default_permissions"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(source.encode(), path.encode(), b"fuse", _NOSUID_NODEV, options.encode()):
-        raise OSError(ctypes.get_errno(), f"mount {path}")
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     return fd
 
 
 def _mount_as_user(path: str, source: str) -> int:
     """By the helper that may: it mounts, and hands over what /dev/fuse gave it."""
+    command = ("fusermount3", "-o", f"fsname={source},default_permissions", "--", path)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        subprocess.run(
-            ["fusermount3", "-o", f"fsname={source},default_permissions", "--", path],
+        subprocess.run(  # noqa: S603 - our own words, no shell
+            command,
             pass_fds=[theirs.fileno()],
             env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
             timeout=COMMAND_TIMEOUT_S,
@@ -460,7 +480,11 @@ def _main(backing: str, path: str, orders: str, source: str) -> None:
     # Opened before the mount: it may be the very directory that is mounted on.
     below = os.open(backing, os.O_RDONLY | os.O_DIRECTORY)
     os.umask(0)
-    fd = _mount_as_root(path, source) if os.geteuid() == 0 else _mount_as_user(path, source)
+    mount = _mount_as_root if os.geteuid() == 0 else _mount_as_user
+    try:
+        fd = mount(path, source)
+    except (OSError, subprocess.SubprocessError) as e:
+        sys.exit(str(e))
     threading.Thread(target=_end_with_owner, args=(path,), daemon=True).start()
     _Server(fd, f"/proc/self/fd/{below}/.", orders).serve()
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.testing import fault_fs
-from kraftjbod.testing.fault_fs import SlowDisk
+from kraftjbod.testing import fault_fs, mounts
+from kraftjbod.testing.fault_fs import FaultFs
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -38,12 +38,18 @@ SLOW_MIN_MS = 200
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SlowDisk]:
-    with fault_fs.slow_disk(tmp_path) as disk:
+def disk(tmp_path: Path) -> Iterator[FaultFs]:
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    backing.chmod(0o777)
+    with (
+        mounts.empty_mount_point() as path,
+        FaultFs.mount(Path(path), backing=backing, home=tmp_path) as disk,
+    ):
         yield disk
 
 
-def start(make_cluster: MakeCluster, disk: SlowDisk, tmp_path: Path, action: str) -> Cluster:
+def start(make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path, action: str) -> Cluster:
     """The first broker has a slow disk and two others; its six replicas lie on all of them."""
     paths = [Path(disk.path, "logs"), tmp_path / "second", tmp_path / "third"]
     for path in paths:
@@ -64,11 +70,11 @@ def start(make_cluster: MakeCluster, disk: SlowDisk, tmp_path: Path, action: str
     return cluster
 
 
-def on_slow_disk(cluster: Cluster, disk: SlowDisk) -> set[int]:
+def on_slow_disk(cluster: Cluster, disk: FaultFs) -> set[int]:
     (held,) = [
         held
         for path, held in cluster.replicas_by_dir(1, TOPIC).items()
-        if path.startswith(disk.path)
+        if path.startswith(str(disk.path))
     ]
     return set(held)
 
@@ -83,7 +89,7 @@ def flows(cluster: Cluster, load: Load, more: int = 20) -> None:
     )
 
 
-def described(cluster: Cluster, disk: SlowDisk) -> dict[str, object]:
+def described(cluster: Cluster, disk: FaultFs) -> dict[str, object]:
     command = [BIN / "kraftjbod-log-dirs", "--bootstrap-server", cluster.bootstrap, "--describe"]
     shown = subprocess.run(
         [*command, "--json", "--broker-list", "1"],
@@ -95,14 +101,14 @@ def described(cluster: Cluster, disk: SlowDisk) -> dict[str, object]:
     (found,) = [
         log_dir
         for log_dir in json.loads(shown.stdout)["brokers"][0]["logDirs"]
-        if log_dir["logDir"].startswith(disk.path)
+        if log_dir["logDir"].startswith(str(disk.path))
     ]
     assert isinstance(found, dict)
     return found
 
 
 def test_a_slow_disk_is_demoted_and_given_back(
-    make_cluster: MakeCluster, disk: SlowDisk, tmp_path: Path
+    make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "demote")
     broker = cluster.brokers[1]
@@ -114,7 +120,7 @@ def test_a_slow_disk_is_demoted_and_given_back(
         stack.callback(cluster.local.kill)
         load = stack.enter_context(Load(cluster.bootstrap, TOPIC, PARTITIONS))
         flows(cluster, load)
-        disk.set_delay(DELAY_S)
+        disk.fail("slow", delay_s=DELAY_S)
         cluster.wait_event(broker, "log_dir_slow")
         cluster.wait_event(broker, "log_dir_stalled")
 
@@ -130,7 +136,7 @@ def test_a_slow_disk_is_demoted_and_given_back(
         flows(cluster, load)
         told = described(cluster, disk)
         assert (told["state"], told["isSlow"], told["error"]) == ("stalled", True, None)
-        disk.set_delay(0)
+        disk.heal()
         cluster.wait_event(broker, "log_dir_not_slow_any_more")
         cluster.wait_event(broker, "log_dir_answers_again")
         cluster.wait_whole(TOPIC)
@@ -141,14 +147,14 @@ def test_a_slow_disk_is_demoted_and_given_back(
 
 
 def test_a_slow_disk_is_told_of_and_goes_on_by_default(
-    make_cluster: MakeCluster, disk: SlowDisk, tmp_path: Path
+    make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "warn")
     broker = cluster.brokers[1]
     leaders = {n: p.leader for n, p in cluster.partitions(TOPIC).items()}
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.local.kill)
-        disk.set_delay(DELAY_S)
+        disk.fail("slow", delay_s=DELAY_S)
         cluster.wait_event(broker, "log_dir_slow")
         told = described(cluster, disk)
         assert (told["state"], told["isSlow"]) == ("online", True)
@@ -158,5 +164,5 @@ def test_a_slow_disk_is_told_of_and_goes_on_by_default(
         )
         assert not broker.events("log_dir_stalled")
         assert {n: p.leader for n, p in cluster.partitions(TOPIC).items()} == leaders
-        disk.set_delay(0)
+        disk.heal()
         cluster.wait_event(broker, "log_dir_not_slow_any_more")
