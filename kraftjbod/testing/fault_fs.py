@@ -35,7 +35,6 @@ _START_TIMEOUT_S: Final = 20.0
 _END_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 _DEVICE: Final = "/dev/fuse"
-_CAP_SYS_ADMIN: Final = 1 << 21
 _numbers: Final = itertools.count(1)
 
 
@@ -46,8 +45,7 @@ def why_not() -> str | None:
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return f"{_DEVICE} may not be opened by this user"
     if os.geteuid() == 0:
-        may = _capabilities() & _CAP_SYS_ADMIN
-        return None if may else "mounting needs CAP_SYS_ADMIN, which root has not got here"
+        return mounts.why_no_mounts()
     helper = shutil.which("fusermount3")
     if helper is None:
         return "mounting needs root, or fusermount3 (Debian: package fuse3)"
@@ -156,10 +154,3 @@ class FaultFs:
             if time.monotonic() > deadline:
                 raise DiskKitError(f"{self.path} is not mounted after {_START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_S)
-
-
-def _capabilities() -> int:
-    """Those in effect for this process, as a bit set."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
-    return int(word, 16)

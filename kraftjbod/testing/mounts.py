@@ -39,6 +39,8 @@ _SMALLEST_BYTES: Final[dict[Kind, int]] = {"ext4": 16 * _MIB, "xfs": 320 * _MIB,
 _FS_IOC_SHUTDOWN: Final = 0x8004587D
 _SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
 _MNT_DETACH: Final = 2
+_CAP_SYS_ADMIN: Final = 1 << 21
+_LOOP_CONTROL: Final = "/dev/loop-control"
 _UMOUNT_NOFOLLOW: Final = 8
 _FILL_CHUNK: Final = bytes(64 * 1024)
 #: mkfs lives in sbin, which is not on everybody's PATH.
@@ -172,10 +174,23 @@ class Disk:
         os.unlink(f"{self.path}/balloon")
 
 
+def why_no_mounts() -> str | None:
+    """The reason why this process may mount nothing, or ``None`` if it may."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    with open("/proc/self/status", encoding="ascii") as file:
+        (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
+    # As root in most containers.
+    return None if int(word, 16) & _CAP_SYS_ADMIN else "mounting needs CAP_SYS_ADMIN"
+
+
 def why_not(kind: Kind) -> str | None:
     """The reason why this machine cannot mount a ``kind``, or ``None`` if it can."""
-    if os.geteuid() != 0:
-        return f"mounting {kind} needs root"
+    reason = why_no_mounts()
+    if reason is not None:
+        return reason
+    if kind != "tmpfs" and not os.path.exists(_LOOP_CONTROL):
+        return f"there are no loop devices: {_LOOP_CONTROL} is missing"
     missing = [tool for tool in _tools(kind) if shutil.which(tool, path=_PATH) is None]
     if missing:
         return f"mounting {kind} needs {', '.join(missing)}"
