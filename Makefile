@@ -21,7 +21,7 @@ TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 CLUSTER := conf/docker/cluster.sh
-PYTEST := $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help:  ## Print this list
@@ -99,7 +99,7 @@ compose-down:  ## Stop it in order and remove its containers; with ARGS=-v its v
 
 .PHONY: compose-test
 compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in containers
-	@$(PY) -m pytest -q -s tests/compose $(ARGS)
+	@$(PY) -m pytest -q -s -rs tests/compose $(ARGS)
 
 .PHONY: test
 test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts

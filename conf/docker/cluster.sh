@@ -7,6 +7,7 @@
 #   image       build the image, unless it is there and made of the same files
 #   up          image, start, and wait until every service is healthy
 #   down [-v]   stop in order, remove containers and network; with -v the volumes, too
+#   compose ... any other command of compose
 #   clean       remove all of it: containers, network, volumes, images
 #
 # down and clean stop that dockerd, too, once nothing runs on it any more.
@@ -109,7 +110,7 @@ stop_engine() {
 sources_sum() {
   { echo "${BASE_IMAGE:-}"
     find Dockerfile .dockerignore pyproject.toml requirements.lock README.md conf/docker kraftjbod \
-      -type f ! -path '*/__pycache__/*' | LC_ALL=C sort | xargs cksum
+      -type f ! -path '*/__pycache__/*' ! -name cluster.sh | LC_ALL=C sort | xargs cksum
   } | cksum | tr ' ' -
 }
 
@@ -226,6 +227,6 @@ clean() {
 case ${1:-} in
   install | engine | image | up | clean) "$1" ;;
   stop-engine) stop_engine ;;
-  down) shift; down "$@" ;;
+  down | compose) "$@" ;;
   *) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 2 ;;
 esac
