@@ -1,4 +1,4 @@
-"""One cluster in containers for all tests of this folder; beside a failure, the containers' words."""
+"""One cluster in containers for all tests of this folder, and its last words beside a failure."""
 
 from __future__ import annotations
 
