@@ -60,8 +60,8 @@ our_dockerd() {
 }
 
 wait_for_engine() {
-  local i
-  for ((i = 0; i < ENGINE_S * 2; i++)); do
+  local deadline=$((SECONDS + ENGINE_S))
+  while ((SECONDS < deadline)); do
     answers && return
     kill -0 "$1" 2>/dev/null || return 1
     sleep 0.5
@@ -188,10 +188,11 @@ unhealthy() {
 }
 
 up() {
-  local i waiting
+  local deadline waiting
   image
   compose up -d
-  for ((i = 0; i < HEALTHY_S * 2; i++)); do
+  deadline=$((SECONDS + HEALTHY_S))
+  while ((SECONDS < deadline)); do
     waiting=$(unhealthy)
     if [ -z "$waiting" ]; then
       say "up and healthy; brokers: $(addresses)"
