@@ -190,7 +190,8 @@ unhealthy() {
 up() {
   local deadline waiting
   image
-  compose up -d
+  compose up -d || fail "could not start it; where a port is taken, choose others:" \
+    "make compose-up BROKER_1_PORT=9192 BROKER_2_PORT=9193 BROKER_3_PORT=9194"
   deadline=$((SECONDS + HEALTHY_S))
   while ((SECONDS < deadline)); do
     waiting=$(unhealthy)
