@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
+#: Where cluster.sh has its files, too; git ignores it.
+RUN_DIR: Final = ROOT / "run/docker"
 CLUSTER_SH: Final = ROOT / "conf/docker/cluster.sh"
 BIN: Final = ROOT / "bin"
 BROKERS: Final = (1, 2, 3)
@@ -35,6 +37,7 @@ class ComposeCluster:
     """Containers by service, brokers by number."""
 
     def __init__(self) -> None:
+        RUN_DIR.mkdir(parents=True, exist_ok=True)
         # One per checkout: two of them on a machine are two clusters.
         self.project = f"kraftjbod-test-{zlib.crc32(str(ROOT).encode()):08x}"
         self.ports = _free_ports(len(BROKERS))

@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.compose.compose_cluster import BUILD_S, ROOT, ComposeCluster, engine_answers
+from tests.compose.compose_cluster import BUILD_S, RUN_DIR, ComposeCluster, engine_answers
 from tests.integration.checker import Load
 
-_RESULTS = ROOT / "run/docker/compose-test.json"
+_RESULTS = RUN_DIR / "compose-test.json"
 _alive: list[ComposeCluster] = []
 
 

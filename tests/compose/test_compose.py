@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.compose.compose_cluster import BROKERS, ROOT, SERVICES, ComposeCluster
+from tests.compose.compose_cluster import BROKERS, RUN_DIR, SERVICES, ComposeCluster
 from tests.compose.conftest import Measured
 from tests.integration.checker import Load, judge
 from tests.integration.clients import read_confluent, write_confluent
@@ -43,7 +43,7 @@ def _move(cluster: ComposeCluster, broker: int, partitions: range, path: str) ->
             if part["partition"] in partitions
         ],
     }
-    file = ROOT / "run/docker/compose-test-plan.json"
+    file = RUN_DIR / "compose-test-plan.json"
     file.write_text(json.dumps(plan))
     words = ("--execute", "--reassignment-json-file", str(file), "--progress")
     cluster.tool("reassign-partitions", *words)
