@@ -1,7 +1,7 @@
 # Every target has one line of help; `make help` prints them.
-# Nothing here needs Docker; only the pipeline needs Java, and brings one along where there is none.
-# Nothing is installed outside .venv/ and .uv/, except system packages for the tests, and those only
-# when make runs as root.
+# Only the compose-* targets need Docker; only the pipeline needs Java, and brings one along where
+# there is none. Nothing is installed outside .venv/ and .uv/, except system packages for the tests
+# and for Docker, and those only when make runs as root.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,11 +20,12 @@ TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3
 TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
-PYTEST := $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+CLUSTER := conf/docker/cluster.sh
+PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help:  ## Print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 20
 
 .PHONY: setup
 setup: $(STAMP)  ## Build .venv from the pinned requirements.lock (once; again when the pins change)
@@ -69,6 +70,7 @@ test-packages:  ## Install the system packages of the tests when root and missin
 	    apt-get install -y -q --no-install-recommends $$package >/dev/null 2>&1 \
 	    || echo "test-packages: no package $$package; tests that need it will be skipped"; done; \
 	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
+	@$(CLUSTER) install || echo "test-packages: the tests of docker-compose.yml will be skipped"
 
 .PHONY: run
 run: setup  ## The tour: lose a disk under load and no record; then Spark takes in, audits, plans, reports
@@ -82,6 +84,22 @@ up: setup  ## Start the same cluster (1 controller, 3 brokers with 3 log dirs ea
 .PHONY: stop
 stop: setup  ## Stop the cluster that `make run` or `make up` left up
 	@$(PY) -m kraftjbod.tour.main stop
+
+.PHONY: image
+image: setup  ## Build the Docker image kraftjbod; BASE_IMAGE=... to build on another base
+	@$(CLUSTER) image
+
+.PHONY: compose-up
+compose-up: setup  ## Start the cluster of docker-compose.yml and wait until it is healthy
+	@$(CLUSTER) up
+
+.PHONY: compose-down
+compose-down:  ## Stop it in order and remove its containers; with ARGS=-v its volumes, too
+	@$(CLUSTER) down $(ARGS)
+
+.PHONY: compose-test
+compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in containers
+	@$(PY) -m pytest -q -s -rs tests/compose $(ARGS)
 
 .PHONY: test
 test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
@@ -139,7 +157,8 @@ bench: setup spark  ## Throughput, latency, restart and failover figures beside 
 	@$(PY) -m tests.bench.main $(ARGS)
 
 .PHONY: clean
-clean:  ## Stop the cluster and remove run/, caches and both environments
+clean:  ## Stop the clusters, remove run/, Docker volumes and images, caches, both environments
+	@$(CLUSTER) clean
 	@[ ! -f run/cluster.json ] || [ ! -x $(PY) ] || $(PY) -m kraftjbod.tour.main stop
 	@rm -rf run dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV) .uv
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

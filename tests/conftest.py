@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 #: Folders whose files take long come first, so that no process is left alone with them at the end.
-_LONG_FIRST = {"spark": 0, "integration": 1, "disk": 2, "faults": 3}
+_LONG_FIRST = {"spark": 0, "compose": 0, "integration": 1, "disk": 2, "faults": 3}
 
 
 @pytest.hookimpl(trylast=True)

@@ -29,7 +29,7 @@ from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
-from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.ids import BrokerId, TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.protocol.kafka_codec import Message, message
 from kraftjbod.storage.dir_names import future_dir_name
@@ -66,6 +66,7 @@ class LogDirApis:
     def __init__(
         self,
         *,
+        broker_id: BrokerId,
         logs: LogManager,
         replicas: HostedReplicas,
         replica_manager: ReplicaManager,
@@ -74,6 +75,7 @@ class LogDirApis:
         monitor: LogDirMonitor,
         scrubs: Scrubs,
     ) -> None:
+        self._broker_id = broker_id
         self._logs = logs
         self._replicas = replicas
         self._replica_manager = replica_manager
@@ -180,10 +182,11 @@ class LogDirApis:
             if current is not None and self._logs.future(tp) is None:
                 by_dir[move.target].append(_Copy(tp, 0, current.log_end_offset, True))
         response: Message = DescribeLogDirsResponse(
+            broker_id=self._broker_id,
             results=[
                 *(self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()),
                 *(self._describe_offline(d) for d in self._logs.offline_dirs()),
-            ]
+            ],
         )
         return response
 

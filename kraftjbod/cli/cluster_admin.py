@@ -21,6 +21,8 @@ from kraftjbod.protocol.kafka_codec import message
 
 #: For an answer to come, after a broker has waited as long as it may.
 _ANSWER_MS: Final = 5_000
+#: DescribeCluster: the first version that tells of fenced brokers.
+_WITH_FENCED_BROKERS: Final = 2
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -489,6 +491,19 @@ async def _deleted_by(
             else:
                 answers[tp] = kafka_error(part.error_code, str(tp))
     return answers
+
+
+async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
+    """Whether it is fenced, by broker: all that are registered, as the one that answers knows.
+
+    :raises OperatingError: UNSUPPORTED_VERSION, if that one cannot tell.
+    """
+    response = await client.request_any(
+        message("DescribeClusterRequest")(include_fenced_brokers=True),
+        min_version=_WITH_FENCED_BROKERS,
+    )
+    require_ok(response, "cluster")
+    return {broker.broker_id: broker.is_fenced for broker in response.brokers}
 
 
 def require_ok(result: Any, what: str) -> None:

@@ -84,6 +84,15 @@ async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDi
     return [_log_dir(result) for result in response.results]
 
 
+async def describe_own_log_dirs(
+    client: ClusterClient,
+) -> tuple[int | None, list[LogDirDescription]]:
+    """Those of the broker that answers, and its id; None if it does not tell, as Kafka's."""
+    response = await client.request_any(message("DescribeLogDirsRequest")(topics=[]))
+    require_ok(response, "log directories")
+    return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
+
+
 def _log_dir(result: Any) -> LogDirDescription:
     is_named = result.directory_id != ZERO_UUID
     return LogDirDescription(

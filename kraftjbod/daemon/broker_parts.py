@@ -476,6 +476,7 @@ class BrokerParts:
             reassignments=ReassignmentApis(channel=self.channel),
             features=FeatureApis(channel=self.channel),
             log_dirs=LogDirApis(
+                broker_id=config.node_id,
                 logs=self._disks.logs,
                 replicas=self.hosted,
                 replica_manager=self.replicas,

@@ -50,6 +50,19 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
+    # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
+    ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
+        {
+            # -1 if not told.
+            "name": "BrokerId",
+            "type": "int32",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 9,
+            "default": "-1",
+            "ignorable": True,
+        },
+    ),
     # Kafka tells a directory's path only, while metadata speaks of ids.
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (
         {

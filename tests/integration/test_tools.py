@@ -100,3 +100,15 @@ def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
         [replica] = [r for log_dir in broker["logDirs"] for r in log_dir["partitions"]]
         assert replica["partition"] == "sized-0"
         assert replica["size"] > 1000
+
+
+def test_the_health_of_real_daemons(cluster: Cluster) -> None:
+    health = str(BIN / "kraftjbod-health")
+    for number, broker in cluster.brokers.items():
+        words = [health, "--bootstrap-server", broker.address]
+        told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        serves = f"broker {number} at {broker.address} serves, 3 of 3 log directories are online\n"
+        assert (told.returncode, told.stdout, told.stderr) == (0, serves, "")
+    words = [health, "--controller", cluster.local.controller.address]
+    told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (told.returncode, told.stderr) == (0, "")

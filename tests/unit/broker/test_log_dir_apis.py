@@ -48,6 +48,12 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
 
+async def test_a_broker_says_which_one_it_is():
+    async with brokers() as (rig,):
+        assert (await rig.ask(KIND(topics=None))).broker_id == 1
+        assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
+
+
 async def test_a_cordoned_directory_is_told_as_one():
     async with brokers() as (rig,):
         rig.dirs[1].is_cordoned = True

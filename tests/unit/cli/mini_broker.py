@@ -62,6 +62,9 @@ class MiniBroker:
         self.log_dir_orders: list[tuple[int, str, bool]] = []
         #: Topic, partition and offset of each order to delete records.
         self.deletions: list[tuple[str, int, int]] = []
+        #: Whether it is fenced, by broker; and whether this one says which one it is.
+        self.fencing = {BROKER_ID: False, 8: True}
+        self.tells_id = True
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
@@ -422,7 +425,23 @@ class MiniBroker:
         dead = response.DescribeLogDirsResult(
             log_dir="/d2", error_code=ErrorCode.KAFKA_STORAGE_ERROR
         )
-        return response(error_code=code, results=[good, dead])
+        own_id = BROKER_ID if self.tells_id else -1
+        return response(error_code=code, results=[good, dead], broker_id=own_id)
+
+    def _describe_cluster(self, body: Any, code: int) -> Any:
+        response = message("DescribeClusterResponse")
+        return response(
+            error_code=code,
+            cluster_id="mini",
+            controller_id=BROKER_ID,
+            brokers=[
+                response.DescribeClusterBroker(
+                    broker_id=broker_id, host="127.0.0.1", port=1, is_fenced=is_fenced
+                )
+                for broker_id, is_fenced in self.fencing.items()
+                if body.include_fenced_brokers or not is_fenced
+            ],
+        )
 
 
 @asynccontextmanager

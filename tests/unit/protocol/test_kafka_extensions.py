@@ -40,6 +40,14 @@ def described(**own: Any) -> Any:
 
 TARGETS = {"target_directories": ["any", "/d2", "dirid:AAAAAAAAAAAAAAAAAAAAZA"]}
 DIR_FACTS = {"directory_id": DIRECTORY_ID, "state": "online", "queued_assignments": 5}
+
+
+def described_by(broker_id: int = -1) -> Any:
+    answer = described()
+    answer.broker_id = broker_id
+    return answer
+
+
 MESSAGES = [
     *(
         pytest.param("AlterPartitionReassignmentsRequest", v, reassignment, TARGETS, id=f"45-v{v}")
@@ -49,6 +57,7 @@ MESSAGES = [
         pytest.param("DescribeLogDirsResponse", v, described, DIR_FACTS, id=f"35-v{v}")
         for v in (2, 3, 4, 5)
     ),
+    pytest.param("DescribeLogDirsResponse", 5, described_by, {"broker_id": 7}, id="35-v5-broker"),
 ]
 
 

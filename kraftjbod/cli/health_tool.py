@@ -1,0 +1,160 @@
+"""``kraftjbod-health``: whether one daemon serves, for health checks and for people.
+
+* A broker serves if it answers, is registered, and is not fenced, as far as it knows itself.
+* A controller serves if it is the active one and has committed everything that it decided.
+* A directory that is not online is told of and changes nothing else: a dead disk is no reason to
+  restart the broker that holds the others.
+
+It asks one daemon once: nothing is tried again, and no other daemon answers in its place.
+Exit code 0: it serves; 1: it does not, or does not answer in time; 2: wrong usage.
+
+Of a broker that does not say which one it is, as Kafka's do not, nobody can say whether it is
+fenced; one that answers serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.cluster_admin import describe_fencing
+from kraftjbod.cli.cluster_client import ClusterClient, parse_bootstrap
+from kraftjbod.cli.command import fail, run
+from kraftjbod.cli.replica_admin import LogDirDescription, describe_own_log_dirs
+from kraftjbod.core.errors import ConfigError, ErrorCode, KraftJbodError
+
+_ONLINE: Final = "online"
+_OFFLINE: Final = "offline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What one daemon said. ``reason`` is why it does not serve, None if it does.
+
+    ``log_dirs`` holds the state by path; None where there are no such directories, or no answer.
+    ``broker_id`` is None for a controller, and for a broker that does not tell it.
+    """
+
+    who: str
+    reason: str | None = None
+    broker_id: int | None = None
+    log_dirs: Mapping[str, str] | None = None
+
+    def text(self) -> str:
+        """For people: one line, and one more for each directory that is not online."""
+        if self.log_dirs is None:
+            return f"{self.who} serves"
+        sick = {path: state for path, state in self.log_dirs.items() if state != _ONLINE}
+        total = len(self.log_dirs)
+        first = f"{self.who} serves, {total - len(sick)} of {total} log directories are online"
+        return "\n".join([first, *(f"{path} is {state}" for path, state in sick.items())])
+
+    def document(self) -> str:
+        """The same for machines, in JSON."""
+        told: dict[str, Any] = {"serves": self.reason is None, "reason": self.reason}
+        if self.log_dirs is not None:
+            told["brokerId"] = self.broker_id
+            told["logDirs"] = [{"path": p, "state": s} for p, s in self.log_dirs.items()]
+        return json.dumps(told, separators=(",", ":"))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask the broker that listens here.")
+@click.option(
+    "--bootstrap-controller",
+    "--controller",
+    metavar="HOST:PORT",
+    help="Ask the controller that listens here.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1, 600),
+    default=5,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def main(
+    bootstrap_server: str | None,
+    bootstrap_controller: str | None,
+    timeout_s: int,
+    as_json: bool,
+) -> None:
+    """Tell by exit code 0 or 1 whether one broker or controller serves."""
+    address = bootstrap_server or bootstrap_controller
+    if address is None or (bootstrap_server is not None and bootstrap_controller is not None):
+        raise click.UsageError(
+            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
+        )
+    try:
+        several = len(parse_bootstrap(address)) > 1
+    except ConfigError as e:
+        raise click.UsageError(f"{address!r} is no daemon: write HOST:PORT") from e
+    if several or ":" not in address:
+        raise click.UsageError(f"{address!r} is not one daemon: write HOST:PORT")
+    is_broker = bootstrap_server is not None
+    run(_tell(address, timeout_s * 1000, is_broker=is_broker, as_json=as_json))
+
+
+async def _tell(address: str, timeout_ms: int, *, is_broker: bool, as_json: bool) -> None:
+    health = await examine(address, timeout_ms, is_broker=is_broker)
+    if as_json:
+        click.echo(health.document())
+    elif health.reason is None:
+        click.echo(health.text())
+    if health.reason is not None:
+        fail(f"{health.who} does not serve: {health.reason}")
+
+
+async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
+    """Ask the daemon at ``address``, ``HOST:PORT``; silence and refusals are answers too."""
+    who = f"the {'broker' if is_broker else 'controller'} at {address}"
+    ask = _ask_broker if is_broker else _ask_controller
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await ask(address, who, timeout_ms)
+    except TimeoutError:
+        return Health(who=who, reason=f"no answer within {timeout_ms} ms")
+    except KraftJbodError as e:
+        return Health(who=who, reason=str(e))
+
+
+async def _ask_broker(address: str, who: str, timeout_ms: int) -> Health:
+    # Nobody tells this client of other brokers, so the one at the address answers.
+    async with ClusterClient(address, request_timeout_ms=timeout_ms) as client:
+        broker_id, described = await describe_own_log_dirs(client)
+        log_dirs = {log_dir.path: _state(log_dir) for log_dir in described}
+        if broker_id is None:
+            return Health(who=who, log_dirs=log_dirs)
+        is_fenced = (await describe_fencing(client)).get(broker_id)
+    reason = {None: "it is not registered", True: "it is fenced", False: None}[is_fenced]
+    who = f"broker {broker_id} at {address}"
+    return Health(who=who, reason=reason, broker_id=broker_id, log_dirs=log_dirs)
+
+
+def _state(log_dir: LogDirDescription) -> str:
+    if log_dir.state is not None:
+        return log_dir.state
+    return _ONLINE if log_dir.error_code == ErrorCode.NONE else _OFFLINE
+
+
+async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
+    # The bodies of the RPC take a tenth of a second to import, and brokers are asked without.
+    from kraftjbod.cli.controller_client import ControllerClient
+    from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
+
+    async with ControllerClient(address, timeout_ms=timeout_ms) as client:
+        # Nothing is asked for; but only the active controller answers, and only once all that it
+        # decided until then is committed.
+        await client.call(ListPartitionReassignmentsRequest(partitions={}))
+    return Health(who=who)
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-health")

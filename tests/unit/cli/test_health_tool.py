@@ -1,0 +1,157 @@
+"""kraftjbod-health, against a broker and a controller behind their real doors."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from kraftjbod.cli.health_tool import Health, main
+from kraftjbod.core.errors import ErrorCode, NotControllerError
+from kraftjbod.protocol.rpc_messages import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.scripted_controller import ScriptedController, serving
+from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
+
+
+async def _ask(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
+    done = await invoke(main, "--bootstrap-server", broker.address, *words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_a_broker_with_a_dead_directory_serves() -> None:
+    async with mini_broker() as broker:
+        code, told, errors = await _ask(broker)
+        assert (code, errors) == (0, "")
+        assert told.splitlines() == [
+            f"broker 7 at {broker.address} serves, 1 of 2 log directories are online",
+            "/d2 is offline",
+        ]
+        code, told, errors = await _ask(broker, "--json")
+        assert (code, errors) == (0, "")
+        assert json.loads(told) == {
+            "serves": True,
+            "reason": None,
+            "brokerId": 7,
+            "logDirs": [{"path": "/d1", "state": "online"}, {"path": "/d2", "state": "offline"}],
+        }
+
+
+async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
+    async with mini_broker() as broker:
+        broker.fencing[BROKER_ID] = True
+        why = f"broker 7 at {broker.address} does not serve: it is fenced\n"
+        assert await _ask(broker) == (1, "", why)
+        code, told, errors = await _ask(broker, "--json")
+        document = json.loads(told)
+        assert (code, errors) == (1, why)
+        assert (document["serves"], document["reason"]) == (False, "it is fenced")
+        assert len(document["logDirs"]) == 2
+        del broker.fencing[BROKER_ID]
+        assert (await _ask(broker))[2].endswith("does not serve: it is not registered\n")
+
+
+async def test_of_a_broker_that_does_not_tell_its_id_fencing_is_not_asked() -> None:
+    """As Kafka's do; 8 is fenced, and may or may not be the one."""
+    async with mini_broker() as broker:
+        broker.tells_id = False
+        code, told, _ = await _ask(broker)
+        assert code == 0
+        assert told.startswith(f"the broker at {broker.address} serves, 1 of 2")
+        assert broker.asked == ["DescribeLogDirs"]
+
+
+async def test_an_error_for_an_answer_is_one_line() -> None:
+    async with mini_broker() as broker:
+        broker.fail_next["DescribeLogDirs"].append(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        code, told, errors = await _ask(broker, "--json")
+    reason = "log directories: CLUSTER_AUTHORIZATION_FAILED"
+    assert (code, errors) == (1, f"the broker at {broker.address} does not serve: {reason}\n")
+    assert json.loads(told) == {"serves": False, "reason": reason}
+
+
+@pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
+async def test_nobody_there(option: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        done = await invoke(main, option, f"127.0.0.1:{port}")
+    assert done.exit_code == 1
+    assert f"at 127.0.0.1:{port} does not serve: " in done.stderr
+    assert f"cannot connect to 127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
+async def test_silence_is_told_as_such(option: str) -> None:
+    """The system takes the connection, and no process ever answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        done = await invoke(main, option, f"127.0.0.1:{port}", "--timeout", "1")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "does not serve: " in done.stderr
+    assert "1000 ms" in done.stderr
+
+
+def _active(_: RpcRequest) -> RpcResponse:
+    return ListPartitionReassignmentsResponse(partitions=())
+
+
+def _standby(_: RpcRequest) -> RpcResponse:
+    raise NotControllerError("another one is active")
+
+
+async def test_the_active_controller_serves_and_no_other() -> None:
+    active, standby = ScriptedController(_active), ScriptedController(_standby)
+    async with serving(active, standby):
+        address = f"127.0.0.1:{active.server.port}"
+        done = await invoke(main, "--bootstrap-controller", address)
+        assert (done.exit_code, done.stdout) == (0, f"the controller at {address} serves\n")
+        assert active.seen == [ListPartitionReassignmentsRequest(partitions={})]
+        done = await invoke(main, "--controller", address, "--json")
+        assert json.loads(done.stdout) == {"serves": True, "reason": None}
+        address = f"127.0.0.1:{standby.server.port}"
+        done = await invoke(main, "--controller", address)
+        assert done.exit_code == 1
+        assert done.stderr == (
+            f"the controller at {address} does not serve: another one is active\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "Exactly one of"),
+        (("--bootstrap-server", "a:1", "--controller", "b:1"), "Exactly one of"),
+        (("--bootstrap-server", "a:1,b:2"), "write HOST:PORT"),
+        (("--bootstrap-server", "a"), "write HOST:PORT"),
+        (("--controller", "a:x"), "write HOST:PORT"),
+        (("--controller", ""), "write HOST:PORT"),
+        (("--controller", "a:1", "--timeout", "0"), "--timeout"),
+    ],
+)
+async def test_what_is_wrong_usage(words: tuple[str, ...], why: str) -> None:
+    done = await invoke(main, *words)
+    assert done.exit_code == 2
+    assert why in done.stderr
+
+
+def test_a_broker_without_trouble_is_one_line() -> None:
+    health = Health(who="broker 1", broker_id=1, log_dirs={"/a": "online", "/b": "online"})
+    assert health.text() == "broker 1 serves, 2 of 2 log directories are online"
+
+
+def test_a_check_of_a_broker_imports_no_controller() -> None:
+    """Health checks run all day; the bodies of the RPC would double what one costs."""
+    program = (
+        "import sys, kraftjbod.cli.health_tool; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('pydantic', 'uvloop')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
