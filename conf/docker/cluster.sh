@@ -122,8 +122,9 @@ make_base() {
   trap "rm -rf --one-file-system '$root'" EXIT
   rm -rf --one-file-system "$root"
   mkdir -p $RUN
-  debootstrap --variant=minbase --include=python3 bookworm "$root" \
-    "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >$RUN/debootstrap.log 2>&1 \
+  # Without a mirror it takes its own.
+  debootstrap --variant=minbase --include=python3 bookworm "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} \
+    >$RUN/debootstrap.log 2>&1 \
     || fail "debootstrap failed: $(tail -n 1 $RUN/debootstrap.log)"
   tar -C "$root" --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' \
     --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' --exclude='./usr/share/locale/*' \
