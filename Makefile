@@ -1,7 +1,7 @@
 # Every target has one line of help; `make help` prints them.
 # Nothing here needs Docker; only the pipeline needs Java, and brings one along where there is none.
 # Nothing is installed outside .venv/ and .uv/, except system packages for the tests, and those only
-# when make runs as root.
+# when make runs as root; and what `make install` is for.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,11 +16,18 @@ STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
-TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium
-TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium systemd-nspawn debootstrap
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium systemd systemd-container debootstrap
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 PYTEST := $(PY) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Where `make install` puts things. DESTDIR stands before all of them, for packages and images.
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(SYSCONFDIR)/systemd/system
+INSTALL := PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" UNITDIR="$(UNITDIR)" DESTDIR="$(DESTDIR)" \
+  PYTHON="$(BASE_PYTHON)" conf/install.sh
 
 .PHONY: help
 help:  ## Print this list
@@ -103,6 +110,10 @@ pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real cl
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
 	@$(PY) -m pytest -q tests/disk $(ARGS)
 
+.PHONY: systemd
+systemd: setup test-packages  ## The units, checked, installed and booted under systemd (root only)
+	@$(PY) -m pytest -q tests/systemd $(ARGS)
+
 .PHONY: golden
 golden: setup  ## Rewrite the golden transcripts; the diff is for a reader to judge
 	@GOLDEN_REWRITE=1 $(PY) -m pytest -q tests/golden $(ARGS)
@@ -137,6 +148,14 @@ diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tabl
 .PHONY: bench
 bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)
+
+.PHONY: install
+install:  ## Install daemons, tools and systemd units (PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=)
+	@$(INSTALL) install
+
+.PHONY: uninstall
+uninstall:  ## Remove what `make install` put there; configuration, data and the user stay
+	@$(INSTALL) uninstall
 
 .PHONY: clean
 clean:  ## Stop the cluster and remove run/, caches and both environments

@@ -107,7 +107,7 @@ def _entry(event: Mapping[str, Any], identifier: str) -> bytes:
         ("MESSAGE", _message(event)),
         (f"{_PREFIX}EVENT", event.get("event")),
     ]
-    fields += [(_field_name(key), event[key]) for key in event if key not in _NOT_FIELDS]
+    fields += [(_field_name(key), _text(event[key])) for key in event if key not in _NOT_FIELDS]
     entry = bytearray()
     cut = 0
     for name, value in fields:
@@ -125,9 +125,13 @@ def _entry(event: Mapping[str, Any], identifier: str) -> bytes:
 def _message(event: Mapping[str, Any]) -> str:
     """``log_dir_offline path=/data/1 reason=...``, and a traceback below it."""
     hidden = _NOT_FIELDS | {"exception"}
-    told: Iterable[str] = (f"{key}={event[key]}" for key in event if key not in hidden)
+    told: Iterable[str] = (f"{key}={_text(event[key])}" for key in event if key not in hidden)
     line = " ".join([str(event.get("event")), *told])
     return f"{line}\n{event['exception']}" if "exception" in event else line
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict | list | tuple) else str(value)
 
 
 def _field_name(key: str) -> str:

@@ -284,7 +284,7 @@ class _Life:
     async def _start_and_watch(self) -> None:
         await self._daemon.start()
         self._started = True
-        self._service.tell(READY="1")
+        self._service.tell_status(self._daemon.status(), READY="1")
         await self._daemon.wait_failed()
 
     async def _stop(self) -> bool:

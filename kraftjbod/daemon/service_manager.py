@@ -36,6 +36,7 @@ class ServiceManager:
         self._is_heard = True
         #: What could not be sent yet; a newer value of a key takes the older one's place.
         self._untold: dict[str, str] = {}
+        self._status: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
@@ -73,23 +74,24 @@ class ServiceManager:
             self._untold.clear()
 
     def tell_status(self, text: str, **facts: str) -> None:
-        """``text`` is what ``systemctl status`` shows: one line, cut if it is too long."""
-        self.tell(STATUS=text.replace("\n", " ")[:_MAX_STATUS_CHARS], **facts)
+        """``text`` is what ``systemctl status`` shows: one line, cut if it is too long.
+
+        Nothing is sent if it is the same as before and there are no other facts.
+        """
+        if text != self._status:
+            facts["STATUS"] = text.replace("\n", " ")[:_MAX_STATUS_CHARS]
+            self._status = text
+        if facts or self._untold:
+            self.tell(**facts)
 
     async def attend(self, status: Callable[[], str]) -> None:
         """Tell the status whenever it has changed, and beat for the watchdog, until cancelled."""
         if self._address is None:
             return
         beat_s = _STATUS_S if self._watchdog_s is None else self._watchdog_s / _BEATS
-        told = None
+        beat = {} if self._watchdog_s is None else {"WATCHDOG": "1"}
         while True:
-            now = status()
-            facts = {} if self._watchdog_s is None else {"WATCHDOG": "1"}
-            if now != told:
-                self.tell_status(now, **facts)
-            elif facts or self._untold:
-                self.tell(**facts)
-            told = now
+            self.tell_status(status(), **beat)
             await asyncio.sleep(min(beat_s, _STATUS_S))
 
     def close(self) -> None:

@@ -85,15 +85,16 @@ def event(**fields: object) -> Mapping[str, object]:
 def test_an_event_is_one_entry_with_a_field_for_each_of_its_own(
     journal: Journal, listening: Listening
 ) -> None:
-    journal.take(event(path="/data/1", count=3))
+    journal.take(event(path="/data/1", count=3, ports={"PLAINTEXT": 9092}))
     assert listening.entries() == [
         {
-            "MESSAGE": "log_dir_offline path=/data/1 count=3",
+            "MESSAGE": 'log_dir_offline path=/data/1 count=3 ports={"PLAINTEXT": 9092}',
             "PRIORITY": "3",
             "SYSLOG_IDENTIFIER": "kraftjbod-test-1",
             "KRAFTJBOD_EVENT": "log_dir_offline",
             "KRAFTJBOD_PATH": "/data/1",
             "KRAFTJBOD_COUNT": "3",
+            "KRAFTJBOD_PORTS": '{"PLAINTEXT": 9092}',
         }
     ]
 

@@ -83,10 +83,10 @@ async def test_the_watchdog_hears_beats_and_a_status_only_when_it_changes(
     manager = service(listening, WATCHDOG_USEC="20000", WATCHDOG_PID=str(os.getpid()))
     heard = await attended(listening, manager, "one", "one", "two\nlines", "three")
     assert heard[:4] == [
-        "STATUS=one\nWATCHDOG=1",
+        "WATCHDOG=1\nSTATUS=one",
         "WATCHDOG=1",
-        "STATUS=two lines\nWATCHDOG=1",
-        "STATUS=three\nWATCHDOG=1",
+        "WATCHDOG=1\nSTATUS=two lines",
+        "WATCHDOG=1\nSTATUS=three",
     ]
 
 
