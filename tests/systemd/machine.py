@@ -5,7 +5,7 @@
 * The checkout is at ``/src`` and the packages that an installation needs at ``/wheels``, both read
   only, so that the machine installs as a user would, without a network.
 * nspawn puts a machine into cgroups below its own; the cgroup that it starts in is made for it and
-  removed with everything below. A machine ends with the process that made it, however that ends.
+  removed with everything below. What a run leaves that is killed, the next one removes.
 """
 
 from __future__ import annotations
@@ -156,11 +156,12 @@ def booted(scratch: Path) -> Iterator[Machine]:
             _end(nspawn)
 
 
-#: Into the cgroups named before ``--``, then the command behind it, which ends with this process.
+#: Into the cgroups named before ``--``, then the command behind it. If this process is killed, the
+#: machine is told to power off.
 _ENTER_AND_EXEC: Final = """
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done
 shift
-exec setpriv --pdeathsig KILL "$@"
+exec setpriv --pdeathsig TERM "$@"
 """
 
 
@@ -204,7 +205,11 @@ def _own_cgroups(name: str) -> Iterator[list[Path]]:
 
 
 def _remove_cgroups(group: Path) -> None:
+    """And all that runs there, which is a machine's."""
     for path, _, _ in os.walk(group, topdown=False):
+        for pid in Path(path, "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         _remove_cgroup(path)
 
 
