@@ -1,7 +1,7 @@
 # Every target has one line of help; `make help` prints them.
 # Only the compose-* targets need Docker; only the pipeline needs Java, and brings one along where
-# there is none. Nothing is installed outside .venv/ and .uv/, except system packages for the tests
-# and for Docker, and those only when make runs as root.
+# there is none. Nothing is installed outside .venv/ and .uv/, except by `make install`, and except
+# system packages for the tests and for Docker, those only when make runs as root.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,12 +16,21 @@ STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
-TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3
-TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3 systemd-nspawn \
+  debootstrap
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3 systemd systemd-container \
+  debootstrap
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 CLUSTER := conf/docker/cluster.sh
 PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+# Where `make install` puts things. DESTDIR stands before all of them, for packages and images.
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(SYSCONFDIR)/systemd/system
+INSTALL := PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" UNITDIR="$(UNITDIR)" DESTDIR="$(DESTDIR)" \
+  PYTHON="$(BASE_PYTHON)" conf/install.sh
 
 .PHONY: help
 help:  ## Print this list
@@ -121,6 +130,10 @@ pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real cl
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
 	@$(PY) -m pytest -q tests/disk $(ARGS)
 
+.PHONY: systemd
+systemd: setup test-packages  ## The units, checked, installed and booted under systemd (root only)
+	@$(PY) -m pytest -q tests/systemd $(ARGS)
+
 .PHONY: golden
 golden: setup  ## Rewrite the golden transcripts; the diff is for a reader to judge
 	@GOLDEN_REWRITE=1 $(PY) -m pytest -q tests/golden $(ARGS)
@@ -155,6 +168,14 @@ diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tabl
 .PHONY: bench
 bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)
+
+.PHONY: install
+install:  ## Install daemons, tools and systemd units (PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=)
+	@$(INSTALL) install
+
+.PHONY: uninstall
+uninstall:  ## Remove what `make install` put there; configuration, data and the user stay
+	@$(INSTALL) uninstall
 
 .PHONY: clean
 clean:  ## Stop the clusters, remove run/, Docker volumes and images, caches, both environments

@@ -20,7 +20,7 @@ from kraftjbod.broker.lifecycle_events import (
     DisarmReportDeadline,
     ShutDown,
 )
-from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.errors import UnreportedLogDirError
 from kraftjbod.core.ids import DirectoryId
 
 
@@ -75,4 +75,4 @@ class FailureReports:
             f"controller could be told of all of that within "
             f"log.dir.failure.timeout.ms={self._timeout_ms}"
         )
-        return [ShutDown(KafkaStorageError(why, directory_id=directory_id))]
+        return [ShutDown(UnreportedLogDirError(why, directory_id=directory_id))]

@@ -162,7 +162,8 @@ class BrokerLifecycleManager:
     async def wait_failed(self) -> None:
         """Wait for the end that nobody asked for.
 
-        :raises StartupError: the controller refuses this broker, for good or for too long.
+        :raises ClusterRefusedError: the controller refuses this broker for good.
+        :raises ClusterUnreachableError: no controller took it for too long.
         :raises KafkaStorageError: a failed directory could not be reported in time.
         """
         await asyncio.shield(self._failed)

@@ -66,10 +66,11 @@ from kraftjbod.broker.lifecycle_events import (
     WokeUp,
 )
 from kraftjbod.core.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
     ErrorCode,
     InvalidTransition,
     OperatingError,
-    StartupError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -326,7 +327,7 @@ class LifecycleState:
         if event.code in _REFUSED_FOR_GOOD:
             changes = self._dirs.registration_refused()
             if not changes or self.broker_epoch == NOT_REGISTERED:
-                return [ShutDown(StartupError(why))]
+                return [ShutDown(ClusterRefusedError(why))]
             refusal = AnnounceRefusal(changes, OperatingError(event.message, code=event.code))
             return [refusal, *self._heartbeat_at_once()]
         if self.broker_epoch != NOT_REGISTERED:
@@ -337,7 +338,7 @@ class LifecycleState:
         if self._registration_deadline.has_passed(now_ms):
             return [
                 ShutDown(
-                    StartupError(
+                    ClusterUnreachableError(
                         f"no registration within initial.broker.registration.timeout.ms="
                         f"{self._times.registration_timeout_ms}; at last: {event.message}"
                     )
@@ -437,7 +438,7 @@ class LifecycleState:
         self._heeded = (level, knows_dirs)
         self._dirs.can_tell_impaired = level.has_cordoning or not level.has_directories
         if self.identity.has_several_dirs and not level.has_directories:
-            return [ShutDown(StartupError(_needs_directories(level)))]
+            return [ShutDown(ClusterRefusedError(_needs_directories(level)))]
         if level.has_directories and not knows_dirs:
             self._must_amend = True
         return self._amend()

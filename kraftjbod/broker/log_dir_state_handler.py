@@ -29,7 +29,7 @@ from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.partition import Role
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
-from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.errors import KafkaStorageError, LastLogDirLostError
 from kraftjbod.core.ids import NO_LEADER
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
@@ -75,13 +75,16 @@ class LogDirStateHandler:
                 # Better no broker than one that goes on leading partitions it cannot serve.
                 self._log.error("log_dir_failure_unhandled", path=log_dir.path, exc_info=e)
                 self._stop_broker(
-                    f"that {log_dir.path} is {log_dir.state.value} could not be handled"
+                    KafkaStorageError(
+                        f"that {log_dir.path} is {log_dir.state.value} could not be handled"
+                    )
                 )
 
     async def lost(self) -> None:
         """Return never; raise once the broker cannot go on.
 
-        :raises KafkaStorageError: no directory is left, or the metadata directory is gone.
+        :raises LastLogDirLostError: no directory is left.
+        :raises KafkaStorageError: the metadata directory is gone.
         """
         await asyncio.shield(self._fatal)
 
@@ -103,9 +106,13 @@ class LogDirStateHandler:
         self._logs.drop(log_dir)
         self._log.error("log_dir_replicas_offline", path=log_dir.path, replicas=len(partitions))
         if log_dir.path == self._metadata_dir:
-            self._stop_broker(f"the metadata directory {log_dir.path} is offline")
+            self._stop_broker(
+                KafkaStorageError(f"the metadata directory {log_dir.path} is offline")
+            )
         elif not self._logs.online_dirs():
-            self._stop_broker(f"the last log directory {log_dir.path} is offline")
+            self._stop_broker(
+                LastLogDirLostError(f"the last log directory {log_dir.path} is offline")
+            )
         else:
             directory_id = log_dir.directory_id
             self._lifecycle.report_offline(
@@ -143,6 +150,6 @@ class LogDirStateHandler:
         self._log.info("log_dir_replicas_recovered", path=log_dir.path, replicas=len(replicas))
         self._lifecycle.report_recovered(log_dir.directory_id)
 
-    def _stop_broker(self, reason: str) -> None:
+    def _stop_broker(self, error: KafkaStorageError) -> None:
         if not self._fatal.done():
-            self._fatal.set_exception(KafkaStorageError(reason))
+            self._fatal.set_exception(error)

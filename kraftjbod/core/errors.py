@@ -182,6 +182,14 @@ class LogRenameError(KafkaStorageError):
     """A file or directory of a replica could not be made, renamed or removed."""
 
 
+class LastLogDirLostError(KafkaStorageError):
+    """The last log directory of a broker went offline: it has nothing left to serve."""
+
+
+class UnreportedLogDirError(KafkaStorageError):
+    """A dead directory could not be reported to any controller in time."""
+
+
 class CorruptRecordError(OperatingError):
     """A record batch fails its CRC or contradicts its own header.
 
@@ -271,6 +279,26 @@ class StartupError(KraftJbodError):
 
 class ConfigError(StartupError):
     """A configuration value is missing or wrong; the message names the key."""
+
+
+class InconsistentStorageError(StartupError):
+    """What lies on a disk is not this node's, is damaged, or was never formatted."""
+
+
+class MetadataDirError(StartupError):
+    """The metadata directory cannot be read or written."""
+
+
+class NoLogDirError(StartupError):
+    """None of a broker's log directories can be used."""
+
+
+class ClusterUnreachableError(StartupError):
+    """No controller answered in time."""
+
+
+class ClusterRefusedError(StartupError):
+    """The cluster refuses this node, and would do so again."""
 
 
 class InvalidUuidText(KraftJbodError):

@@ -10,24 +10,36 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import structlog
 
 Logger = structlog.stdlib.BoundLogger
 
 
-def configure(*, json_lines: bool, level: str, stream: TextIO | None = None) -> None:
-    """Send events to ``stream`` (stderr by default), one JSON object or one console line each."""
+#: Takes an event with all its fields; ``event`` is its name, ``level`` how bad it is. Never raises.
+Sink = Callable[[Mapping[str, Any]], None]
+
+
+def configure(
+    *, json_lines: bool, level: str, stream: TextIO | None = None, sink: Sink | None = None
+) -> None:
+    """Send events to ``stream`` (stderr by default), one JSON object or one console line each.
+
+    :param sink: gets the events instead, as they are.
+    """
     out = stream if stream is not None else sys.stderr
-    renderer: Any = (
-        structlog.processors.JSONRenderer(default=str)
-        if json_lines
-        else structlog.dev.ConsoleRenderer(colors=out.isatty())
-    )
+    renderer: Any
+    if sink is not None:
+        renderer = functools.partial(_hand_over, sink)
+    elif json_lines:
+        renderer = structlog.processors.JSONRenderer(default=str)
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -41,6 +53,13 @@ def configure(*, json_lines: bool, level: str, stream: TextIO | None = None) -> 
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
+
+
+def _hand_over(
+    sink: Sink, _logger: object, _method: str, event: structlog.typing.EventDict
+) -> NoReturn:
+    sink(event)
+    raise structlog.DropEvent
 
 
 def get_logger(**context: object) -> Logger:

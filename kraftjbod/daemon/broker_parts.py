@@ -61,7 +61,7 @@ from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
@@ -149,10 +149,10 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
 
 
 def _require_any(dirs: Sequence[LogDir]) -> None:
-    """:raises StartupError: telling of each why it cannot be used."""
+    """:raises NoLogDirError: telling of each why it cannot be used."""
     if not any(log_dir.is_online for log_dir in dirs):
         reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
-        raise StartupError(f"none of the log directories can be used: {reasons}")
+        raise NoLogDirError(f"none of the log directories can be used: {reasons}")
 
 
 class BrokerParts:

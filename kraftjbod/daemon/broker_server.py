@@ -33,6 +33,7 @@ from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
 from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -173,6 +174,15 @@ class BrokerServer:
                 total=progress.logs_total,
                 scanned_bytes=progress.scanned_bytes,
             )
+
+    def status(self) -> str:
+        parts, disks = self._parts, self._disks
+        if disks is None:
+            return "opening log directories"
+        doing = "starting" if parts is None else parts.lifecycle.state.value.replace("_", " ")
+        if parts is not None and parts.lifecycle.state is BrokerState.RUNNING:
+            doing = "running" if self._is_open.is_set() else "starting"
+        return f"{doing}; {dirs_text(disks.logs.dirs())}"
 
     # --- until the end ---------------------------------------------------------------------------
 

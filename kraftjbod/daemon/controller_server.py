@@ -20,6 +20,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
@@ -100,6 +101,10 @@ class ControllerServer:
         if self._controller is not None:
             await self._controller.stop()
         self._log_dir.close()
+
+    def status(self) -> str:
+        doing = "starting" if self._door is None else "running"
+        return f"{doing}; {dirs_text([self._log_dir])}"
 
     def _build_controller(self, cluster_id: str, metadata_version: int) -> QuorumController:
         config, surroundings = self._config, self._surroundings

@@ -7,15 +7,27 @@
 * SIGTERM and SIGINT only set a flag; a second one leaves at once;
 * an exception nobody expected is a bug: it is told to telemetry and ends the process.
 
-========= =========================================================================================
-exit code meaning
-========= =========================================================================================
-0         stopped as asked
-1         could not start: configuration, formatting, an address in use (one line on stderr)
-70        a bug; the story is in the telemetry
-74        storage is lost: the metadata directory or the last log directory
-75        the stop took longer than its deadline, or a second signal cut it short
-========= =========================================================================================
+Exit codes differ where an operator acts differently. Codes below 64 are the shell's, the others
+those of BSD's sysexits.h as far as they fit. "Again" says whether another start may end otherwise;
+``conf/systemd`` does not restart a daemon after a code that says no.
+
+==== ===== =======================================================================================
+code again meaning, and what to do
+==== ===== =======================================================================================
+0    -     stopped as asked
+1    yes   could not start for now: an address in use, a directory that another process holds or
+           that has no room for its reserve; the line on stderr says which
+2    no    wrong command line
+65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
+           directories with one id, damaged metadata; mount the right one, format or restore
+69   yes   no controller could be reached for too long; look at the controllers and the network
+70   yes   a bug; the story is in the telemetry
+73   no    the last log directory is lost, or none could be used; repair a disk
+74   no    the metadata directory is lost; repair its disk or restore it
+75   yes   the stop took longer than its deadline, or a second signal cut it short
+77   no    the cluster refuses this node; what it said is on stderr
+78   no    the configuration is wrong; the line on stderr names the key
+==== ===== =======================================================================================
 
 The loop, the clock and randomness are real only here; everything else is handed them.
 """
@@ -42,23 +54,54 @@ import uvloop
 from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import unknown_keys
-from kraftjbod.core.errors import ConfigError, KafkaStorageError, StartupError
+from kraftjbod.core.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    ConfigError,
+    InconsistentStorageError,
+    KafkaStorageError,
+    LastLogDirLostError,
+    MetadataDirError,
+    NoLogDirError,
+    StartupError,
+    UnreportedLogDirError,
+)
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.daemon.journal import Journal, is_journal
+from kraftjbod.daemon.service_manager import ServiceManager, this_service
 from kraftjbod.storage.vfs import RealVfs, Vfs
 
 C = TypeVar("C", BrokerConfig, ControllerConfig)
 
 EXIT_CLEAN: Final = 0
 EXIT_STARTUP: Final = 1
+EXIT_INCONSISTENT_STORAGE: Final = 65
+EXIT_CLUSTER_UNREACHABLE: Final = 69
 EXIT_BUG: Final = 70
-EXIT_STORAGE_LOST: Final = 74
+EXIT_LOG_DIRS_LOST: Final = 73
+EXIT_METADATA_DIR_LOST: Final = 74
 EXIT_UNCLEAN_STOP: Final = 75
+EXIT_REFUSED: Final = 77
+EXIT_CONFIG: Final = 78
+#: The first class that fits counts.
+_EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (ConfigError, EXIT_CONFIG),
+    (InconsistentStorageError, EXIT_INCONSISTENT_STORAGE),
+    (MetadataDirError, EXIT_METADATA_DIR_LOST),
+    (NoLogDirError, EXIT_LOG_DIRS_LOST),
+    (ClusterUnreachableError, EXIT_CLUSTER_UNREACHABLE),
+    (ClusterRefusedError, EXIT_REFUSED),
+    (LastLogDirLostError, EXIT_LOG_DIRS_LOST),
+    (UnreportedLogDirError, EXIT_CLUSTER_UNREACHABLE),
+    (KafkaStorageError, EXIT_METADATA_DIR_LOST),
+)
 
 #: How long a thread that computes may keep the interpreter from the others. Python's own 5 ms is
 #: what one request in a hundred waits for while the loop and a directory's thread take turns.
 _THREAD_SWITCH_S: Final = 0.0002
+_STDERR: Final = 2
 
 
 class Daemon(Protocol):
@@ -81,6 +124,10 @@ class Daemon(Protocol):
 
     async def stop(self) -> None:
         """Listeners first, then the rest in reverse; also called after a start that failed."""
+        ...
+
+    def status(self) -> str:
+        """How it is, in one line for ``systemctl status``; at any time."""
         ...
 
 
@@ -119,28 +166,25 @@ def run_daemon(
         Relative paths in the configuration are taken from the working directory.
     :returns: the exit code.
     """
-    if not __debug__:
-        return _refuse(name, "python -O strips the assertions that guard the data; run without -O")
     with contextlib.ExitStack() as files:
+        service = ServiceManager(None, None)
         try:
+            service = files.enter_context(contextlib.closing(this_service()))
+            _require_assertions()
             source, properties = _read_properties(name, argv)
             config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
-            stream = _telemetry_stream(config, files)
-            telemetry.configure(
-                json_lines=config.telemetry_format == "json",
-                level=config.telemetry_level,
-                stream=stream,
-            )
+            _send_telemetry(name, config, files)
             for key in unknown_keys(config_type, properties):
                 get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
             surroundings = Surroundings()
             daemon = build(config, surroundings)
         except StartupError as e:
-            return _refuse(name, str(e))
+            service.tell_status(str(e))
+            return _refuse(name, e)
         sys.setswitchinterval(_THREAD_SWITCH_S)
         _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Life(name, daemon, config, surroundings.metrics).live())
+            return runner.run(_Life(name, daemon, config, surroundings.metrics, service).live())
 
 
 def _allow_many_open_files() -> None:
@@ -158,47 +202,69 @@ class _Life:
         daemon: Daemon,
         config: BrokerConfig | ControllerConfig,
         metrics: Metrics,
+        service: ServiceManager,
     ) -> None:
         self._name = name
         self._daemon = daemon
         self._config = config
         self._metrics = metrics
+        self._service = service
         self._log = get_logger(daemon=name)
         self._stop_wanted = asyncio.Event()
         self._crash: BaseException | None = None
         self._started = False
+        #: Why it ended by itself, for ``systemctl status``.
+        self._last_words: str | None = None
 
     async def live(self) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_exception)
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_signal, signum)
+        attending = asyncio.create_task(self._attend_service())
         code = await self._until_the_end()
+        self._service.tell(STOPPING="1")
         stopped_in_time = await self._stop()
         if code == EXIT_CLEAN and self._crash is not None:
             code = EXIT_BUG
         if code == EXIT_CLEAN and not stopped_in_time:
             code = EXIT_UNCLEAN_STOP
+        attending.cancel()
+        if self._last_words is not None:
+            self._service.tell_status(self._last_words)
         self._log.info("daemon_stopped", exit_code=code)
         return code
+
+    async def _attend_service(self) -> None:
+        """To the very end: a stop takes its time, and the watchdog waits for its beat."""
+        try:
+            await self._service.attend(self._daemon.status)
+        except Exception as e:
+            self._tell_crash(e)
+            self._stop_wanted.set()
 
     async def _until_the_end(self) -> int:
         try:
             await self._until_signal_or_failure()
         except StartupError as e:
-            return _refuse(self._name, str(e))
+            return self._refuse(e)
         except KafkaStorageError as e:
             self._log.error("storage_lost", reason=e.message)
-            return EXIT_STORAGE_LOST
+            self._last_words = e.message
+            return _exit_code(e)
         except OSError as e:
             if not self._started:
-                return _refuse(self._name, str(e))
+                return self._refuse(e)
             self._tell_crash(e)
             return EXIT_BUG
         except Exception as e:
             self._tell_crash(e)
             return EXIT_BUG
         return EXIT_CLEAN
+
+    def _refuse(self, why: Exception) -> int:
+        self._last_words = str(why)
+        return _refuse(self._name, why)
 
     async def _until_signal_or_failure(self) -> None:
         life = asyncio.create_task(self._start_and_watch())
@@ -218,6 +284,7 @@ class _Life:
     async def _start_and_watch(self) -> None:
         await self._daemon.start()
         self._started = True
+        self._service.tell_status(self._daemon.status(), READY="1")
         await self._daemon.wait_failed()
 
     async def _stop(self) -> bool:
@@ -288,14 +355,29 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
     return str(options.config), properties
 
 
-def _telemetry_stream(
-    config: BrokerConfig | ControllerConfig, files: contextlib.ExitStack
-) -> TextIO:
-    if config.telemetry_path is None:
-        return sys.stderr
+def _send_telemetry(
+    name: str, config: BrokerConfig | ControllerConfig, files: contextlib.ExitStack
+) -> None:
+    """To ``telemetry.path``, or to standard error; as entries if that is the journal."""
+    stream: TextIO = sys.stderr
+    sink = None
+    if config.telemetry_path is not None:
+        stream = _open_telemetry(config.telemetry_path, files)
+    elif is_journal(_STDERR, os.environ):
+        journal = Journal(f"kraftjbod-{name}-{config.node_id}")
+        sink = files.enter_context(contextlib.closing(journal)).take
+    telemetry.configure(
+        json_lines=config.telemetry_format == "json",
+        level=config.telemetry_level,
+        stream=stream,
+        sink=sink,
+    )
+
+
+def _open_telemetry(path: str, files: contextlib.ExitStack) -> TextIO:
     try:
         # Line buffered, so that the story is on disk when the process dies.
-        return files.enter_context(open(config.telemetry_path, "a", buffering=1, encoding="utf-8"))
+        return files.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
     except OSError as e:
         raise ConfigError(f"telemetry.path: {e}") from e
 
@@ -306,7 +388,17 @@ def _replace_file(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _refuse(name: str, why: str) -> int:
-    with contextlib.suppress(BrokenPipeError):
+def _require_assertions() -> None:
+    if not __debug__:
+        raise ConfigError("python -O strips the assertions that guard the data; run without -O")
+
+
+def _refuse(name: str, why: Exception) -> int:
+    """Tell why on standard error; the exit code that says it again."""
+    with contextlib.suppress(OSError):
         print(f"kraftjbod-{name}: {why}", file=sys.stderr)
-    return EXIT_STARTUP
+    return _exit_code(why)
+
+
+def _exit_code(error: Exception) -> int:
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_STARTUP)

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kraftjbod.core.errors import CorruptRecordError, StartupError
+from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
@@ -122,7 +122,7 @@ class RaftLogStore:
     def open(self) -> StoredLog:
         """Read and check everything.
 
-        :raises StartupError: if what was durable once cannot be read; names the file.
+        :raises InconsistentStorageError: if what was durable once cannot be read; names the file.
         """
         if not self._vfs.exists(self._directory):
             self._vfs.make_dirs(self._directory)
@@ -136,7 +136,7 @@ class RaftLogStore:
         covered = -1 if snapshot is None else snapshot.last_offset
         if self._segments and self.start_offset > covered + 1:
             told = "; ".join(warnings) or "there is no snapshot"
-            raise StartupError(
+            raise InconsistentStorageError(
                 f"{self._path(_log_name(self.start_offset))} begins behind the newest snapshot "
                 f"that can be read ({told}); restore the metadata directory from a backup"
             )
@@ -146,7 +146,7 @@ class RaftLogStore:
             self._roll(covered + 1)
         last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
         if hard_state.term < last_term:
-            raise StartupError(
+            raise InconsistentStorageError(
                 f"{self._path(QUORUM_STATE)} says term {hard_state.term}, but the log has "
                 f"entries of term {last_term}; the file is missing or from another time"
             )
@@ -172,7 +172,9 @@ class RaftLogStore:
                 voted_for=None if voted_for is None else BrokerId(int(voted_for)),
             )
         except (ValueError, KeyError, TypeError) as e:
-            raise StartupError(f"{path} is damaged ({e}); restore it from a backup") from e
+            raise InconsistentStorageError(
+                f"{path} is damaged ({e}); restore it from a backup"
+            ) from e
 
     def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> bytes:
         """Payload of the newest good snapshot; leftovers of unfinished ones are removed."""
@@ -200,7 +202,7 @@ class RaftLogStore:
         entries: list[Entry] = []
         for base in bases:
             if self._segments and self._segments[-1].next_offset != base:
-                raise StartupError(
+                raise InconsistentStorageError(
                     f"{self._path(_log_name(base))} does not continue the log, which ends at "
                     f"{self._segments[-1].next_offset}; restore the directory from a backup"
                 )
@@ -248,7 +250,7 @@ class RaftLogStore:
             at = data.find(_OFFSET.pack(offset), segment.size_bytes + 1)
             was_durable |= at >= 0 and _append_start(data, at, offset) > bad
         if was_durable:
-            raise StartupError(
+            raise InconsistentStorageError(
                 f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
                 "entries behind it are good, so this is no unfinished write: "
                 "restore the metadata directory from a backup"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import InconsistentStorageError
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
     METADATA_VERSION,
@@ -38,6 +38,8 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
         levels = {str(name): int(level) for name, level in features.items()}
         metadata_version = levels[METADATA_VERSION]
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise StartupError(f"{path} is damaged ({e}); format the controller anew") from e
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}); format the controller anew"
+        ) from e
     MetadataVersion.of(metadata_version)
     return levels

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
+from kraftjbod.core.errors import InconsistentStorageError, KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_examination import (
@@ -127,7 +127,7 @@ class DirOpener:
     async def _examine(self, log_dir: LogDir) -> Examination | None:
         answer = await examine(log_dir, timeout_ms=self._timeout_ms)
         if answer is not None and answer.holds_cluster_metadata:
-            raise StartupError(
+            raise InconsistentStorageError(
                 f"Found unexpected metadata location in data directory {log_dir.path}; "
                 f"the metadata log dir is {self._metadata.path}"
             )
@@ -157,7 +157,7 @@ class DirOpener:
         )
         ensemble.verify(node_id=self._node_id)
         if ensemble.cluster_id is None:
-            raise StartupError(
+            raise InconsistentStorageError(
                 f"No readable meta.properties files found in {', '.join(self._dirs)} "
                 f"(have you run `kraftjbod-storage format`?)"
             )

@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from kraftjbod.core.errors import InvalidUuidText, StartupError
+from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
 from kraftjbod.storage.vfs import Vfs, write_atomically
@@ -69,14 +69,17 @@ def format_known_dirs(known: KnownDirs) -> bytes:
 
 
 def parse_known_dirs(text: str, path: str) -> KnownDirs:
-    """:raises StartupError: if the file is damaged; without it no disk can be called new."""
+    """Without the file no disk can be called new.
+
+    :raises InconsistentStorageError: if it is damaged.
+    """
     try:
         document = json.loads(text)
         ids = {where: DirectoryId.parse(uid) for where, uid in document["directories"].items()}
         # Files of before have no word for what was added.
         return KnownDirs(ids=ids, added=frozenset(document.get("added", ())) & ids.keys())
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
-        raise StartupError(
+        raise InconsistentStorageError(
             f"{path} is damaged ({e}). It tells which log dirs this node had. "
             f"If all of them are mounted, remove it and start again."
         ) from e

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kraftjbod.core.errors import InvalidUuidText, StartupError
+from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText, MetadataDirError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.storage.dir_names import META_PROPERTIES
@@ -47,15 +47,15 @@ class MetaProperties:
 
 
 def parse_meta_properties(text: str, path: str) -> MetaProperties:
-    """:raises StartupError: naming ``path``, for whatever the file may not say."""
+    """:raises InconsistentStorageError: naming ``path``, for whatever the file may not say."""
     values = parse_properties(text, path)
     version = _parse_version(values.get("version", "0"), path)
     node_text = values.get("node.id" if version else "broker.id")
     cluster_id = values.get("cluster.id")
     if version and cluster_id is None:
-        raise StartupError(f"{path}: cluster.id was not found.")
+        raise InconsistentStorageError(f"{path}: cluster.id was not found.")
     if version and node_text is None:
-        raise StartupError(f"{path}: node.id was not found.")
+        raise InconsistentStorageError(f"{path}: node.id was not found.")
     return MetaProperties(
         cluster_id=cluster_id,
         node_id=None if node_text is None else _parse_node_id(node_text, path),
@@ -67,7 +67,7 @@ def parse_meta_properties(text: str, path: str) -> MetaProperties:
 def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
     """What the file says, or None if there is none.
 
-    :raises StartupError: if it cannot be understood.
+    :raises InconsistentStorageError: if it cannot be understood.
     """
     data = vfs.read_if_exists(path)
     if data is None:
@@ -106,10 +106,10 @@ class MetaPropertiesEnsemble:
     ) -> None:
         """Refuse contradictions between the dirs, and with what is expected of them.
 
-        :raises StartupError: Kafka's messages, each naming the path or paths.
+        :raises InconsistentStorageError: Kafka's messages, each naming the path or paths.
         """
         if need_metadata_dir and self.metadata_dir in self.errors:
-            raise StartupError(
+            raise MetadataDirError(
                 f"Encountered I/O error in metadata log directory {self.metadata_dir}. "
                 f"Cannot continue: {self.errors[self.metadata_dir]}"
             )
@@ -120,9 +120,11 @@ class MetaPropertiesEnsemble:
             if found.directory_id is None:
                 continue
             if found.directory_id.is_reserved:
-                raise StartupError(f"Invalid reserved directory ID {found.directory_id} in {path}")
+                raise InconsistentStorageError(
+                    f"Invalid reserved directory ID {found.directory_id} in {path}"
+                )
             if found.directory_id in owner_of:
-                raise StartupError(
+                raise InconsistentStorageError(
                     f"Duplicate directory ID {found.directory_id} found. "
                     f"It was the ID of {owner_of[found.directory_id]}, but also of {path}"
                 )
@@ -147,11 +149,11 @@ def _verify_ids(
     file: str, found: MetaProperties, cluster_id: str | None, node_id: BrokerId | None
 ) -> None:
     if found.cluster_id is not None and found.cluster_id != cluster_id:
-        raise StartupError(
+        raise InconsistentStorageError(
             f"Invalid cluster.id in: {file}. Expected {cluster_id}, but read {found.cluster_id}"
         )
     if node_id is not None and found.node_id is not None and found.node_id != node_id:
-        raise StartupError(
+        raise InconsistentStorageError(
             f"Stored node id {found.node_id} doesn't match previous node id {node_id} in {file}. "
             f"If you moved your data, make sure your configured node id matches."
         )
@@ -159,15 +161,15 @@ def _verify_ids(
 
 def _parse_version(text: str, path: str) -> int:
     if not text.isdecimal():
-        raise StartupError(f"{path}: Invalid meta.properties version string '{text}'")
+        raise InconsistentStorageError(f"{path}: Invalid meta.properties version string '{text}'")
     if int(text) > _VERSION:
-        raise StartupError(f"{path}: Unknown meta.properties version number {text}")
+        raise InconsistentStorageError(f"{path}: Unknown meta.properties version number {text}")
     return int(text)
 
 
 def _parse_node_id(text: str, path: str) -> BrokerId:
     if not text.isdecimal() or int(text) > _LARGEST_ID:
-        raise StartupError(f"{path}: Invalid node id '{text}'")
+        raise InconsistentStorageError(f"{path}: Invalid node id '{text}'")
     return BrokerId(int(text))
 
 
@@ -177,4 +179,4 @@ def _parse_directory_id(text: str | None, path: str) -> DirectoryId | None:
     try:
         return DirectoryId.parse(text)
     except InvalidUuidText as e:
-        raise StartupError(f"{path}: {e}") from e
+        raise InconsistentStorageError(f"{path}: {e}") from e

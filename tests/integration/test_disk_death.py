@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)
 
 PARTITIONS = 12
 BROKER = 2
-EXIT_STORAGE_LOST = 74
+EXIT_CLUSTER_UNREACHABLE = 69
+EXIT_LOG_DIRS_LOST = 73
+EXIT_METADATA_DIR_LOST = 74
 DISK_BYTES = 256 * 1024 * 1024
 TOPIC = "wanted"
 SHORT_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
@@ -171,14 +173,14 @@ def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluste
 
 
 def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
-    """The broker stops by itself with the exit code that means lost storage."""
+    """The broker stops by itself with the exit code that says so."""
     cluster = _start(make_cluster)
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
         _flowing(cluster, load)
         for number in (1, 2, 3):
             path = cluster.local.dir_path(BROKER, number)
             faults.enter_context(mounts.closed_to_owner(str(path)))
-        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_STORAGE_LOST
+        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_LOG_DIRS_LOST
         _goes_on(cluster, load)
         load.stop()
         load.print_gaps("all directories of one broker")
@@ -192,7 +194,7 @@ def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> N
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
         _flowing(cluster, load)
         faults.enter_context(mounts.closed_to_owner(str(metadata_dir)))
-        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_STORAGE_LOST
+        assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_METADATA_DIR_LOST
         _goes_on(cluster, load)
         load.stop()
         load.print_gaps("the metadata directory of one broker")
@@ -216,7 +218,7 @@ def test_the_controllers_metadata_dir_takes_the_controller_along(
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
         _flowing(cluster, load)
         with mounts.closed_to_owner(str(controller.files.metadata_dir)):
-            assert cluster.wait_exit(controller) == EXIT_STORAGE_LOST
+            assert cluster.wait_exit(controller) == EXIT_METADATA_DIR_LOST
         _goes_on(cluster, load)
         cluster.start_daemon(controller)
         _goes_on(cluster, load)
@@ -243,7 +245,7 @@ def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
             path = cluster.local.dir_path(BROKER, number)
             faults.enter_context(mounts.closed_to_owner(str(path)))
             cluster.wait_event(broker, "log_dir_offline", number)
-        assert cluster.wait_exit(broker) == EXIT_STORAGE_LOST
+        assert cluster.wait_exit(broker) == EXIT_CLUSTER_UNREACHABLE
         assert all(cluster.brokers[other].is_running for other in (1, 3))
         controller.start()
         _goes_on(cluster, load)

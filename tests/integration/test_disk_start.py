@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients]
 
 BROKER = 1
 EXIT_STARTUP = 1
+EXIT_INCONSISTENT_STORAGE = 65
 META = "meta.properties"
 
 
@@ -45,7 +46,7 @@ def _refuses(cluster: Cluster) -> str:
     daemon = cluster.brokers[BROKER]
     said_before = daemon.files.telemetry_path.read_text()
     daemon.start()
-    assert cluster.wait_exit(daemon) == EXIT_STARTUP
+    assert cluster.wait_exit(daemon) == EXIT_INCONSISTENT_STORAGE
     return daemon.files.telemetry_path.read_text()[len(said_before) :]
 
 

@@ -22,7 +22,17 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.properties import format_properties
 from kraftjbod.daemon.broker_server import BrokerServer
-from kraftjbod.daemon.runner import EXIT_CLEAN, EXIT_STARTUP, EXIT_STORAGE_LOST, Surroundings
+from kraftjbod.daemon.runner import (
+    EXIT_CLEAN,
+    EXIT_CLUSTER_UNREACHABLE,
+    EXIT_CONFIG,
+    EXIT_INCONSISTENT_STORAGE,
+    EXIT_LOG_DIRS_LOST,
+    EXIT_METADATA_DIR_LOST,
+    EXIT_REFUSED,
+    EXIT_STARTUP,
+    Surroundings,
+)
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.kafka_codec import Message, message
 from tests.faults.rig import batch
@@ -96,6 +106,23 @@ async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> Non
                 assert await write(server, "t") == life
                 assert not (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
             assert all((tmp_path / d / ".kafka_cleanshutdown").exists() for d in ("d1", "d2"))
+
+
+async def test_the_status_tells_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:
+    paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2, 3)]
+    metadata = format_disk(tmp_path / "m", 4)
+    async with controller() as port:
+        config = broker_config(port, *paths, metadata_log_dir=metadata)
+        assert BrokerServer(config, Surroundings()).status() == "opening log directories"
+        async with serving(config) as server:
+            assert server.status() == ("running; log directories: 3 online, 0 impaired, 0 offline")
+            (tmp_path / "d2" / "meta.properties").unlink()
+            while "3 online" in server.status():
+                await asyncio.sleep(0.01)
+            assert server.status() == (
+                f"running; log directories: 2 online, 0 impaired, 1 offline ({paths[1]})"
+            )
+        assert server.status().startswith("shutting down; ")
 
 
 async def test_after_the_stop_its_door_is_shut_and_its_disks_are_free(tmp_path: Path) -> None:
@@ -276,7 +303,7 @@ async def test_a_signal_stops_a_process_that_still_looks_for_its_controller(
 
 
 @pytest.mark.process
-async def test_a_process_without_disks_ends_with_74(tmp_path: Path) -> None:
+async def test_a_process_without_its_metadata_ends_with_74(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with (
         controller() as port,
@@ -284,12 +311,40 @@ async def test_a_process_without_disks_ends_with_74(tmp_path: Path) -> None:
     ):
         await process.has_told("broker_started")
         (tmp_path / "d1" / "meta.properties").unlink()
-        assert (await process.end())[0] == EXIT_STORAGE_LOST
+        assert (await process.end())[0] == EXIT_METADATA_DIR_LOST
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("why", ["not formatted", "no controller", "port taken"])
-async def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path, why: str) -> None:
+async def test_a_process_without_a_log_dir_ends_with_73(tmp_path: Path) -> None:
+    path, metadata = format_disk(tmp_path / "d1", 1), format_disk(tmp_path / "m", 2)
+    async with controller() as port:
+        properties = broker_properties(port, path, metadata_log_dir=metadata)
+        async with running(tmp_path, properties) as process:
+            await process.has_told("broker_started")
+            (tmp_path / "d1" / "meta.properties").unlink()
+            assert (await process.end())[0] == EXIT_LOG_DIRS_LOST
+        async with running(tmp_path, properties) as process:
+            code, err = await process.end()
+    assert code == EXIT_LOG_DIRS_LOST
+    assert "none of the log directories can be used" in err
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("why", "exit_code"),
+    [
+        ("not formatted", EXIT_INCONSISTENT_STORAGE),
+        ("another node's", EXIT_INCONSISTENT_STORAGE),
+        ("another cluster's", EXIT_REFUSED),
+        ("no metadata dir", EXIT_METADATA_DIR_LOST),
+        ("no controller", EXIT_CLUSTER_UNREACHABLE),
+        ("wrong value", EXIT_CONFIG),
+        ("port taken", EXIT_STARTUP),
+    ],
+)
+async def test_a_process_that_cannot_start_says_why_in_one_line(
+    tmp_path: Path, why: str, exit_code: int
+) -> None:
     with taken_port() as taken:
         async with controller() as port:
             path = tmp_path / "d1"
@@ -305,6 +360,22 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path, 
                         initial_broker_registration_timeout_ms="300",
                     )
                     said = "regist"
+                case "another cluster's":
+                    properties = broker_properties(port, format_disk(path, 1, cluster_id="x" * 22))
+                    said = "cluster"
+                case "another node's":
+                    properties = broker_properties(port, format_disk(path, 1), node_id="3")
+                    said = "Stored node id 2"
+                case "no metadata dir":
+                    properties = broker_properties(
+                        port, format_disk(tmp_path / "d2", 2), metadata_log_dir=str(path)
+                    )
+                    said = f"{path} does not exist: mount its disk"
+                case "wrong value":
+                    properties = broker_properties(
+                        port, format_disk(path, 1), log_dir_io_timeout_ms="soon"
+                    )
+                    said = "log.dir.io.timeout.ms"
                 case _:
                     properties = broker_properties(
                         port, format_disk(path, 1), listeners=f"PLAINTEXT://127.0.0.1:{taken}"
@@ -312,7 +383,7 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path, 
                     said = str(taken)
             async with running(tmp_path, properties) as process:
                 code, err = await process.end()
-        assert code == EXIT_STARTUP
+        assert code == exit_code
         assert err.count("\n") == 1
         assert err.startswith("kraftjbod-broker: ")
         assert said in err

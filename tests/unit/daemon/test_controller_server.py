@@ -68,6 +68,14 @@ async def test_another_node_s_dir_is_refused(vfs: FaultVfs) -> None:
     await server.stop()
 
 
+async def test_the_status_tells_whether_it_serves_and_how_its_directory_is(vfs: FaultVfs) -> None:
+    server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
+    assert server.status() == "starting; log directories: 1 online, 0 impaired, 0 offline"
+    await server.start()
+    assert server.status() == "running; log directories: 1 online, 0 impaired, 0 offline"
+    await server.stop()
+
+
 async def test_a_failing_dir_ends_an_idle_controller(vfs: FaultVfs) -> None:
     server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
     await server.start()

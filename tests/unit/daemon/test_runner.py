@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,14 +19,16 @@ from kraftjbod.daemon import runner
 
 _PREAMBLE = """
 import asyncio, os, signal, sys
+from kraftjbod.daemon import runner
 from kraftjbod.core.config import ControllerConfig
-from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.core.errors import *
 from kraftjbod.daemon.runner import run_daemon
 
 class Daemon:
     async def start(self): pass
     async def wait_failed(self): await asyncio.Event().wait()
     async def stop(self): print("stopped", flush=True)
+    def status(self): return "well"
 
 def build(config, surroundings):
     surroundings.metrics.count("Started")
@@ -38,7 +43,14 @@ listeners=CONTROLLER://127.0.0.1:0
 """
 
 
-def _run(tmp_path: Path, body: str, *args: str, config: str = "") -> subprocess.Popen[str]:
+def _run(
+    tmp_path: Path,
+    body: str,
+    *args: str,
+    config: str = "",
+    environment: Mapping[str, str] | None = None,
+    stderr: int = subprocess.PIPE,
+) -> subprocess.Popen[str]:
     conf = tmp_path / "d.properties"
     conf.write_text(_CONFIG + config)
     script = tmp_path / "daemon.py"
@@ -47,8 +59,9 @@ def _run(tmp_path: Path, body: str, *args: str, config: str = "") -> subprocess.
     return subprocess.Popen(
         [sys.executable, str(script), str(conf), *args],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
+        env=environment,
     )
 
 
@@ -93,9 +106,17 @@ def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("failure", "code", "told"),
     [
-        ("raise StartupError('disk is not formatted')", 1, "kraftjbod-test: disk is not formatted"),
+        ("raise StartupError('address in use')", 1, "kraftjbod-test: address in use"),
         ("raise OSError(98, 'address in use')", 1, "address in use"),
-        ("raise KafkaStorageError('last dir lost')", 74, "storage_lost"),
+        ("raise InconsistentStorageError('not formatted')", 65, "kraftjbod-test: not formatted"),
+        ("raise ClusterUnreachableError('no answer')", 69, "kraftjbod-test: no answer"),
+        ("raise NoLogDirError('all offline')", 73, "kraftjbod-test: all offline"),
+        ("raise MetadataDirError('does not exist')", 74, "kraftjbod-test: does not exist"),
+        ("raise ClusterRefusedError('no place')", 77, "kraftjbod-test: no place"),
+        ("raise ConfigError('no such key')", 78, "kraftjbod-test: no such key"),
+        ("raise UnreportedLogDirError('nobody heard')", 69, "storage_lost"),
+        ("raise LastLogDirLostError('last dir lost')", 73, "storage_lost"),
+        ("raise KafkaStorageError('metadata lost')", 74, "storage_lost"),
         ("raise AssertionError('a bug')", 70, "daemon_crashed"),
     ],
 )
@@ -209,7 +230,7 @@ def test_an_unreadable_config_is_one_line_on_stderr(
         "test", ControllerConfig, _never_build, [str(tmp_path / "absent.properties")]
     )
     told = capsys.readouterr().err
-    assert code == runner.EXIT_STARTUP
+    assert code == runner.EXIT_CONFIG
     assert told.startswith("kraftjbod-test: cannot read")
     assert told.count("\n") == 1
 
@@ -222,7 +243,7 @@ def test_an_override_without_a_value_is_refused(
     code = runner.run_daemon(
         "test", ControllerConfig, _never_build, [str(conf), "--override", "node.id"]
     )
-    assert code == runner.EXIT_STARTUP
+    assert code == runner.EXIT_CONFIG
     assert "expected KEY=VALUE" in capsys.readouterr().err
 
 
@@ -240,7 +261,7 @@ def test_python_o_is_refused(tmp_path: Path) -> None:
         timeout=30,
         check=False,
     )
-    assert done.returncode == runner.EXIT_STARTUP
+    assert done.returncode == runner.EXIT_CONFIG
     assert "python -O" in done.stderr
 
 
@@ -252,3 +273,90 @@ def test_the_system_clock_counts_milliseconds_since_1970() -> None:
 
 def _never_build(*_: object) -> runner.Daemon:
     raise AssertionError("must not be built")
+
+
+def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
+    """From an own socket: what systemd would be told, in this order."""
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "notify"))
+    heard.settimeout(30)
+    body = """
+    class Mine(Daemon):
+        state = "starting"
+        async def start(self): await asyncio.sleep(0.1); self.state = "running"
+        def status(self): return self.state
+    """
+    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": "100000"}
+    process = _run(tmp_path, body, environment=environment)
+    told: list[str] = []
+    while "READY=1" not in told or told[-1] != "WATCHDOG=1":
+        told += heard.recv(4096).decode().split("\n")
+    process.send_signal(signal.SIGTERM)
+    assert _finish(process)[0] == runner.EXIT_CLEAN
+    while "STOPPING=1" not in told:
+        told += heard.recv(4096).decode().split("\n")
+    heard.close()
+    steps = [fact for fact in told if fact != "WATCHDOG=1"]
+    assert steps == ["STATUS=starting", "READY=1", "STATUS=running", "STOPPING=1"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "class Mine(Daemon):\n    async def start(self): raise StartupError('in use')\n",
+        "class Mine(Daemon):\n    async def start(self): raise KafkaStorageError('in use')\n",
+        "def build(config, surroundings): raise StartupError('in use')\n",
+    ],
+)
+def test_the_last_a_service_manager_hears_is_why_it_ended(tmp_path: Path, body: str) -> None:
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "notify"))
+    heard.settimeout(30)
+    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname()}
+    code, _, _ = _finish(_run(tmp_path, body, environment=environment))
+    assert code != 0
+    while heard.recv(4096).decode() != "STATUS=in use":
+        pass
+    heard.close()
+
+
+def test_events_go_to_the_journal_where_standard_error_does(tmp_path: Path) -> None:
+    """The variable says which socket the journal's stream is; without it, to standard error."""
+    ours, theirs = socket.socketpair()
+    found = os.fstat(theirs.fileno())
+    body = """
+    from kraftjbod.daemon import journal
+    runner.Journal = lambda name: journal.Journal(name, address=ADDRESS)
+    class Mine(Daemon):
+        async def wait_failed(self): pass
+    """
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "journal"))
+    heard.settimeout(30)
+    script = f"ADDRESS = {heard.getsockname()!r}\n{textwrap.dedent(body)}"
+    named = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    with ours, theirs, heard:
+        process = _run(tmp_path, script, environment=named, stderr=theirs.fileno())
+        assert _finish(process)[0] == runner.EXIT_CLEAN
+        lines = heard.recv(4096).decode().splitlines()
+    assert lines[:3] == [
+        "PRIORITY=6",
+        "SYSLOG_IDENTIFIER=kraftjbod-test-1",
+        "MESSAGE=daemon_stopped daemon=test exit_code=0",
+    ]
+    process = _run(tmp_path, script, environment=named)
+    assert "daemon_stopped" in _finish(process)[2]
+
+
+def test_a_status_that_cannot_be_told_is_a_bug(tmp_path: Path) -> None:
+    body = """
+    class Mine(Daemon):
+        def status(self): raise RuntimeError("no idea")
+    """
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.bind(str(tmp_path / "notify"))
+    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname()}
+    code, out, err = _finish(_run(tmp_path, body, environment=environment))
+    heard.close()
+    assert (code, out) == (runner.EXIT_BUG, "stopped\n")
+    assert "no idea" in err

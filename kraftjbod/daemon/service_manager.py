@@ -1,0 +1,132 @@
+"""What systemd is told of a daemon: that it serves, how it is, and that its loop still turns.
+
+The protocol is sd_notify's: datagrams of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET``
+names. Without that variable nothing is sent. The watchdog's beat comes from the event loop alone: a
+disk that hangs is no reason to kill the broker, a loop that hangs is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.log_dir import LogDir
+
+#: Beats per watchdog interval; systemd advises two.
+_BEATS: Final = 2
+#: The status is looked at so often, also without a watchdog.
+_STATUS_S: Final = 1.0
+_MAX_STATUS_CHARS: Final = 500
+
+
+class ServiceManager:
+    """The socket of the service manager that started this process, if one did."""
+
+    def __init__(self, address: str | None, watchdog_s: float | None) -> None:
+        self._address = address
+        self._watchdog_s = watchdog_s
+        self._socket: socket.socket | None = None
+        self._log = get_logger(component="service_manager")
+        self._is_heard = True
+        #: What could not be sent yet; a newer value of a key takes the older one's place.
+        self._untold: dict[str, str] = {}
+        self._status: str | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
+        """As ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` say.
+
+        :raises ConfigError: if one of them makes no sense.
+        """
+        address = environment.get("NOTIFY_SOCKET")
+        if not address:
+            return cls(None, None)
+        if address[0] not in "/@":
+            raise ConfigError(f"NOTIFY_SOCKET={address}: expected a path, or @ and a name")
+        watchdog_s = None
+        interval_us = environment.get("WATCHDOG_USEC")
+        if interval_us and environment.get("WATCHDOG_PID", str(pid)) == str(pid):
+            if not interval_us.isdigit() or int(interval_us) == 0:
+                raise ConfigError(f"WATCHDOG_USEC={interval_us}: expected microseconds, above 0")
+            watchdog_s = int(interval_us) / 1e6
+        return cls(address, watchdog_s)
+
+    def tell(self, **facts: str) -> None:
+        """Send facts at once; what cannot be sent is logged, once, and goes with the next."""
+        if self._address is None:
+            return
+        self._untold |= facts
+        text = "\n".join(f"{key}={value}" for key, value in self._untold.items())
+        try:
+            self._connected(self._address).send(text.encode())
+        except OSError as e:
+            if self._is_heard:
+                self._log.warning("service_manager_unreachable", reason=str(e))
+            self._is_heard = False
+        else:
+            self._is_heard = True
+            self._untold.clear()
+
+    def tell_status(self, text: str, **facts: str) -> None:
+        """``text`` is what ``systemctl status`` shows: one line, cut if it is too long.
+
+        Nothing is sent if it is the same as before and there are no other facts.
+        """
+        if text != self._status:
+            facts["STATUS"] = text.replace("\n", " ")[:_MAX_STATUS_CHARS]
+            self._status = text
+        if facts or self._untold:
+            self.tell(**facts)
+
+    async def attend(self, status: Callable[[], str]) -> None:
+        """Tell the status whenever it has changed, and beat for the watchdog, until cancelled."""
+        if self._address is None:
+            return
+        beat_s = _STATUS_S if self._watchdog_s is None else self._watchdog_s / _BEATS
+        beat = {} if self._watchdog_s is None else {"WATCHDOG": "1"}
+        while True:
+            self.tell_status(status(), **beat)
+            await asyncio.sleep(min(beat_s, _STATUS_S))
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self, address: str) -> socket.socket:
+        if self._socket is None:
+            name = "\0" + address[1:] if address[0] == "@" else address
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            # The loop must not wait for a service manager that does not read.
+            made.setblocking(False)
+            try:
+                made.connect(name)
+            except OSError:
+                made.close()
+                raise
+            self._socket = made
+        return self._socket
+
+
+def this_service() -> ServiceManager:
+    """Of the process's own environment."""
+    return ServiceManager.from_environment(os.environ, os.getpid())
+
+
+def dirs_text(log_dirs: Sequence[LogDir]) -> str:
+    """``log directories: 1 online, 1 impaired (saturated /data/2), 1 offline (/data/3)``."""
+    impaired = [f"{d.state.value} {d.path}" for d in log_dirs if d.state.is_impaired]
+    offline = [d.path for d in log_dirs if d.state is LogDirState.OFFLINE]
+    online = len(log_dirs) - len(impaired) - len(offline)
+    counts = [f"{online} online", _counted(impaired, "impaired"), _counted(offline, "offline")]
+    return f"log directories: {', '.join(counts)}"
+
+
+def _counted(named: Sequence[str], what: str) -> str:
+    return f"{len(named)} {what}" + (f" ({', '.join(named)})" if named else "")

@@ -1,0 +1,94 @@
+"""``make install`` and ``make uninstall`` into a directory, for real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.systemd import wheelhouse
+from tests.tidy.house import ROOT
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+PREFIX: Final = "/opt/kraftjbod"
+LAUNCHERS: Final = sorted(path.name for path in (ROOT / "bin").iterdir())
+#: What uninstall leaves.
+CONFIGURATION: Final = {
+    *(f"etc/kraftjbod/broker-{number}.properties" for number in (1, 2, 3)),
+    "etc/kraftjbod/controller-100.properties",
+    "etc/systemd/system/kraftjbod-broker@.service.d/disks.conf",
+}
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "--no-print-directory", "-C", str(ROOT), *arguments],
+        env={**os.environ, "PIP_FIND_LINKS": str(wheelhouse.wheels())},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def say(*command: str | Path) -> str:
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+
+
+def files(root: Path) -> set[str]:
+    """All but the Python environment's own."""
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
+    return {path for path in found if not path.startswith("opt/kraftjbod/lib/")}
+
+
+def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
+    tmp_path: Path,
+) -> None:
+    stranger = tmp_path / PREFIX[1:] / "bin" / "stranger"
+    stranger.parent.mkdir(parents=True)
+    stranger.touch()
+    where = (f"DESTDIR={tmp_path}", f"PREFIX={PREFIX}")
+    done = make("install", *where)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    installed = tmp_path / PREFIX[1:]
+    for launcher in LAUNCHERS:
+        assert "Usage:" in say(installed / "bin" / launcher, "--help").replace("usage:", "Usage:")
+    python = installed / "lib" / "kraftjbod" / "bin" / "python"
+    package = say(python, "-c", "import kraftjbod; print(kraftjbod.__file__)")
+    assert package.startswith(str(installed))
+    units = tmp_path / "etc" / "systemd" / "system"
+    broker = (units / "kraftjbod-broker@.service").read_text()
+    assert f"ExecStart={PREFIX}/bin/kraftjbod-broker /etc/kraftjbod/broker-%i.properties" in broker
+    assert not [path for path in units.iterdir() if path.is_file() and "@P" in path.read_text()]
+
+    edited = tmp_path / "etc" / "kraftjbod" / "broker-1.properties"
+    edited.write_text("node.id=1\n")
+    (units / "kraftjbod.target").write_text("of an older release\n")
+    assert make("install", *where).returncode == 0
+    assert edited.read_text() == "node.id=1\n"
+    assert "older" not in (units / "kraftjbod.target").read_text()
+
+    done = make("uninstall", *where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(tmp_path) == {*CONFIGURATION, "opt/kraftjbod/bin/stranger"}
+    assert not (installed / "lib" / "kraftjbod").exists()
+
+
+def test_what_no_installation_made_is_not_removed(tmp_path: Path) -> None:
+    own = tmp_path / "opt" / "kraftjbod" / "lib" / "kraftjbod" / "notes"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert make("uninstall", f"DESTDIR={tmp_path}", f"PREFIX={PREFIX}").returncode == 0
+    assert own.exists()
+
+
+def test_a_relative_prefix_is_refused(tmp_path: Path) -> None:
+    done = make("install", f"DESTDIR={tmp_path}", "PREFIX=here")
+    assert done.returncode != 0
+    assert "here: expected an absolute path" in done.stderr
+    assert list(tmp_path.iterdir()) == []

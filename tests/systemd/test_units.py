@@ -1,0 +1,115 @@
+"""The unit files as systemd's own checker sees them, and beside what the daemons promise."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.daemon import runner
+from tests.tidy.house import ROOT
+
+UNITS: Final = ROOT / "conf" / "systemd"
+SERVICES: Final = ("kraftjbod-broker@", "kraftjbod-controller@")
+MAX_EXPOSURE: Final = 2.0
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> Path:
+    """The units as an installation into the checkout would have them."""
+    for source in (*UNITS.glob("*.service"), *UNITS.glob("*.target")):
+        text = source.read_text().replace("@PREFIX@", str(ROOT)).replace("@SYSCONFDIR@", "/etc")
+        (tmp_path / source.name).write_text(text)
+    return tmp_path
+
+
+def analyze(units: Path, *command: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["systemd-analyze", *command],
+        cwd=units,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    "unit",
+    [*(f"{service}1.service" for service in SERVICES), *(p.name for p in UNITS.glob("*.target"))],
+)
+def test_systemd_understands_every_line(units: Path, unit: str) -> None:
+    """Of keys that it does not know it only warns, so nothing may be said at all."""
+    assert analyze(units, "verify", "--man=no", f"./{unit}") == (0, "", "")
+
+
+@needs_systemd
+@pytest.mark.parametrize("service", SERVICES)
+def test_little_is_exposed(units: Path, service: str) -> None:
+    code, out, err = analyze(units, "security", "--offline=true", f"./{service}.service")
+    (score,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", out)
+    print(f"{service}: exposure {score}")
+    assert (code, err) == (0, "")
+    assert float(score) <= MAX_EXPOSURE
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_both_services_are_run_the_same_way() -> None:
+    """Only who they are and what comes before them differs."""
+    broker, controller = (settings(f"{service}.service") for service in SERVICES)
+    own = {key for key in broker | controller if broker.get(key) != controller.get(key)}
+    assert own == {*("Description", "After", "Before", "ExecStart", "SyslogIdentifier", "WantedBy")}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_start_is_repeated_that_would_end_in_the_same_way(service: str) -> None:
+    """The table of exit codes says which; the command line's code is Python's."""
+    rows = re.findall(r"^(\d+) +(yes|no|-) +\S", runner.__doc__ or "", re.MULTILINE)
+    named = {name: code for name, code in vars(runner).items() if name.startswith("EXIT_")}
+    assert {int(code) for code, _ in rows} == {*named.values(), 2}
+    final = {code for code, again in rows if again == "no"}
+    (prevented,) = settings(f"{service}.service")["RestartPreventExitStatus"]
+    assert set(prevented.split()) == final
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_broker_that_looks_for_a_controller_is_started_again_for_ever(service: str) -> None:
+    """Five times the registration timeout is longer than what the limit looks at."""
+    found = settings(f"{service}.service")
+    wait_ms = BrokerConfig.model_fields["initial_broker_registration_timeout_ms"].default
+    burst = int(found["StartLimitBurst"][0])
+    assert found["StartLimitIntervalSec"] == ["3min"]
+    assert wait_ms * burst > 3 * 60_000
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_daemon_has_the_time_that_it_gives_itself_to_stop(service: str) -> None:
+    stop_ms = BrokerConfig.model_fields["shutdown_timeout_ms"].default
+    assert settings(f"{service}.service")["TimeoutStopSec"] == ["5min"]
+    assert stop_ms < 5 * 60_000
+
+
+def test_every_path_of_a_disk_may_be_missing() -> None:
+    """A path without a dash keeps the service from starting when its disk is away."""
+    (paths,) = settings("disks.conf")["ReadWritePaths"]
+    assert paths
+    assert all(path.startswith("-/") for path in paths.split())

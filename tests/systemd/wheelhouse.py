@@ -1,0 +1,38 @@
+"""The packages that ``make install`` needs, in a directory, for machines without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.tidy.house import ROOT
+
+CACHE: Final = ROOT / ".cache" / "wheels"
+#: What Debian's Python is.
+_PYTHON: Final = "3.11"
+_TIMEOUT_S: Final = 300
+
+
+def wheels() -> Path:
+    """Downloaded once for each state of the lock file; ``make clean`` removes them."""
+    key = hashlib.sha256()
+    for name in ("requirements.lock", "pyproject.toml"):
+        key.update((ROOT / name).read_bytes())
+    house = CACHE / key.hexdigest()[:12]
+    if not house.exists():
+        part = house.with_suffix(f".part-{os.getpid()}")
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"),
+                *("--only-binary=:all:", f"--python-version={_PYTHON}", f"--dest={part}"),
+                *("--constraint", str(ROOT / "requirements.lock"), str(ROOT), "hatchling"),
+            ],
+            check=True,
+            timeout=_TIMEOUT_S,
+        )
+        part.rename(house)
+    return house
