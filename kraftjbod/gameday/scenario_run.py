@@ -277,11 +277,15 @@ async def _topic_to_watch(
 ) -> AsyncIterator[range]:
     """Its partitions; one that was there before stays.
 
-    :raises OperatingError: if there is no such topic.
+    :raises StartupError: if there is no such topic.
     """
     if is_own:
         async with own_topic(client, settings):
             yield range(settings.partitions)
         return
-    metadata = await client.refresh_metadata([settings.topic])
-    yield range(len(metadata.topic(settings.topic).partitions))
+    metadata = await client.retry(lambda: client.refresh_metadata([settings.topic]))
+    try:
+        partitions = len(metadata.topic(settings.topic).partitions)
+    except OperatingError as e:
+        raise StartupError(f"{e}; without --topic there will be one to watch") from e
+    yield range(partitions)

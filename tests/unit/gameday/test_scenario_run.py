@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.core.errors import StartupError
 from kraftjbod.gameday.fault import CannotPlay, Target
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings, own_topic
 from kraftjbod.gameday.scenarios import Phases
@@ -81,7 +81,7 @@ async def test_a_topic_is_watched_until_told_to_stop_and_only_own_records_count(
 
 async def test_a_topic_that_is_not_there_is_not_watched() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
-        with pytest.raises(OperatingError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        with pytest.raises(StartupError, match="UNKNOWN_TOPIC_OR_PARTITION; without --topic"):
             await scenario_run(broker, []).observe(
                 client, seconds=1, stop=asyncio.Event(), is_own=False
             )
