@@ -199,13 +199,19 @@ class FollowerFetches:
         answers: _Answers,
         room: int,
     ) -> None:
-        """Each in its directory's thread; what does not come in time is news next time."""
+        """Each in its directory's thread; what does not come in time is news next time.
+
+        In time is what comes before its directory is suspect. All of a fetch waits for that once:
+        the next one leaves a directory out whose operation still runs, for its neighbours' sake.
+        """
+        patience_s: dict[TopicIdPartition, float] = {}
         min_one_batch = not _size_of(answers)
         reading: dict[TopicIdPartition, asyncio.Future[FetchedData]] = {}
         for key in on_disk:
             wanted = session.parts[key].wanted
             max_bytes = max(0, min(wanted.max_bytes, room))
-            if max_bytes == 0 and not min_one_batch:
+            patience_s[key] = self._patience_s(wanted)
+            if patience_s[key] <= 0 or (max_bytes == 0 and not min_one_batch):
                 answers[key] = answers[key]._replace(is_left_out=True)
                 continue
             # How much there is shows only when it is read, so its share is kept free for it.
@@ -217,7 +223,7 @@ class FollowerFetches:
             )
             min_one_batch = False
         if reading:
-            await asyncio.wait(reading.values(), timeout=self._suspect_after_s)
+            await asyncio.wait(reading.values(), timeout=max(patience_s[key] for key in reading))
         for key, read in reading.items():
             if read.done():
                 data = read.result()
@@ -225,6 +231,13 @@ class FollowerFetches:
             else:
                 read.cancel()
                 answers[key] = answers[key]._replace(is_left_out=True)
+
+    def _patience_s(self, wanted: FetchFrom) -> float:
+        """How long the replica's directory may still take before it is suspect."""
+        replica = self._replicas.get(wanted.topic_partition)
+        if replica is None or replica.handle is None:
+            return self._suspect_after_s
+        return self._suspect_after_s - replica.handle.log_dir.running_ms / 1000
 
     # --- the throttle ----------------------------------------------------------------------------
 

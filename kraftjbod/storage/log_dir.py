@@ -172,6 +172,11 @@ class LogDir(DirCondition):
         return self._lane.is_running or self._flush_lane.is_running
 
     @property
+    def running_ms(self) -> int:
+        """How long what reads wait behind has been running; 0 if nothing is."""
+        return self._lane.running_for_ms()
+
+    @property
     def reserve_bytes(self) -> int:
         """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
         return self._room.reserve_bytes

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from kraftjbod.tour.workload import PartitionLoad
+from kraftjbod.gameday.acknowledgements import AckBook
 
 
-def write_acknowledged(path: Path, topic: str, loads: Iterable[PartitionLoad]) -> int:
+def write_acknowledged(path: Path, topic: str, loads: Iterable[AckBook]) -> int:
     """Write what ``loads`` had acknowledged of ``topic`` to ``path``; how many records that are.
 
     :raises OSError: if the file cannot be written.
@@ -28,7 +28,7 @@ def write_acknowledged(path: Path, topic: str, loads: Iterable[PartitionLoad]) -
     return records
 
 
-def _lines(topic: str, load: PartitionLoad) -> Iterator[str]:
+def _lines(topic: str, load: AckBook) -> Iterator[str]:
     stream, sequence = load.stream, 0
     for ack in load.acks:
         indexes = range(sequence, sequence + ack.count)

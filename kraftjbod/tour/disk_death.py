@@ -9,33 +9,22 @@ from __future__ import annotations
 import asyncio
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
-from kraftjbod.cli.replica_admin import describe_log_dirs
-from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.gameday.acknowledgements import AckBook, Gap
+from kraftjbod.gameday.cluster_watch import Victim, seen
 from kraftjbod.testing.daemon_process import DaemonProcess
-from kraftjbod.tour.workload import Gap, PartitionLoad
 
 _POLL_S: Final = 0.02
 _BEFORE_S: Final = 0.5
 _AFTER_S: Final = 15.0
 _NOTICED = "log_dir_offline"
 _REPORTED = "log_dir_failure_acknowledged"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Victim:
-    """The log directory that will die, and the partitions that are led from it."""
-
-    broker_id: int
-    path: Path
-    led: frozenset[int]
-    replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +42,6 @@ class Death:
     at_s: float
     wall_s: float
     mode: int
-
-
-async def choose_victim(client: ClusterClient, topic: str) -> Victim:
-    """The log directory from which most partitions of ``topic`` are led."""
-    metadata = await client.retry(lambda: client.refresh_metadata([topic]))
-    leaders = {p.partition: p.leader for p in metadata.topic(topic).partitions.values()}
-    candidates = []
-    for broker_id in metadata.brokers:
-        for log_dir in await describe_log_dirs(client, broker_id):
-            hosted = {r.partition for r in log_dir.replicas if r.topic == topic}
-            led = frozenset(p for p in hosted if leaders[p] == broker_id)
-            candidates.append(
-                Victim(broker_id=broker_id, path=Path(log_dir.path), led=led, replicas=len(hosted))
-            )
-    return max(candidates, key=lambda victim: (len(victim.led), victim.replicas))
 
 
 def kill_disk(path: Path) -> Death:
@@ -90,42 +64,11 @@ async def wait_for_new_leaders(
         partitions = metadata.topic(topic).partitions
         return all(partitions[p].leader not in (-1, victim.broker_id) for p in victim.led)
 
-    return await _seen(client, topic, all_moved, timeout_s)
-
-
-async def wait_in_sync(client: ClusterClient, topic: str, *, timeout_s: float) -> None:
-    """:raises StartupError: if some partition still lacks a replica when the time is over."""
-
-    def all_in_sync(metadata: ClusterMetadata) -> bool:
-        partitions = metadata.topic(topic).partitions.values()
-        return all(sorted(p.isr) == sorted(p.replicas) for p in partitions)
-
-    if await _seen(client, topic, all_in_sync, timeout_s) is None:
-        raise StartupError(f"{topic} is not in sync again after {timeout_s:.0f} s")
-
-
-async def _seen(
-    client: ClusterClient,
-    topic: str,
-    wanted: Callable[[ClusterMetadata], bool],
-    timeout_s: float,
-) -> float | None:
-    deadline = time.monotonic() + timeout_s
-    last_error: OperatingError | None = None
-    while time.monotonic() < deadline:
-        try:
-            if wanted(await client.refresh_metadata([topic])):
-                return time.monotonic()
-        except OperatingError as e:
-            last_error = e
-        await asyncio.sleep(_POLL_S)
-    if last_error is not None:
-        raise last_error
-    return None
+    return await seen(client, topic, all_moved, timeout_s)
 
 
 async def wait_clients_back(
-    loads: Sequence[PartitionLoad], victim: Victim, since_s: float, *, timeout_s: float
+    loads: Sequence[AckBook], victim: Victim, since_s: float, *, timeout_s: float
 ) -> bool:
     """Whether each partition that lost its leader was written to again after ``since_s``."""
     deadline = time.monotonic() + timeout_s
@@ -167,7 +110,7 @@ def tell_timeline(
     ]
 
 
-def gaps_around(loads: Sequence[PartitionLoad], death: Death) -> dict[int, Gap]:
+def gaps_around(loads: Sequence[AckBook], death: Death) -> dict[int, Gap]:
     """By partition, the longest time without an acknowledged write around the death."""
     return {
         load.partition: load.longest_gap(death.at_s - _BEFORE_S, death.at_s + _AFTER_S)

@@ -26,6 +26,9 @@ from kraftjbod.cli.cluster_admin import create_topic
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.core.errors import KraftJbodError, StartupError
+from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.cluster_watch import Victim, choose_victim, wait_in_sync
+from kraftjbod.gameday.read_back import read_back
 from kraftjbod.testing.cluster_process import (
     CONTROLLER_PORT,
     FIRST_CLIENT_PORT,
@@ -34,8 +37,7 @@ from kraftjbod.testing.cluster_process import (
 )
 from kraftjbod.testing.privileges import chmod_bites
 from kraftjbod.tour import disk_death
-from kraftjbod.tour.check import Findings, read_back
-from kraftjbod.tour.disk_death import Death, Victim
+from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.pipeline import Pipeline
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.source_lines import deal_standard_library
@@ -212,7 +214,7 @@ class _Tour:
             replication_factor=REPLICATION_FACTOR,
             configs={"min.insync.replicas": "2"},
         )
-        await disk_death.wait_in_sync(client, TOPIC, timeout_s=_FAILOVER_TIMEOUT_S)
+        await wait_in_sync(client, TOPIC, timeout_s=_FAILOVER_TIMEOUT_S)
         self._reporter.step(
             f"Created topic {TOPIC}: {PARTITIONS} partitions, {REPLICATION_FACTOR} replicas each, "
             "min.insync.replicas=2."
@@ -229,7 +231,7 @@ class _Tour:
                     raise StartupError(f"producing ended early: {_errors(workload)}")
                 show(workload.acked)
                 await asyncio.sleep(_POLL_S)
-        victim = await disk_death.choose_victim(client, TOPIC)
+        victim = await choose_victim(client, TOPIC)
         self._directory_id = directory_id(victim.path)
         self._reporter.step(
             f"Killing the busiest disk under load: {victim.path.name} of broker "
@@ -332,7 +334,7 @@ class _Tour:
         )
         told = await change_log_dir(client, change, timeout_ms=int(_REPAIR_TIMEOUT_S * 1000))
         self._reporter.note(told.message)
-        await disk_death.wait_in_sync(client, TOPIC, timeout_s=_REPAIR_TIMEOUT_S)
+        await wait_in_sync(client, TOPIC, timeout_s=_REPAIR_TIMEOUT_S)
         self._reporter.note(
             f"all replicas are in sync again, {time.monotonic() - began_s:.1f} s later"
         )

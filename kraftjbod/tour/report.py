@@ -20,10 +20,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.cluster_watch import Victim
 from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.tour.check import Findings
-from kraftjbod.tour.disk_death import Milestone, Victim
-from kraftjbod.tour.workload import Gap
+from kraftjbod.tour.disk_death import Milestone
 
 
 class Reporter:

@@ -40,6 +40,10 @@ class LineStream:
     def value(self, index: int) -> bytes:
         return self._lines[index % len(self._lines)].text
 
+    def owns(self, key: bytes) -> bool:
+        """Any: the topic is the stream's alone."""
+        return True
+
     def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
         """The records ``start`` up to ``start + count``."""
         return [

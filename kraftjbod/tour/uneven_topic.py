@@ -18,9 +18,9 @@ from kraftjbod.cli.producer import Producer, now_ms
 from kraftjbod.cli.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.gameday.cluster_watch import wait_in_sync
 from kraftjbod.protocol.records import Record
 from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.tour.disk_death import wait_in_sync
 
 TOPIC: Final = "python-files"
 PARTITIONS: Final = 12

@@ -7,62 +7,28 @@ was. It goes on until told to stop, at least once through its lines, at most ``m
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.producer import Producer, now_ms
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.cli.producer import Producer
+from kraftjbod.gameday.partition_load import PartitionLoad
 from kraftjbod.tour.source_lines import LineStream
 
 BATCH_RECORDS: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
-    """The cluster took ``count`` records at ``offset`` and following; ``at_s`` is monotonic."""
-
-    at_s: float
-    offset: int
-    count: int
-
-
-class Gap(NamedTuple):
-    """Time without an acknowledged write, between two that were."""
-
-    start_s: float
-    end_s: float
-
-    @property
-    def length_ms(self) -> int:
-        return round((self.end_s - self.start_s) * 1000)
-
-
-class PartitionLoad:
-    """What one producer sent, and what the cluster acknowledged of it."""
+class LineLoad(PartitionLoad):
+    """One producer's lines."""
 
     def __init__(self, partition: int, stream: LineStream) -> None:
-        self.partition = partition
-        self.stream = stream
-        self.acks: list[Ack] = []
-        self.acked = 0
-        #: Records of a last batch that was neither acknowledged nor refused.
-        self.in_doubt = 0
-        self.error: str | None = None
+        super().__init__(partition, stream)
+        self.lines = len(stream)
 
     @property
     def has_sent_all(self) -> bool:
         """Whether every line was acknowledged at least once."""
-        return self.acked >= len(self.stream)
-
-    def longest_gap(self, from_s: float, to_s: float) -> Gap:
-        """The longest gap of all that end after ``from_s`` and begin before ``to_s``."""
-        instants = [ack.at_s for ack in self.acks]
-        gaps = [Gap(a, b) for a, b in pairwise(instants) if b >= from_s and a <= to_s]
-        return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=Gap(from_s, to_s))
+        return self.acked >= self.lines
 
     async def run(self, bootstrap_servers: str, topic: str, stop: asyncio.Event) -> None:
         async with ClusterClient(
@@ -71,31 +37,25 @@ class PartitionLoad:
             await client.retry(client.refresh_metadata)
             producer = Producer(client, topic, request_timeout_ms=10_000)
             while not (stop.is_set() and self.has_sent_all):
-                records = self.stream.records(self.acked, self._batch_size(), now_ms())
-                try:
-                    offset = await producer.send(self.partition, records)
-                except OperatingError as e:
-                    self.in_doubt, self.error = len(records), str(e)
+                if not await self.send(producer, self._batch_size()):
                     return
-                self.acks.append(Ack(at_s=time.monotonic(), offset=offset, count=len(records)))
-                self.acked += len(records)
 
     def _batch_size(self) -> int:
         """The last batch of a round is cut short, so that rounds begin with a batch."""
-        return min(BATCH_RECORDS, len(self.stream) - self.acked % len(self.stream))
+        return min(BATCH_RECORDS, self.lines - self.acked % self.lines)
 
 
 class Workload:
     """All producers together."""
 
     def __init__(self, streams: Sequence[LineStream], *, max_s: float) -> None:
-        self.loads = [PartitionLoad(index, stream) for index, stream in enumerate(streams)]
+        self.loads = [LineLoad(index, stream) for index, stream in enumerate(streams)]
         self._max_s = max_s
         self._stop = asyncio.Event()
 
     @property
     def lines(self) -> int:
-        return sum(len(load.stream) for load in self.loads)
+        return sum(load.lines for load in self.loads)
 
     @property
     def acked(self) -> int:

@@ -10,7 +10,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.kafka_codec import message
-from tests.faults.rig import batch
+from tests.faults.rig import ManualClock, batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
@@ -163,6 +163,31 @@ async def test_what_a_hanging_directory_does_not_give_is_told_when_it_does():
             assert {i: len(p.records) > 0 for i, p in told(first).items()} == {0: False, 1: True}
         second = await rig.ask(request(session=(first.session_id, 1)), VERSION)
         assert len(told(second)[0].records)
+
+
+async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> None:
+    """Its neighbours' records, in the same fetch, must not wait twice for one doubt."""
+    sick = FaultVfs(MemVfs())
+    limits = {"log_dir_io_suspect_ms": "600000", "log_dir_io_timeout_ms": "1200000"}
+    async with brokers(1, sick, MemVfs(), **limits) as (rig,):
+        directories = [[dir_of(1, n), dir_of(2, 1)] for n in (1, 2)]
+        await rig.follow(
+            topic(),
+            *(partition(i, replicas=(1, 2), directories=directories[i]) for i in (0, 1)),
+        )
+        for index in (0, 1):
+            await rig.ask(produce(batch(), acks=1, tp=TP._replace(partition=index)), 9)
+        sick.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
+        with Gate(sick, "read_at", "*.log") as gate:
+            first = asyncio.create_task(rig.ask(request(0, 0), VERSION))
+            await gate.reached()
+            clock = rig.dirs[0]._lane._clock
+            assert isinstance(clock, ManualClock)
+            clock.ms += 600_001
+            second = await rig.ask(request(0, 0), VERSION)
+            assert not first.done()
+            assert {i: len(p.records) > 0 for i, p in told(second).items()} == {0: False, 1: True}
+        assert all(len(p.records) for p in told(await first).values())
 
 
 async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from zlib import crc32
 
+from kraftjbod.gameday.acknowledgements import Ack, AckBook
 from kraftjbod.tour.acknowledged import write_acknowledged
 from kraftjbod.tour.source_lines import LineStream, SourceLine
-from kraftjbod.tour.workload import Ack, PartitionLoad
 
 
-def load(partition: int, acks: list[Ack]) -> PartitionLoad:
+def load(partition: int, acks: list[Ack]) -> AckBook:
     lines = [SourceLine(place=f"a.py:{n}", text=b"line %d" % n) for n in (1, 2)]
-    made = PartitionLoad(partition, LineStream(lines))
+    made = AckBook(partition, LineStream(lines))
     made.acks, made.acked = acks, sum(ack.count for ack in acks)
     return made
 

@@ -7,32 +7,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.core.errors import StartupError
+from kraftjbod.gameday.acknowledgements import Ack, AckBook, Gap
+from kraftjbod.gameday.cluster_watch import Victim
 from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.tour import disk_death
-from kraftjbod.tour.disk_death import Death, Victim
+from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.source_lines import LineStream, SourceLine
-from kraftjbod.tour.workload import Ack, Gap, PartitionLoad
 from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 
 VICTIM = Victim(broker_id=1, path=Path("/d"), led=frozenset({0}), replicas=1)
 
 
-def load_with_acks(*instants: float) -> PartitionLoad:
-    load = PartitionLoad(0, LineStream([SourceLine(place="f:1", text=b"")]))
+def load_with_acks(*instants: float) -> AckBook:
+    load = AckBook(0, LineStream([SourceLine(place="f:1", text=b"")]))
     load.acks = [Ack(at_s=at, offset=0, count=1) for at in instants]
     return load
-
-
-async def test_the_victim_is_the_directory_with_most_leaders() -> None:
-    async with mini_broker() as broker, ClusterClient(broker.address) as client:
-        broker.create("t", 3)
-        victim = await disk_death.choose_victim(client, "t")
-        assert (victim.broker_id, str(victim.path)) == (BROKER_ID, "/d1")
-        assert victim.led == {0, 1, 2}
 
 
 def test_a_disk_is_killed_and_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -49,13 +39,6 @@ async def test_leaders_that_moved_are_seen_and_those_that_did_not_are_not() -> N
         assert await disk_death.wait_for_new_leaders(client, "t", VICTIM, timeout_s=20)
         stays = Victim(broker_id=BROKER_ID, path=Path("/d"), led=frozenset({0}), replicas=1)
         assert not await disk_death.wait_for_new_leaders(client, "t", stays, timeout_s=0.01)
-
-
-async def test_a_topic_that_stays_out_of_sync_is_an_error() -> None:
-    async with mini_broker() as broker, ClusterClient(broker.address) as client:
-        broker.create("t")
-        with pytest.raises(StartupError, match="not in sync"):
-            await disk_death.wait_in_sync(client, "t", timeout_s=0.01)
 
 
 async def test_clients_are_back_when_each_of_them_wrote_again() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.cluster_watch import Victim
 from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.tour.check import Findings
-from kraftjbod.tour.disk_death import Milestone, Victim
+from kraftjbod.tour.disk_death import Milestone
 from kraftjbod.tour.report import Reporter, tour_document, write_json
-from kraftjbod.tour.workload import Gap
 
 VICTIM = Victim(broker_id=1, path=Path("/d1"), led=frozenset({0}), replicas=4)
 FOUND = Findings(

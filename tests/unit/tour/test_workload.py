@@ -8,20 +8,12 @@ import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.tour.source_lines import LineStream, SourceLine
-from kraftjbod.tour.workload import Ack, Gap, PartitionLoad, Workload
+from kraftjbod.tour.workload import Workload
 from tests.unit.cli.mini_broker import mini_broker
 
 
 def stream(lines: int) -> LineStream:
     return LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(lines)])
-
-
-def test_the_longest_gap_around_an_instant() -> None:
-    load = PartitionLoad(0, stream(1))
-    load.acks = [Ack(at_s=at, offset=0, count=1) for at in (0.0, 5.0, 6.0, 6.5, 9.0)]
-    assert load.longest_gap(5.5, 7.0) == Gap(6.5, 9.0)
-    assert load.longest_gap(5.5, 6.2).length_ms == 1000
-    assert PartitionLoad(0, stream(1)).longest_gap(1.0, 2.0) == Gap(1.0, 2.0)
 
 
 async def test_all_lines_are_acknowledged_once_even_if_told_to_stop_early() -> None:

@@ -1,0 +1,257 @@
+"""``kraftjbod-gameday``: break a test cluster on purpose, under load, and say what that cost.
+
+It writes at a steady rate, breaks a disk or a broker, mends it, reads everything back, and judges.
+``--observe`` breaks nothing: it measures while somebody else does, on any Kafka cluster.
+
+Exit code 0: good. 1: a gap above its limit, records lost, doubled or out of order, or an error.
+2: wrong usage. 130, 143: interrupted or terminated, with everything undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import connection_options, fail, make_client
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.gameday.broker_kill import BrokerKill
+from kraftjbod.gameday.disk_faults import DeadDisk, MountedDisk
+from kraftjbod.gameday.fault import CannotPlay, Fault
+from kraftjbod.gameday.outcome import LeftOut, Outcome, report_document
+from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
+from kraftjbod.gameday.scenario_run import ScenarioRun, Settings
+from kraftjbod.gameday.scenarios import MAX_GAP_MS, OBSERVE, SCENARIOS, Phases
+from kraftjbod.gameday.timeline_svg import draw_timeline
+
+_ALL: Final = "all"
+_TOPIC: Final = "gameday"
+#: Of watching: the book of acknowledgements and the records to read back are kept in memory.
+_MAX_OBSERVE_S: Final = 1800.0
+_SECONDS = click.FloatRange(min=0.1, max=600)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, help=__doc__)
+@connection_options
+@click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="What to break.")
+@click.option("--observe", is_flag=True, help="Break nothing, only measure. Ctrl-C ends it.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1, max=_MAX_OBSERVE_S),
+    default=600.0,
+    show_default=True,
+    help="With --observe: how long, unless Ctrl-C ends it.",
+)
+@click.option(
+    "--topic",
+    help=f"A name for the topics that are made and removed again ({_TOPIC}); with --observe one "
+    "that exists, to write into.",
+)
+@click.option("--partitions", type=click.IntRange(1, 200), default=12, show_default=True)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1, max=10_000),
+    default=50.0,
+    show_default=True,
+    help="Records a second, for each partition.",
+)
+@click.option("--record-bytes", type=click.IntRange(64, 100_000), default=200, show_default=True)
+@click.option(
+    "--before-seconds", type=_SECONDS, default=4.0, show_default=True, help="Load before a fault."
+)
+@click.option(
+    "--fault-seconds",
+    type=_SECONDS,
+    default=8.0,
+    show_default=True,
+    help="A fault lasts so long, or until it was noticed.",
+)
+@click.option(
+    "--after-seconds", type=_SECONDS, default=3.0, show_default=True, help="Load after all is well."
+)
+@click.option(
+    "--max-gap-ms",
+    type=click.IntRange(min=1),
+    help="The longest gap that is good. By default "
+    + ", ".join(f"{name} {limit}" for name, limit in MAX_GAP_MS.items())
+    + ".",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="run",
+    show_default=True,
+    help="Of `make up`: a broker of that cluster is started again by this tool.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, allow_dash=True, writable=True, path_type=Path),
+    help="Write the report for programs; - is standard output, and nothing else goes there then.",
+)
+@click.option(
+    "--svg",
+    "svg_path",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a timeline.",
+)
+def main(
+    bootstrap_server: str,
+    command_config: str | None,
+    scenario: str | None,
+    observe: bool,
+    seconds: float,
+    topic: str | None,
+    partitions: int,
+    rate: float,
+    record_bytes: int,
+    before_seconds: float,
+    fault_seconds: float,
+    after_seconds: float,
+    max_gap_ms: int | None,
+    run_dir: Path,
+    json_path: Path | None,
+    svg_path: Path | None,
+) -> None:
+    if observe == (scenario is not None):
+        raise click.UsageError("say either --scenario or --observe")
+    phases = Phases(before_s=before_seconds, fault_s=fault_seconds, after_s=after_seconds)
+    gameday = _GameDay(
+        settings=Settings(
+            bootstrap_servers=bootstrap_server,
+            topic=topic or _TOPIC,
+            partitions=partitions,
+            rate=rate,
+            record_bytes=record_bytes,
+            phases=phases,
+        ),
+        observe_s=seconds,
+        is_own_topic=scenario is not None or topic is None,
+        max_gap_ms=max_gap_ms,
+        run_dir=run_dir,
+    )
+    scenarios = SCENARIOS if scenario == _ALL else (scenario or OBSERVE,)
+    try:
+        client = make_client(bootstrap_server, command_config)
+        ended_by = asyncio.run(_until_signal(gameday, client, scenarios))
+        gameday.report(json_path, svg_path)
+    except (KraftJbodError, OSError) as e:
+        fail(f"error: {e}")
+    if ended_by is not None:
+        sys.exit(128 + ended_by)
+    sys.exit(0 if gameday.is_good else 1)
+
+
+async def _until_signal(
+    gameday: _GameDay, client: ClusterClient, scenarios: tuple[str, ...]
+) -> int | None:
+    """The signal that ended it early, if one did; what was broken is mended by then."""
+    ended_by: list[int] = []
+    playing = asyncio.create_task(gameday.play(client, scenarios))
+
+    def end(signum: int) -> None:
+        if gameday.stop_watching():
+            return
+        # A second one has nothing to add: undoing has its own limits.
+        if not ended_by:
+            ended_by.append(signum)
+            playing.cancel()
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, end, signum)
+    with suppress(asyncio.CancelledError):
+        await playing
+    return ended_by[0] if ended_by else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _GameDay:
+    """Scenarios one after the other, and one report."""
+
+    settings: Settings
+    observe_s: float
+    is_own_topic: bool
+    max_gap_ms: int | None
+    run_dir: Path
+    outcomes: list[Outcome] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    _stop: asyncio.Event | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return bool(self.outcomes) and all(not outcome.complaints for outcome in self.outcomes)
+
+    def stop_watching(self) -> bool:
+        """Whether there was something to end in order."""
+        if self._stop is None or self._stop.is_set():
+            return False
+        self._stop.set()
+        return True
+
+    async def play(self, client: ClusterClient, scenarios: tuple[str, ...]) -> None:
+        """:raises KraftJbodError: if a scenario breaks off; after that no other is played."""
+        async with client:
+            for scenario in scenarios:
+                try:
+                    self.outcomes.append(await self._play_one(client, scenario))
+                except CannotPlay as e:
+                    if len(scenarios) == 1:
+                        raise
+                    self.left_out.append(LeftOut(scenario=scenario, reason=str(e)))
+
+    async def _play_one(self, client: ClusterClient, scenario: str) -> Outcome:
+        limit_ms = self.max_gap_ms or MAX_GAP_MS[scenario]
+        named = f"{self.settings.topic}-{scenario}" if self.is_own_topic else self.settings.topic
+        run = ScenarioRun(
+            replace(self.settings, topic=named),
+            scenario=scenario,
+            run=secrets.token_hex(4),
+            limit_ms=limit_ms,
+            tell=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+        if scenario != OBSERVE:
+            return await run.play(client, self._faults()[scenario]())
+        self._stop = asyncio.Event()
+        return await run.observe(
+            client, seconds=self.observe_s, stop=self._stop, is_own=self.is_own_topic
+        )
+
+    def _faults(self) -> dict[str, Callable[[], Fault]]:
+        return {
+            "dead-disk": DeadDisk,
+            "full-disk": lambda: MountedDisk("full"),
+            "hung-disk": lambda: MountedDisk("hang"),
+            "slow-disk": lambda: MountedDisk("slow"),
+            "broker-kill": lambda: BrokerKill(self.run_dir),
+        }
+
+    def report(self, json_path: Path | None, svg_path: Path | None) -> None:
+        """Tables, and the files that were asked for, also of a game day that ended early."""
+        to_stdout = json_path is not None and str(json_path) == "-"
+        console = Console(stderr=to_stdout)
+        for outcome in self.outcomes:
+            print_outcome(console, outcome)
+        print_summary(console, self.outcomes, self.left_out)
+        if json_path is not None:
+            text = json.dumps(report_document(self.outcomes, self.left_out), indent=2) + "\n"
+            if to_stdout:
+                sys.stdout.write(text)
+            else:
+                json_path.write_text(text, encoding="utf-8")
+        if svg_path is not None:
+            svg_path.write_text(draw_timeline(self.outcomes), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-gameday")

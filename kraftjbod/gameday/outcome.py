@@ -1,0 +1,120 @@
+"""What came of a scenario: instants, gaps and findings, and whether that is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kraftjbod.gameday.acknowledgements import Ack, Gap
+from kraftjbod.gameday.check import Findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at one instant (monotonic)."""
+
+    what: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome:
+    """``was_hit``: led from the disk or the broker that got the fault."""
+
+    partition: int
+    was_hit: bool
+    gap: Gap
+    calm_gap_ms: int
+    """The longest gap before the fault, to compare with; 0 where there was no before."""
+    acks: Sequence[Ack]
+    findings: Findings
+    leader_changes: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One scenario, or one time of watching."""
+
+    scenario: str
+    target: str
+    """What got the fault, in words."""
+    started_at: str
+    """Wall clock, ISO 8601."""
+    began_s: float
+    ended_s: float
+    limit_ms: int
+    marks: Sequence[Mark]
+    partitions: Sequence[PartitionOutcome]
+    problems: Sequence[str] = field(default=())
+    """What went wrong beside the records: producers that gave up, a fault nobody noticed."""
+
+    @property
+    def max_gap_ms(self) -> int:
+        return max((one.gap.length_ms for one in self.partitions), default=0)
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(one.findings.acknowledged for one in self.partitions)
+
+    @property
+    def complaints(self) -> list[str]:
+        """Why it is not good enough; empty if it is."""
+        found = list(self.problems)
+        if self.max_gap_ms > self.limit_ms:
+            found.append(
+                f"the longest gap, {self.max_gap_ms} ms, is above the limit of {self.limit_ms} ms"
+            )
+        for what in ("lost", "twice", "out_of_order", "changed", "misplaced"):
+            count = sum(getattr(one.findings, what) for one in self.partitions)
+            if count:
+                found.append(f"{count} records {what.replace('_', ' ')}")
+        return found
+
+    def since_began_ms(self, at_s: float) -> int:
+        return round((at_s - self.began_s) * 1000)
+
+    def document(self) -> dict[str, Any]:
+        """For programs: times in milliseconds since the load began."""
+        return {
+            "scenario": self.scenario,
+            "target": self.target,
+            "started_at": self.started_at,
+            "duration_ms": self.since_began_ms(self.ended_s),
+            "good": not self.complaints,
+            "complaints": self.complaints,
+            "max_gap_ms": self.max_gap_ms,
+            "max_gap_limit_ms": self.limit_ms,
+            "acknowledged": self.acknowledged,
+            "marks": [
+                {"what": mark.what, "at_ms": self.since_began_ms(mark.at_s)} for mark in self.marks
+            ],
+            "partitions": [
+                {
+                    **asdict(one.findings),
+                    "was_hit": one.was_hit,
+                    "gap_ms": one.gap.length_ms,
+                    "gap_from_ms": self.since_began_ms(one.gap.start_s),
+                    "gap_before_ms": one.calm_gap_ms,
+                    "leader_changes_ms": [self.since_began_ms(at) for at in one.leader_changes],
+                }
+                for one in self.partitions
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A scenario that this machine or user cannot play, and why."""
+
+    scenario: str
+    reason: str
+
+
+def report_document(outcomes: Sequence[Outcome], left_out: Sequence[LeftOut]) -> dict[str, Any]:
+    """The whole report, for programs."""
+    return {
+        "good": all(not outcome.complaints for outcome in outcomes),
+        "scenarios": [outcome.document() for outcome in outcomes],
+        "left_out": [asdict(one) for one in left_out],
+    }

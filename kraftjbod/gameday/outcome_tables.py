@@ -1,0 +1,89 @@
+"""What a game day prints: one table per scenario, and one over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from kraftjbod.gameday.outcome import LeftOut, Outcome
+
+#: What can be wrong, and its heading.
+_COUNTS: Final = {
+    "lost": "lost",
+    "twice": "twice",
+    "out_of_order": "order",
+    "changed": "changed",
+    "misplaced": "offset",
+}
+_LEGEND: Final = (
+    "gap: longest time between two acknowledgements; before: in calm.",
+    "*: was led from what got the fault. acked, read: records acknowledged, and read back.",
+    "wrong: records lost, there twice, out of order, changed, or not at the promised offset.",
+)
+
+
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """The story of one scenario, and every partition."""
+    _line(console, f"[bold]{outcome.scenario}[/bold]: {outcome.target}")
+    told = Table("what happened", box=box.SIMPLE)
+    told.add_column("after", justify="right")
+    injected_s = next((m.at_s for m in outcome.marks if m.what == "injected"), outcome.began_s)
+    for mark in outcome.marks:
+        told.add_row(mark.what, f"{round((mark.at_s - injected_s) * 1000)} ms")
+    if outcome.marks:
+        console.print(told)
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    for heading in ("partition", "gap ms", "before", "acked", "read", *_COUNTS.values()):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in outcome.partitions:
+        found = one.findings
+        table.add_row(
+            f"{one.partition}{' *' if one.was_hit else '  '}",
+            f"{one.gap.length_ms:,}",
+            f"{one.calm_gap_ms:,}",
+            f"{found.acknowledged:,}",
+            f"{found.found:,}",
+            *(_count(getattr(found, name)) for name in _COUNTS),
+        )
+    console.print(table)
+
+
+def print_summary(
+    console: Console, outcomes: Sequence[Outcome], left_out: Sequence[LeftOut]
+) -> None:
+    """A row for each scenario; why it is not good enough stands below."""
+    table = Table(title="Game day", title_justify="left", box=box.SIMPLE)
+    for heading in ("scenario", "longest gap", "limit", "acknowledged", "wrong", "verdict"):
+        table.add_column(heading, justify="left" if heading == "scenario" else "right")
+    for outcome in outcomes:
+        wrong = sum(getattr(one.findings, name) for one in outcome.partitions for name in _COUNTS)
+        table.add_row(
+            outcome.scenario,
+            f"{outcome.max_gap_ms} ms",
+            f"{outcome.limit_ms} ms",
+            f"{outcome.acknowledged:,}",
+            _count(wrong),
+            "[red]not good[/red]" if outcome.complaints else "[green]good[/green]",
+        )
+    for one in left_out:
+        table.add_row(one.scenario, "-", "-", "-", "-", "left out")
+    console.print(table)
+    for outcome in outcomes:
+        for complaint in outcome.complaints:
+            _line(console, f"[red]{outcome.scenario}:[/red] {complaint}")
+    for one in left_out:
+        _line(console, f"{one.scenario} was left out: {one.reason}")
+    for text in _LEGEND:
+        _line(console, text)
+
+
+def _count(number: int) -> str:
+    return f"[red]{number}[/red]" if number else "0"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)

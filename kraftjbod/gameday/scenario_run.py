@@ -1,0 +1,291 @@
+"""One scenario from its topic to its findings, and a time of watching, which has no fault.
+
+Whatever goes wrong, and whenever it is interrupted: the fault is undone, the load ends, and the
+topic goes if it was made here. Every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from kraftjbod.cli.cluster_admin import create_topic, delete_topic
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError, StartupError
+from kraftjbod.gameday.acknowledgements import AckBook
+from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.cluster_watch import ClusterWatch, victims, wait_in_sync
+from kraftjbod.gameday.fault import RETURN_TIMEOUT_S, Fault, Target
+from kraftjbod.gameday.numbered_stream import NumberedStream
+from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome
+from kraftjbod.gameday.read_back import end_offsets, read_back
+from kraftjbod.gameday.scenarios import Phases
+from kraftjbod.gameday.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
+
+REPLICATION_FACTOR: Final = 3
+_MIN_INSYNC: Final = "2"
+_STEADY_TIMEOUT_S: Final = 60.0
+_JUST_BEFORE_S: Final = 0.5
+_POLL_S: Final = 0.05
+_GRACE_S: Final = 30.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is the same for every scenario of a game day."""
+
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+    rate: float
+    record_bytes: int
+    phases: Phases
+
+
+class ScenarioRun:
+    """Plays one scenario; made anew for each."""
+
+    def __init__(
+        self, settings: Settings, *, scenario: str, run: str, limit_ms: int, tell: Tell
+    ) -> None:
+        """:param run: marks the records of this run, so that no others are taken for them."""
+        self._settings = settings
+        self._scenario = scenario
+        self._run = run
+        self._limit_ms = limit_ms
+        self._tell = tell
+        self._marks: list[Mark] = []
+        self._problems: list[str] = []
+        self._watch = ClusterWatch(settings.bootstrap_servers, settings.topic)
+
+    async def play(self, client: ClusterClient, fault: Fault) -> Outcome:
+        """:raises KraftJbodError: if it cannot be played; everything is undone by then."""
+        settings = self._settings
+        async with self._undone(fault, client):
+            self._tell(f"{self._scenario}: preparing")
+            await fault.prepare(client)
+            async with own_topic(client, settings):
+                target = await fault.aim(client, settings.topic)
+                async with self._flowing(client, range(settings.partitions)) as load:
+                    await self._break_and_mend(client, fault, target)
+                    load.stop()
+                outcome = await self._judge(client, load, target, {})
+        return outcome
+
+    async def observe(
+        self, client: ClusterClient, *, seconds: float, stop: asyncio.Event, is_own: bool
+    ) -> Outcome:
+        """Break nothing; watch for so long, or until ``stop``."""
+        settings = self._settings
+        async with _topic_to_watch(client, settings, is_own=is_own) as partitions:
+            starts = await end_offsets(client, settings.topic, partitions)
+            target = Target(broker_id=-1, what=f"topic {settings.topic}", led=frozenset())
+            async with self._flowing(client, partitions) as load:
+                self._tell(f"{self._scenario}: watching for {seconds:.0f} s; Ctrl-C ends it")
+                try:
+                    async with asyncio.timeout(seconds):
+                        await stop.wait()
+                except TimeoutError:
+                    self._tell(f"{self._scenario}: the time is over")
+                load.stop()
+            return await self._judge(client, load, target, starts)
+
+    @asynccontextmanager
+    async def _flowing(self, client: ClusterClient, partitions: range) -> AsyncIterator[SteadyLoad]:
+        """A load that flows, and a watch beside it; both have ended afterwards."""
+        settings = self._settings
+        streams = {
+            partition: NumberedStream(
+                f"{self._run}-{self._scenario}-{partition}", size_bytes=settings.record_bytes
+            )
+            for partition in partitions
+        }
+        load = SteadyLoad(streams, rate=settings.rate)
+        producing = asyncio.create_task(load.run(settings.bootstrap_servers, settings.topic))
+        watching = asyncio.create_task(self._watch.run())
+        try:
+            await self._wait_steady(load, producing)
+            self._mark("steady")
+            yield load
+            # A producer that still waits for an answer gives up by itself before this.
+            async with asyncio.timeout(DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S):
+                await producing
+        finally:
+            producing.cancel()
+            watching.cancel()
+            ended = await asyncio.gather(producing, watching, return_exceptions=True)
+            self._problems += [
+                f"{type(end).__name__}: {end}" for end in ended if isinstance(end, Exception)
+            ]
+        self._mark("load ended")
+
+    async def _wait_steady(self, load: SteadyLoad, producing: asyncio.Task[None]) -> None:
+        deadline = time.monotonic() + _STEADY_TIMEOUT_S
+        while not load.is_flowing:
+            if producing.done():
+                producing.result()
+            if load.errors:
+                raise StartupError(f"the load does not flow: {'; '.join(load.errors)}")
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"some partition took nothing within {_STEADY_TIMEOUT_S:.0f} s; "
+                    f"the cluster said last: {self._watch.trouble or 'nothing wrong'}"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _break_and_mend(self, client: ClusterClient, fault: Fault, target: Target) -> None:
+        phases = self._settings.phases
+        await asyncio.sleep(phases.before_s)
+        self._tell(f"{self._scenario}: {target.what}, with {len(target.led)} leaders")
+        fault.inject()
+        self._mark("injected")
+        began_s = time.monotonic()
+        noticed_s = await fault.wait_noticed(client)
+        if noticed_s is not None:
+            self._mark("noticed", noticed_s)
+        await asyncio.sleep(max(0.0, began_s + phases.fault_s - time.monotonic()))
+        self._mark("healed")
+        self._tell(f"{self._scenario}: healing")
+        await fault.heal(client)
+        self._mark("back")
+        await wait_in_sync(client, self._settings.topic, timeout_s=RETURN_TIMEOUT_S)
+        self._mark("in sync")
+        await asyncio.sleep(phases.after_s)
+
+    async def _judge(
+        self, client: ClusterClient, load: SteadyLoad, target: Target, starts: dict[int, int]
+    ) -> Outcome:
+        self._tell(f"{self._scenario}: reading {load.acked} acknowledged records back")
+        findings = await read_back(
+            client, self._settings.topic, load.loads, lambda _: None, starts=starts
+        )
+        instants = {mark.what: mark.at_s for mark in self._marks}
+        began_s, ended_s = instants["steady"], instants["load ended"]
+        since_s = instants.get("injected", began_s + _JUST_BEFORE_S) - _JUST_BEFORE_S
+        by_partition = {found.partition: found for found in findings}
+        started = datetime.now(UTC).timestamp() - (time.monotonic() - began_s)
+        return Outcome(
+            scenario=self._scenario,
+            target=target.what,
+            started_at=datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
+            began_s=began_s,
+            ended_s=ended_s,
+            limit_ms=self._limit_ms,
+            marks=[mark for mark in self._marks if mark.what not in ("steady", "load ended")],
+            partitions=[
+                self._partition(one, by_partition[one.partition], target, since_s, began_s, ended_s)
+                for one in load.loads
+            ],
+            problems=[*self._problems, *load.errors],
+        )
+
+    def _partition(
+        self,
+        load: AckBook,
+        findings: Findings,
+        target: Target,
+        since_s: float,
+        began_s: float,
+        ended_s: float,
+    ) -> PartitionOutcome:
+        calm = load.longest_gap_within(began_s, since_s)
+        changes = self._watch.changes
+        return PartitionOutcome(
+            partition=load.partition,
+            was_hit=load.partition in target.led,
+            gap=load.longest_gap(since_s, ended_s, open_until_s=ended_s),
+            calm_gap_ms=0 if calm is None else calm.length_ms,
+            acks=load.acks,
+            findings=findings,
+            leader_changes=[c.at_s for c in changes if c.partition == load.partition],
+        )
+
+    def _mark(self, what: str, at_s: float | None = None) -> None:
+        self._marks.append(Mark(what=what, at_s=time.monotonic() if at_s is None else at_s))
+
+    @asynccontextmanager
+    async def _undone(self, fault: Fault, client: ClusterClient) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._tell(f"{self._scenario}: undoing what was done")
+            try:
+                await fault.undo(client)
+            except KraftJbodError as e:
+                # What went wrong first is raised; this is what is left to do.
+                self._tell(f"{self._scenario}: {e}")
+            raise
+        await fault.undo(client)
+
+
+@asynccontextmanager
+async def own_topic(client: ClusterClient, settings: Settings) -> AsyncIterator[None]:
+    """A topic that is there for a while, each replica of it on a disk and in sync.
+
+    :raises StartupError: if there is one of that name already, or it is not in sync in time.
+    """
+    topic = settings.topic
+    await client.retry(client.refresh_metadata)
+    try:
+        await create_topic(
+            client,
+            topic,
+            partitions=settings.partitions,
+            replication_factor=REPLICATION_FACTOR,
+            configs={"min.insync.replicas": _MIN_INSYNC},
+        )
+    except OperatingError as e:
+        if e.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise StartupError(
+                f"there is a topic {topic} already: delete it, or name another with --topic"
+            ) from e
+        raise
+    try:
+        await wait_in_sync(client, topic, timeout_s=_STEADY_TIMEOUT_S)
+        await _wait_on_disks(client, settings)
+        yield
+    finally:
+        await client.retry(lambda: delete_topic(client, topic))
+
+
+async def _wait_on_disks(client: ClusterClient, settings: Settings) -> None:
+    """A new replica counts as in sync before there is a directory for it."""
+    wanted = settings.partitions * REPLICATION_FACTOR
+    deadline = time.monotonic() + _STEADY_TIMEOUT_S
+    while True:
+        there = sum(victim.replicas for victim in await victims(client, settings.topic))
+        if there >= wanted:
+            return
+        if time.monotonic() > deadline:
+            raise StartupError(
+                f"{there} of {wanted} replicas of {settings.topic} are on disks after "
+                f"{_STEADY_TIMEOUT_S:.0f} s"
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+@asynccontextmanager
+async def _topic_to_watch(
+    client: ClusterClient, settings: Settings, *, is_own: bool
+) -> AsyncIterator[range]:
+    """Its partitions; one that was there before stays.
+
+    :raises StartupError: if there is no such topic.
+    """
+    if is_own:
+        async with own_topic(client, settings):
+            yield range(settings.partitions)
+        return
+    metadata = await client.retry(lambda: client.refresh_metadata([settings.topic]))
+    try:
+        partitions = len(metadata.topic(settings.topic).partitions)
+    except OperatingError as e:
+        raise StartupError(f"{e}; without --topic there will be one to watch") from e
+    yield range(partitions)

@@ -1,0 +1,38 @@
+"""The scenarios of a game day: their names, how long they last, and which gaps are normal.
+
+The limits of the gaps leave room above what a cluster on two slow cores showed; what a gap is made
+of stands beside each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+Scenario = Literal["dead-disk", "full-disk", "hung-disk", "slow-disk", "broker-kill"]
+SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
+OBSERVE: Final = "observe"
+
+MAX_GAP_MS: Final[dict[str, int]] = {
+    # A check every half second finds it, or the next write does; then an election.
+    "dead-disk": 1_000,
+    # The write that finds no room says so at once; then an election.
+    "full-disk": 1_000,
+    # Two seconds of doubt (log.dir.io.suspect.ms), then an election.
+    "hung-disk": 4_000,
+    # Nothing fails and nobody leaves: writes wait for the slow disk, one behind the other.
+    "slow-disk": 10_000,
+    # The broker's session has to end: nine seconds at most (broker.session.timeout.ms).
+    "broker-kill": 12_000,
+    # Only who watches knows what to expect.
+    OBSERVE: 10_000,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Seconds of steady load before the fault, with it at least, and after all is well again."""
+
+    before_s: float
+    fault_s: float
+    after_s: float

@@ -1,0 +1,34 @@
+"""What the tool refuses before it asks anybody anything."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from kraftjbod.gameday.gameday_tool import main
+from kraftjbod.gameday.scenarios import SCENARIOS
+
+BOOTSTRAP = ("--bootstrap-server", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (BOOTSTRAP, "say either --scenario or --observe"),
+        ((*BOOTSTRAP, "--observe", "--scenario", "all"), "say either --scenario or --observe"),
+        ((*BOOTSTRAP, "--scenario", "earthquake"), "'earthquake' is not one of"),
+        (("--observe",), "Missing option '--bootstrap-server'"),
+        ((*BOOTSTRAP, "--observe", "--rate", "0"), "Invalid value for '--rate'"),
+        ((*BOOTSTRAP, "--observe", "--seconds", "86400"), "Invalid value for '--seconds'"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_help_names_every_scenario_and_the_exit_codes() -> None:
+    text = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
+    assert all(name in text for name in SCENARIOS)
+    assert "130, 143" in text

@@ -1,0 +1,40 @@
+"""What counts as good enough, and what programs are told."""
+
+from __future__ import annotations
+
+import json
+
+from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.outcome import LeftOut, report_document
+from tests.unit.gameday.outcomes import outcome, partition
+
+
+def test_a_short_gap_and_all_records_are_good() -> None:
+    assert outcome().complaints == []
+    assert outcome().max_gap_ms == 500
+
+
+def test_each_kind_of_wrong_is_a_complaint() -> None:
+    long = Gap(101.0, 102.001)
+    assert outcome(partition(0, gap=long)).complaints == [
+        "the longest gap, 1001 ms, is above the limit of 1000 ms"
+    ]
+    for what in ("lost", "twice", "out_of_order", "changed", "misplaced"):
+        parts = [partition(n, gap=Gap(101.0, 101.1), **{what: 2}) for n in (0, 1)]
+        assert outcome(*parts).complaints == [f"4 records {what.replace('_', ' ')}"]
+    assert outcome(problems=["partition 3: gave up"]).complaints == ["partition 3: gave up"]
+
+
+def test_the_document_counts_from_the_beginning() -> None:
+    document = report_document([outcome()], [LeftOut(scenario="hung-disk", reason="no root")])
+    told = json.loads(json.dumps(document))
+    assert told["good"] is True
+    assert told["left_out"] == [{"scenario": "hung-disk", "reason": "no root"}]
+    [scenario] = told["scenarios"]
+    assert (scenario["max_gap_ms"], scenario["duration_ms"]) == (500, 10_000)
+    assert scenario["marks"][0] == {"what": "injected", "at_ms": 1000}
+    [one] = scenario["partitions"]
+    assert (one["gap_from_ms"], one["gap_ms"], one["gap_before_ms"]) == (1000, 500, 40)
+    assert one["leader_changes_ms"] == [2000]
+    assert one["was_hit"] is True
+    assert report_document([outcome(problems=["x"])], [])["good"] is False

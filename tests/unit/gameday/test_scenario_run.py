@@ -1,0 +1,114 @@
+"""A run of one scenario: everything is undone, also when it breaks off half way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import StartupError
+from kraftjbod.gameday.fault import CannotPlay, Target
+from kraftjbod.gameday.scenario_run import ScenarioRun, Settings, own_topic
+from kraftjbod.gameday.scenarios import Phases
+from tests.unit.cli.mini_broker import MiniBroker, mini_broker
+
+
+class NoFault:
+    """Says what is asked of it, and can refuse."""
+
+    def __init__(self, refuses: str | None = None, *, undo_fails: bool = False) -> None:
+        self.asked: list[str] = []
+        self._refuses = refuses
+        self._undo_fails = undo_fails
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what == self._refuses:
+            raise CannotPlay(f"cannot {what}")
+
+    async def prepare(self, client: ClusterClient) -> None:
+        self._ask("prepare")
+
+    async def aim(self, client: ClusterClient, topic: str) -> Target:
+        self._ask("aim")
+        return Target(broker_id=7, what="nothing", led=frozenset({0}))
+
+    def inject(self) -> None:
+        self._ask("inject")
+
+    async def wait_noticed(self, client: ClusterClient) -> float | None:
+        self._ask("wait_noticed")
+        return None
+
+    async def heal(self, client: ClusterClient) -> None:
+        self._ask("heal")
+
+    async def undo(self, client: ClusterClient) -> None:
+        self._ask("undo")
+        if self._undo_fails:
+            raise StartupError("chmod it by hand")
+
+
+def scenario_run(broker: MiniBroker, told: list[str], topic: str = "t") -> ScenarioRun:
+    settings = Settings(
+        bootstrap_servers=broker.address,
+        topic=topic,
+        partitions=2,
+        rate=200.0,
+        record_bytes=64,
+        phases=Phases(before_s=0.1, fault_s=0.1, after_s=0.1),
+    )
+    return ScenarioRun(settings, scenario="observe", run="r", limit_ms=60_000, tell=told.append)
+
+
+async def test_a_topic_is_watched_until_told_to_stop_and_only_own_records_count() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        topic = broker.create("t", 2)
+        stop = asyncio.Event()
+        told: list[str] = []
+        run = scenario_run(broker, told)
+        watching = asyncio.create_task(run.observe(client, seconds=600, stop=stop, is_own=False))
+        while not any("watching" in text for text in told):
+            await asyncio.sleep(0.01)
+        stop.set()
+        outcome = await watching
+        assert outcome.complaints == []
+        assert outcome.acknowledged == topic.end(0) + topic.end(1)
+        assert [one.partition for one in outcome.partitions] == [0, 1]
+        assert "t" in broker.topics, "it was there before"
+
+
+async def test_a_topic_that_is_not_there_is_not_watched() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        with pytest.raises(StartupError, match="UNKNOWN_TOPIC_OR_PARTITION; without --topic"):
+            await scenario_run(broker, []).observe(
+                client, seconds=1, stop=asyncio.Event(), is_own=False
+            )
+
+
+async def test_what_cannot_be_prepared_is_undone_and_says_why() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        fault = NoFault("prepare")
+        with pytest.raises(CannotPlay, match="cannot prepare"):
+            await scenario_run(broker, []).play(client, fault)
+        assert fault.asked == ["prepare", "undo"]
+        assert broker.topics == {}
+
+
+async def test_the_first_error_is_raised_and_a_failure_to_undo_is_told() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        told: list[str] = []
+        with pytest.raises(CannotPlay, match="cannot prepare"):
+            await scenario_run(broker, told).play(client, NoFault("prepare", undo_fails=True))
+        assert any("chmod it by hand" in text for text in told)
+
+
+async def test_a_topic_of_somebody_else_is_left_alone() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        run = scenario_run(broker, [])
+        with pytest.raises(StartupError, match="there is a topic t already"):
+            async with own_topic(client, run._settings):
+                raise AssertionError("not reached")
+        assert list(broker.topics) == ["t"]

@@ -1,0 +1,10 @@
+"""Every scenario has a limit of its own."""
+
+from __future__ import annotations
+
+from kraftjbod.gameday.scenarios import MAX_GAP_MS, OBSERVE, SCENARIOS
+
+
+def test_every_scenario_has_a_limit() -> None:
+    assert set(MAX_GAP_MS) == {*SCENARIOS, OBSERVE}
+    assert all(limit > 0 for limit in MAX_GAP_MS.values())
