@@ -1,4 +1,6 @@
-"""``LocalCluster``: a cluster of real daemons for a test, on disks that fail when it says so::
+"""``LocalCluster``: a cluster of real daemons for a test, on disks that fail when it says so.
+
+::
 
     with LocalCluster(brokers=3, dirs=3) as cluster:
         cluster.create_topic("orders", partitions=6, replication_factor=3)
