@@ -30,6 +30,20 @@ class Findings:
         return not (self.lost or self.twice or self.out_of_order or self.changed or self.misplaced)
 
 
+def unread(book: AckBook) -> Findings:
+    """Where nothing could be read, nothing is known."""
+    return Findings(
+        partition=book.partition,
+        acknowledged=book.acked,
+        found=0,
+        lost=0,
+        twice=0,
+        out_of_order=0,
+        changed=0,
+        misplaced=0,
+    )
+
+
 class PartitionCheck:
     """Compares one partition, record by record, as they arrive."""
 

@@ -120,7 +120,7 @@ async def seen(
 
 
 class ClusterWatch:
-    """Notes every change of a leader, and since when all replicas are in sync.
+    """Notes every change of a leader.
 
     Has a client of its own: what it asks must not wait behind what others ask.
     """
@@ -128,9 +128,6 @@ class ClusterWatch:
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.leaders: dict[int, int] = {}
         self.changes: list[LeaderChange] = []
-        #: The instant from which on every answer had all replicas in sync; ``None``: not now.
-        self.in_sync_since_s: float | None = None
-        self.brokers: frozenset[int] = frozenset()
         #: Why the last question had no answer.
         self.trouble: str | None = None
         self._bootstrap_servers = bootstrap_servers
@@ -144,12 +141,11 @@ class ClusterWatch:
                     self._take(await client.refresh_metadata([self._topic]))
                     self.trouble = None
                 except OperatingError as e:
-                    self.trouble, self.in_sync_since_s = str(e), None
+                    self.trouble = str(e)
                 await asyncio.sleep(_WATCH_S)
 
     def _take(self, metadata: ClusterMetadata) -> None:
         now_s = time.monotonic()
-        self.brokers = frozenset(metadata.brokers)
         for partition in metadata.topic(self._topic).partitions.values():
             before = self.leaders.get(partition.partition)
             if before is not None and before != partition.leader:
@@ -157,7 +153,3 @@ class ClusterWatch:
                     LeaderChange(at_s=now_s, partition=partition.partition, leader=partition.leader)
                 )
             self.leaders[partition.partition] = partition.leader
-        if not is_in_sync(metadata, self._topic):
-            self.in_sync_since_s = None
-        elif self.in_sync_since_s is None:
-            self.in_sync_since_s = now_s

@@ -42,7 +42,9 @@ _MAX_OBSERVE_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0.1, max=600)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, help=__doc__)
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]}, help=(__doc__ or "").replace("`", "")
+)
 @connection_options
 @click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="What to break.")
 @click.option("--observe", is_flag=True, help="Break nothing, only measure. Ctrl-C ends it.")

@@ -18,13 +18,13 @@ from kraftjbod.cli.cluster_admin import create_topic, delete_topic
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError, StartupError
 from kraftjbod.gameday.acknowledgements import AckBook
-from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.check import Findings, unread
 from kraftjbod.gameday.cluster_watch import ClusterWatch, victims, wait_in_sync
 from kraftjbod.gameday.fault import RETURN_TIMEOUT_S, Fault, Target
 from kraftjbod.gameday.numbered_stream import NumberedStream
 from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome
 from kraftjbod.gameday.read_back import end_offsets, read_back
-from kraftjbod.gameday.scenarios import Phases
+from kraftjbod.gameday.scenarios import MAY_PASS_UNNOTICED, Phases
 from kraftjbod.gameday.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
 
 REPLICATION_FACTOR: Final = 3
@@ -115,8 +115,9 @@ class ScenarioRun:
             self._mark("steady")
             yield load
             # A producer that still waits for an answer gives up by itself before this.
-            async with asyncio.timeout(DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S):
-                await producing
+            await asyncio.wait({producing}, timeout=DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S)
+            if not producing.done():
+                self._problems.append("a producer did not end, its last records are in doubt")
         finally:
             producing.cancel()
             watching.cancel()
@@ -150,6 +151,8 @@ class ScenarioRun:
         noticed_s = await fault.wait_noticed(client)
         if noticed_s is not None:
             self._mark("noticed", noticed_s)
+        elif self._scenario not in MAY_PASS_UNNOTICED:
+            self._problems.append("nobody noticed the fault")
         await asyncio.sleep(max(0.0, began_s + phases.fault_s - time.monotonic()))
         self._mark("healed")
         self._tell(f"{self._scenario}: healing")
@@ -163,9 +166,7 @@ class ScenarioRun:
         self, client: ClusterClient, load: SteadyLoad, target: Target, starts: dict[int, int]
     ) -> Outcome:
         self._tell(f"{self._scenario}: reading {load.acked} acknowledged records back")
-        findings = await read_back(
-            client, self._settings.topic, load.loads, lambda _: None, starts=starts
-        )
+        findings = await self._read_back(client, load, starts)
         instants = {mark.what: mark.at_s for mark in self._marks}
         began_s, ended_s = instants["steady"], instants["load ended"]
         since_s = instants.get("injected", began_s + _JUST_BEFORE_S) - _JUST_BEFORE_S
@@ -185,6 +186,17 @@ class ScenarioRun:
             ],
             problems=[*self._problems, *load.errors],
         )
+
+    async def _read_back(
+        self, client: ClusterClient, load: SteadyLoad, starts: dict[int, int]
+    ) -> list[Findings]:
+        """The gaps are worth telling also where nothing can be read any more."""
+        topic = self._settings.topic
+        try:
+            return await read_back(client, topic, load.loads, lambda _: None, starts=starts)
+        except OperatingError as e:
+            self._problems.append(f"what was lost is not known, {topic} cannot be read: {e}")
+            return [unread(one) for one in load.loads]
 
     def _partition(
         self,

@@ -12,6 +12,8 @@ from typing import Final, Literal, get_args
 Scenario = Literal["dead-disk", "full-disk", "hung-disk", "slow-disk", "broker-kill"]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
 OBSERVE: Final = "observe"
+#: Whatever else goes wrong, a broker or the cluster has to tell of it.
+MAY_PASS_UNNOTICED: Final = frozenset({"slow-disk"})
 
 MAX_GAP_MS: Final[dict[str, int]] = {
     # A check every half second finds it, or the next write does; then an election.

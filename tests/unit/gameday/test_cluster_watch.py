@@ -15,7 +15,13 @@ from kraftjbod.cli.cluster_client import (
 )
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.gameday.cluster_watch import ClusterWatch, choose_victim, victims, wait_in_sync
+from kraftjbod.gameday.cluster_watch import (
+    ClusterWatch,
+    choose_victim,
+    is_in_sync,
+    victims,
+    wait_in_sync,
+)
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, mini_broker
 
 
@@ -49,19 +55,17 @@ async def test_a_topic_that_stays_out_of_sync_is_an_error() -> None:
             await wait_in_sync(client, "t", timeout_s=0.01)
 
 
-def test_changes_of_leaders_and_of_the_isr_are_noted() -> None:
+def test_a_topic_is_in_sync_when_every_replica_is() -> None:
+    assert is_in_sync(metadata(1, (2, 1)), "t")
+    assert not is_in_sync(metadata(1, (1,)), "t")
+
+
+def test_changes_of_leaders_are_noted() -> None:
     watch = ClusterWatch("127.0.0.1:1", "t")
-    for leader, isr in ((1, (1, 2)), (1, (2, 1))):
-        watch._take(metadata(leader, isr))
-    since_s = watch.in_sync_since_s
-    assert since_s is not None
-    assert watch.changes == []
-    watch._take(metadata(-1, (2,)))
-    assert watch.in_sync_since_s is None
-    watch._take(metadata(2, (1, 2)))
+    for leader in (1, 1, -1, 2):
+        watch._take(metadata(leader, (1, 2)))
     assert [change.leader for change in watch.changes] == [-1, 2]
-    assert watch.in_sync_since_s is not None
-    assert watch.in_sync_since_s >= since_s
+    assert watch.leaders == {0: 2}
 
 
 async def test_a_cluster_that_does_not_answer_is_told_of_and_asked_again() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import ErrorCode, StartupError
 from kraftjbod.gameday.fault import CannotPlay, Target
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings, own_topic
 from kraftjbod.gameday.scenarios import Phases
@@ -112,3 +112,18 @@ async def test_a_topic_of_somebody_else_is_left_alone() -> None:
             async with own_topic(client, run._settings):
                 raise AssertionError("not reached")
         assert list(broker.topics) == ["t"]
+
+
+async def test_gaps_are_told_although_nothing_can_be_read_back() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 2)
+        stop = asyncio.Event()
+        stop.set()
+        broker.fail_next["Fetch"] = [ErrorCode.MESSAGE_TOO_LARGE] * 9
+        outcome = await scenario_run(broker, []).observe(
+            client, seconds=60, stop=stop, is_own=False
+        )
+        [complaint] = outcome.complaints
+        assert complaint.startswith("what was lost is not known, t cannot be read")
+        assert outcome.acknowledged > 0
+        assert all(one.findings.found == 0 for one in outcome.partitions)
