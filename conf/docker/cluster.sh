@@ -167,15 +167,17 @@ image() {
   local sources base
   engine
   sources=$(sources_sum)
-  if [ "$(docker image inspect -f '{{.Config.Labels.sources}}' "$IMAGE" 2>/dev/null)" = "$sources" ]
+  if [ "$(docker image inspect -f '{{index .Config.Labels "kraftjbod.sources"}}' "$IMAGE" 2>/dev/null)" = "$sources" ]
   then return; fi
   choose_base
   say "building $IMAGE on $base"
   fetch_wheels "$base"
   mkdir -p $RUN
-  docker build --build-arg BASE_IMAGE="$base" --label sources="$sources" -t "$IMAGE" . \
+  docker build --build-arg BASE_IMAGE="$base" --label kraftjbod.sources="$sources" -t "$IMAGE" . \
     >$RUN/build.log 2>&1 || { tail -n 5 $RUN/build.log >&2; fail "docker build failed"; }
   docker image prune -f --filter label=kraftjbod.stage=build >/dev/null
+  # The image that this one took the name of.
+  docker image prune -f --filter label=kraftjbod.sources >/dev/null
   say "$IMAGE is built, $(docker images --format '{{.Size}}' "$IMAGE")"
 }
 
