@@ -58,14 +58,14 @@ class BrokerServer:
         self._parts: BrokerParts | None = None
         #: By listener name.
         self._doors: dict[str, Listener] = {}
-        self._is_open = asyncio.Event()
+        self._is_open = False
         #: What ended this broker, if it did not end in order.
         self._lost: KraftJbodError | None = None
         self._log = get_logger(component="broker_server", broker_id=config.node_id)
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the doors that are open, by listener name."""
+        """The ports of the doors, by listener name."""
         return {name: door.port for name, door in self._doors.items()}
 
     # --- up --------------------------------------------------------------------------------------
@@ -73,8 +73,8 @@ class BrokerServer:
     async def start(self) -> None:
         self._disks = await open_disks(self._config, self._around)
         for endpoint in self._config.listeners:
-            if endpoint.port == 0:
-                await self._open_door(endpoint)
+            # Before anybody counts on this broker; and the port may be the system's choice.
+            await self._bind_door(endpoint)
         parts = self._parts = BrokerParts(
             self._config, self._around, self._disks, self._advertised(), self._tasks
         )
@@ -102,10 +102,9 @@ class BrokerServer:
         await parts.assignments.idle()
         parts.lifecycle.set_ready_to_unfence()
         await parts.lifecycle.unfenced()
-        for endpoint in self._config.listeners:
-            if endpoint.name not in self._doors:
-                await self._open_door(endpoint)
-        self._is_open.set()
+        for door in self._doors.values():
+            await door.start()
+        self._is_open = True
         if self._config.storage_telemetry_enable:
             self._tasks.start(parts.telemetry.run(), "storage_telemetry")
         self._log.info(
@@ -114,14 +113,12 @@ class BrokerServer:
             replicas=len(parts.hosted),
         )
 
-    async def _open_door(self, endpoint: Endpoint) -> None:
+    async def _bind_door(self, endpoint: Endpoint) -> None:
         config = self._config
 
         async def handle(
             header: RequestHeader, body: Message, peer: ConnectionInfo
         ) -> Message | None:
-            if not self._is_open.is_set():
-                await self._is_open.wait()
             assert self._parts is not None
             return await self._parts.apis.handle(endpoint.name, header, body)
 
@@ -139,7 +136,7 @@ class BrokerServer:
                 max_connections=config.max_connections, max_idle_ms=config.connections_max_idle_ms
             ),
         )
-        await door.start()
+        await door.bind()
         self._doors[endpoint.name] = door
 
     def _features(self) -> ApiFeatures:
@@ -181,7 +178,7 @@ class BrokerServer:
             return "opening log directories"
         doing = "starting" if parts is None else parts.lifecycle.state.value.replace("_", " ")
         if parts is not None and parts.lifecycle.state is BrokerState.RUNNING:
-            doing = "running" if self._is_open.is_set() else "starting"
+            doing = "running" if self._is_open else "starting"
         return f"{doing}; {dirs_text(disks.logs.dirs())}"
 
     # --- until the end ---------------------------------------------------------------------------

@@ -196,17 +196,37 @@ async def connect(
 
 
 async def listen(
-    host: str, port: int, *, make_connection: Callable[[], Connection], backlog: int
+    host: str,
+    port: int,
+    *,
+    make_connection: Callable[[], Connection],
+    backlog: int,
+    start_serving: bool = True,
 ) -> asyncio.Server:
     """Accept connections on ``host:port``; port 0 lets the system choose.
 
+    :param start_serving: False only takes the address; connections are refused until the server
+        is told to serve.
     :raises StartupError: if the address cannot be had.
     """
     loop = asyncio.get_running_loop()
     try:
-        return await loop.create_server(make_connection, host, port, backlog=backlog)
+        return await loop.create_server(
+            make_connection, host, port, backlog=backlog, start_serving=start_serving
+        )
     except OSError as e:
         raise StartupError(f"cannot listen on {host}:{port}: {e}") from e
+
+
+async def start_serving(server: asyncio.Server) -> None:
+    """Let connections in to an address that was only taken so far.
+
+    :raises StartupError: if somebody else was faster: an address that is bound may still be shared.
+    """
+    try:
+        await server.start_serving()
+    except OSError as e:
+        raise StartupError(f"cannot listen: {e}") from e
 
 
 def stop_listening(server: asyncio.Server) -> None:
@@ -215,7 +235,7 @@ def stop_listening(server: asyncio.Server) -> None:
     Closing alone is not enough: a thread stuck in the kernel keeps the socket of a killed process
     alive, and with it a port that accepts. A socket that was shut down does not.
     """
-    for listener in server.sockets:
+    for listener in server.sockets if server.is_serving() else ():
         with listener.dup() as duplicate:
             try:
                 duplicate.shutdown(socket.SHUT_RDWR)

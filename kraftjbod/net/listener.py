@@ -12,7 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.net.connection import Connection, ConnectionLimits, listen, stop_listening
+from kraftjbod.net.connection import (
+    Connection,
+    ConnectionLimits,
+    listen,
+    start_serving,
+    stop_listening,
+)
 from kraftjbod.net.request_session import RequestSession
 from kraftjbod.protocol.framing import Frame
 
@@ -59,20 +65,37 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port in use, once started."""
+        """The port in use, once bound."""
         return self._port
 
     @property
     def connection_count(self) -> int:
         return len(self._guests)
 
-    async def start(self) -> None:
-        """:raises StartupError: if the address cannot be had."""
+    async def bind(self) -> None:
+        """Take the address, so that nobody else does; connections are refused until the start.
+
+        :raises StartupError: if the address cannot be had.
+        """
         self._server = await listen(
-            self._host, self._port, make_connection=self._connection, backlog=self._limits.backlog
+            self._host,
+            self._port,
+            make_connection=self._connection,
+            backlog=self._limits.backlog,
+            start_serving=False,
         )
         if self._port == 0:
             self._port = self._server.sockets[0].getsockname()[1]
+
+    async def start(self) -> None:
+        """Let connections in.
+
+        :raises StartupError: if the address was not bound before and cannot be had.
+        """
+        if self._server is None:
+            await self.bind()
+        assert self._server is not None
+        await start_serving(self._server)
         self._watch_idle()
 
     async def close(self, *, timeout_ms: int) -> None:

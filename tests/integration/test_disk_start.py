@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,24 @@ def test_a_torn_tail_is_cut(stopped: Cluster) -> None:
     )
     bootstrap = daemon.address
     assert clients.read_confluent(bootstrap, "kept", 3) == [b"a", b"b", b"c"]
+
+
+def test_a_broker_whose_port_is_taken_is_never_registered(stopped: Cluster) -> None:
+    """Nobody has to wait for the end of a session of a broker that could not serve."""
+    daemon, controller = stopped.brokers[BROKER], stopped.local.controller
+
+    def registered() -> int:
+        events = controller.events("broker_registered")
+        return sum(event["broker_id"] == BROKER for event in events)
+
+    before = registered()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((daemon.files.host, daemon.files.port))
+        taken.listen()
+        daemon.start()
+        assert stopped.wait_exit(daemon) == EXIT_STARTUP
+    assert f"cannot listen on {daemon.address}" in daemon.last_words()
+    assert registered() == before
+    stopped.start_daemon(daemon)
+    assert registered() == before + 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import StartupError
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
 
 
-def listener(limits: ListenerLimits, hold: asyncio.Event) -> Listener:
+def listener(limits: ListenerLimits, hold: asyncio.Event, port: int = 0) -> Listener:
     async def answer(request: PendingRequest) -> list[bytes]:
         await hold.wait()
         return [b"ok"]
@@ -27,7 +29,7 @@ def listener(limits: ListenerLimits, hold: asyncio.Event) -> Listener:
     return Listener(
         name="test",
         host="127.0.0.1",
-        port=0,
+        port=port,
         make_session=session,
         connection_limits=ConnectionLimits(max_frame_bytes=100),
         limits=limits,
@@ -66,3 +68,40 @@ async def test_no_more_guests_than_allowed() -> None:
     first.close()
     second.close()
     await door.close(timeout_ms=5000)
+
+
+async def test_an_address_that_is_bound_is_taken_and_refuses_until_the_start() -> None:
+    door = listener(ListenerLimits(), asyncio.Event())
+    await door.bind()
+    rival = listener(ListenerLimits(), asyncio.Event(), port=door.port)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", door.port)
+    await door.start()
+    with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{door.port}"):
+        await rival.bind()
+    _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.close()
+    await door.close(timeout_ms=0)
+
+
+async def test_an_address_that_was_only_bound_is_given_back_without_a_word() -> None:
+    door = listener(ListenerLimits(), asyncio.Event())
+    await door.bind()
+    with capture_logs() as logs:
+        await door.close(timeout_ms=0)
+    assert logs == []
+    again = listener(ListenerLimits(), asyncio.Event(), port=door.port)
+    await again.bind()
+    await again.close(timeout_ms=0)
+
+
+async def test_who_listens_first_on_an_address_that_two_have_bound() -> None:
+    first = listener(ListenerLimits(), asyncio.Event())
+    await first.bind()
+    second = listener(ListenerLimits(), asyncio.Event(), port=first.port)
+    await second.bind()
+    await second.start()
+    with pytest.raises(StartupError, match="cannot listen"):
+        await first.start()
+    for door in (first, second):
+        await door.close(timeout_ms=0)
