@@ -23,7 +23,8 @@ TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3 systemd
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 CLUSTER := conf/docker/cluster.sh
-PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+  --max-worker-restart 1
 
 # Where `make install` puts things. DESTDIR stands before all of them, for packages and images.
 PREFIX ?= /usr/local

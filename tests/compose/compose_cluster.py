@@ -37,6 +37,7 @@ class ComposeCluster:
     """Containers by service, brokers by number."""
 
     def __init__(self) -> None:
+        """The engine has to run: what it has still to run may come back with it, ports and all."""
         RUN_DIR.mkdir(parents=True, exist_ok=True)
         # One per checkout: two of them on a machine are two clusters.
         self.project = f"kraftjbod-test-{zlib.crc32(str(ROOT).encode()):08x}"
@@ -48,18 +49,12 @@ class ComposeCluster:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
-    def script(
-        self, *words: str, timeout_s: float = _COMMAND_S
-    ) -> subprocess.CompletedProcess[str]:
-        """conf/docker/cluster.sh in this project."""
-        return _run([str(CLUSTER_SH), *words], env=self._env, timeout=timeout_s)
-
     def do(self, *words: str, timeout_s: float = _COMMAND_S) -> str:
-        """The same, where it has to work; what it prints.
+        """conf/docker/cluster.sh in this project; what it prints.
 
         :raises AssertionError: with what it says, if it fails.
         """
-        return _checked(self.script(*words, timeout_s=timeout_s))
+        return _checked(_run([str(CLUSTER_SH), *words], env=self._env, timeout=timeout_s))
 
     def docker(self, *words: str) -> str:
         """What a docker command prints.
@@ -171,6 +166,12 @@ class ComposeCluster:
         for one in filters:
             words += ["--filter", f"label={one}"]
         return self.docker(*words).split()
+
+
+def start_engine() -> str | None:
+    """Unless one answers; why none can run here."""
+    started = _run([str(CLUSTER_SH), "engine"], timeout=BUILD_S)
+    return started.stderr.strip() if started.returncode != 0 else None
 
 
 def engine_answers() -> bool:

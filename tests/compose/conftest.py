@@ -9,7 +9,13 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.compose.compose_cluster import BUILD_S, RUN_DIR, ComposeCluster, engine_answers
+from tests.compose.compose_cluster import (
+    BUILD_S,
+    RUN_DIR,
+    ComposeCluster,
+    engine_answers,
+    start_engine,
+)
 from tests.integration.checker import Load
 
 _RESULTS = RUN_DIR / "compose-test.json"
@@ -50,11 +56,10 @@ def measured() -> Measured:
 def cluster(measured: Measured) -> Iterator[ComposeCluster]:
     """Up and healthy; taken down with all that belongs to it, and the engine if it was started."""
     had_engine = engine_answers()
-    cluster = ComposeCluster()
     started_s = time.monotonic()
-    engine = cluster.script("engine", timeout_s=BUILD_S)
-    if engine.returncode != 0:
-        pytest.skip(f"no docker engine can run here: {engine.stderr.strip()}")
+    if (reason := start_engine()) is not None:
+        pytest.skip(f"no docker engine can run here: {reason}")
+    cluster = ComposeCluster()
     _alive.append(cluster)
     try:
         if cluster.left_behind():

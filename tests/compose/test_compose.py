@@ -15,7 +15,7 @@ from tests.compose.conftest import Measured
 from tests.integration.checker import Load, judge
 from tests.integration.clients import read_confluent, write_confluent
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 TOPIC = "compose"
 PARTITIONS = 6

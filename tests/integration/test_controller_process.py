@@ -295,5 +295,5 @@ async def test_damage_in_the_middle_of_the_log_is_no_start(tmp_path: Path) -> No
         stderr=asyncio.subprocess.PIPE,
     )
     _, told = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 65
     assert f"{path} is damaged" in told.decode()

@@ -199,14 +199,14 @@ def test_the_figures_of_the_scrub_are_in_the_snapshot(cluster: Cluster) -> None:
     damage(copies[2], 2)
     cluster.wait(
         "a replica to be repaired",
-        lambda: figure(cluster, copies[2], "ScrubReplicasRepaired") == before + 1,
+        lambda: figure(cluster, copies[2], "ScrubReplicasRepaired") > before,
     )
-    assert figure(cluster, copies[2], "ScrubDamagesFound") >= before + 1
+    assert figure(cluster, copies[2], "ScrubDamagesFound") > before
     assert figure(cluster, copies[2], "ScrubbedBytes") > 0
     require_healed(cluster, topic, copies)
 
 
 def figure(cluster: Cluster, copy: Path, name: str) -> float:
-    """Of broker 3's directory of a replica."""
+    """Of broker 3's directory of a replica; 0 before its first snapshot."""
     figures: dict[str, float] = json.loads(cluster.brokers[3].files.metrics_path.read_text())
-    return figures[f'LogDirectory{name},logDirectory="{copy.parent}"']
+    return figures.get(f'LogDirectory{name},logDirectory="{copy.parent}"', 0)

@@ -91,7 +91,7 @@ def refuses_several_dirs(cluster: Cluster, broker_id: BrokerId, topic: str) -> N
     cluster.stop_daemon(daemon)
     give_dirs(cluster, broker_id, 2)
     daemon.start()
-    assert cluster.wait_exit(daemon) == 1
+    assert cluster.wait_exit(daemon) == 77
     assert "kraftjbod-features upgrade --metadata 3.7-IV2" in daemon.last_words()
     give_dirs(cluster, broker_id, 1)
     cluster.start_daemon(daemon)

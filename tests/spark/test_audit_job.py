@@ -126,8 +126,8 @@ def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
     records = told["records"]
     assert (code, told["standings"]) == (0, {"found": records})
     assert told["unchecked"] == [
-        f"contents of {records} acknowledged records that came without a CRC",
-        f"order of {records} acknowledged records without producer and sequence",
+        f"contents of {records:,} acknowledged records that came without a CRC",
+        f"order of {records:,} acknowledged records without producer and sequence",
         "replicas, which were not to be compared",
     ]
     ranges = tmp_path / "ranges.jsonl"

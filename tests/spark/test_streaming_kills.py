@@ -34,7 +34,7 @@ from tests.spark.stream_copy import (
     start_copy,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 COPY_S = 600.0
 VICTIM = 2
