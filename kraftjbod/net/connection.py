@@ -226,7 +226,12 @@ async def start_serving(server: asyncio.Server) -> None:
     try:
         await server.start_serving()
     except OSError as e:
+        server.close()
         raise StartupError(f"cannot listen: {e}") from e
+    # uvloop closes the socket and tells only the loop's exception handler why.
+    if any(listener.fileno() < 0 for listener in server.sockets):
+        server.close()
+        raise StartupError("cannot listen: somebody else does so at the same address")
 
 
 def stop_listening(server: asyncio.Server) -> None:
