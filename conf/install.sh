@@ -52,7 +52,9 @@ install_all() {
 
 uninstall_all() {
   if is_live; then
-    systemctl stop 'kraftjbod*'  # Those that are loaded; brokers end before controllers.
+    # Those that are loaded. Brokers end first: they ask a controller to move their leaders.
+    systemctl stop 'kraftjbod-broker@*'
+    systemctl stop 'kraftjbod*'
     mapfile -t enabled < <(find "$UNITDIR" -path '*.wants/kraftjbod*' -printf '%f\n' | sort -u)
     (( ${#enabled[@]} == 0 )) || systemctl disable --quiet "${enabled[@]}"
   fi

@@ -187,7 +187,8 @@ def test_a_loop_that_hangs_is_ended_by_the_watchdog(host: Machine) -> None:
     wait_active(host, unit)
     told = [e["MESSAGE"] for e in host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}")]
     assert "Fatal Python error: Aborted" in told
-    assert any("runner.py" in str(line) for line in told)
+    # The loop's own thread may be missing: it goes on as its stack is read, and comes last.
+    assert any("/kraftjbod/storage/" in str(line) for line in told), told
     write_and_read(host)
 
 
