@@ -29,7 +29,6 @@ import asyncio
 import contextlib
 import itertools
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -43,9 +42,9 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
-from kraftjbod.testing import mounts
 from kraftjbod.testing.cluster_process import ClusterProcesses
 from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.testing.left_overs import make_run_dir, undo_left_overs
 from kraftjbod.testing.log_disks import (
     DEFAULT_DISK_BYTES,
     DiskKind,
@@ -159,8 +158,8 @@ class LocalCluster:
         """
         if self._processes is not None:
             raise StartupError("this cluster is started already")
-        mounts.reap()
-        run_dir = self._given_run_dir or Path(tempfile.mkdtemp(prefix="kraftjbod-cluster-"))
+        undo_left_overs()
+        run_dir = self._given_run_dir or make_run_dir()
         run_dir.mkdir(parents=True, exist_ok=True)
         # Daemons may run as somebody else.
         run_dir.chmod(0o755)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,8 +179,14 @@ def test_the_next_cluster_removes_what_a_killed_one_left() -> None:
         process.communicate()
         prefix = f"{mounts.PREFIX}{process.pid}-"
         assert prefix in Path("/proc/self/mounts").read_text()
+        assert all(daemon.is_running() for daemon in daemons)
+        with LocalCluster(brokers=1, dirs=1, disks="plain"):
+            assert prefix not in Path("/proc/self/mounts").read_text()
+            assert not any(daemon.is_running() for daemon in daemons)
+        [told] = Path(tempfile.gettempdir()).glob(f"kraftjbod-cluster-{process.pid}-*")
+        assert (told / "broker-1/telemetry.jsonl").exists()
+        shutil.rmtree(told)
     finally:
         for daemon in daemons:
-            daemon.kill()
-    with LocalCluster(brokers=1, dirs=1, disks="plain"):
-        assert prefix not in Path("/proc/self/mounts").read_text()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                daemon.kill()
