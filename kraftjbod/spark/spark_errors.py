@@ -6,7 +6,9 @@ otherwise it is the first line of Spark's message without its codes.
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -34,16 +36,26 @@ _OUR_CLASS: Final = re.compile(r"^kraftjbod\.[\w.]+: ")
 def spark_reason(error: BaseException) -> str:
     """One line; of an error of Spark at most 600 characters, of any other all that it says."""
     text = str(error).strip()
-    if isinstance(error, Py4JNetworkError) or _UNANSWERED.fullmatch(text):
+    if (
+        isinstance(error, Py4JNetworkError)
+        or _UNANSWERED.fullmatch(text)
+        or (isinstance(error, ConnectionError) and _comes_from_py4j(error))
+    ):
         return "Spark's Java process is gone: it was killed, or ran out of memory"
     if not isinstance(error, SPARK_ERRORS):
         return " ".join(text.split()) or type(error).__name__
-    _, found, traceback = text.rpartition(_TRACEBACK)
-    line = (_exception_line(traceback) if found else None) or _first_line(text)
+    _, found, trace = text.rpartition(_TRACEBACK)
+    line = (_exception_line(trace) if found else None) or _first_line(text)
     line = " ".join(line.split()) or type(error).__name__
     if "java.lang.OutOfMemoryError" in text:
         line = f"{line} ({_MORE_MEMORY})"
     return line if len(line) <= _MOST else f"{line[:_MOST]} ..."
+
+
+def _comes_from_py4j(error: BaseException) -> bool:
+    """Py4J passes on what the socket to Java raised when it connects once more."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"{os.sep}py4j{os.sep}" in frames[-1].filename
 
 
 def _first_line(text: str) -> str:
@@ -58,9 +70,9 @@ def _first_line(text: str) -> str:
     return line
 
 
-def _exception_line(traceback: str) -> str | None:
+def _exception_line(trace: str) -> str | None:
     """``kraftjbod.core.errors.ConfigError: no such topic`` as ``no such topic``."""
-    for line in traceback.splitlines():
+    for line in trace.splitlines():
         if line and not line[0].isspace():
             return _OUR_CLASS.sub("", line)
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark.sql import SparkSession
 
 from kraftjbod.core.errors import ConfigError
@@ -86,3 +88,20 @@ def test_a_failed_write_names_the_file(spark: SparkSession, tmp_path: Path) -> N
 def test_our_own_errors_are_told_whole() -> None:
     assert spark_reason(ConfigError("[x] is\n no topic")) == "[x] is no topic"
     assert spark_reason(OSError()) == "OSError"
+
+
+def test_a_refused_connection_to_java_is_its_end() -> None:
+    """Py4J tries once more, and passes on what that brings; others may be refused as well."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address, port = bound.getsockname()
+        java = ClientServer(JavaParameters(address=address, port=port), PythonParameters(port=0))
+        try:
+            with pytest.raises(ConnectionRefusedError) as caught:
+                java.jvm.System.currentTimeMillis()
+        finally:
+            java.shutdown_callback_server()
+        with pytest.raises(ConnectionRefusedError) as others:
+            socket.create_connection((address, port))
+    assert spark_reason(caught.value).startswith("Spark's Java process is gone")
+    assert spark_reason(others.value) == "[Errno 111] Connection refused"
