@@ -113,7 +113,9 @@ compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in 
 
 .PHONY: test
 test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
-	@$(PYTEST) $(ARGS)
+	@# Tests wait for real processes, beside other tests: what fails has one more chance, alone.
+	@$(PYTEST) $(ARGS) || { [ $$? = 1 ] && echo "test: what failed is run once more, alone" \
+	  && $(PY) -m pytest -q -rs --last-failed --last-failed-no-failures none --maxfail 3 $(ARGS); }
 
 .PHONY: unit
 unit: setup  ## Unit tests only

@@ -50,7 +50,8 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def no_idle_consumers() -> Iterator[None]:
-    """Nothing is left to the next test."""
+    """Nothing is left by other files' tests, or to the next one."""
+    close_idle_consumers()
     yield
     close_idle_consumers()
 
