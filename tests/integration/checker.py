@@ -53,10 +53,14 @@ _PARTITION_FIGURES: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """One record that the cluster took responsibility for."""
+    """One record that the cluster took responsibility for.
+
+    ``offset`` is None where an idempotent client knows it only by the answer to a later record:
+    the answer to this one was an error that left open whether it was written.
+    """
 
     number: int
-    offset: int
+    offset: int | None
     at_s: float
 
 
@@ -76,9 +80,8 @@ class PartitionLoad:
     def on_delivery(self, number: int, error: KafkaError | None, message: Message) -> None:
         self.waiting -= 1
         if error is None:
-            offset = message.offset()
-            assert offset is not None
-            self.acks.append(Ack(number=number, offset=offset, at_s=time.monotonic()))
+            now_s = time.monotonic()
+            self.acks.append(Ack(number=number, offset=message.offset(), at_s=now_s))
         else:
             self.failures.append(f"{number}: {error.str()}")
 
@@ -200,20 +203,22 @@ class Load:
         assert not silent, f"records without an answer after {timeout_s:.0f} s: {silent}"
 
     def write_acknowledged(self, path: Path) -> int:
-        """What was acknowledged, as JSON lines for the pipeline's audit; how many records."""
-        with path.open("w") as file:
-            for load in self.partitions:
-                for ack in load.acks:
-                    line = {
-                        "topic": self._topic,
-                        "partition": load.partition,
-                        "offset": ack.offset,
-                        "producer": f"load-{load.partition}",
-                        "sequence": ack.number,
-                        "value_crc": zlib.crc32(_value(ack.number, self._value_bytes)),
-                    }
-                    file.write(json.dumps(line) + "\n")
-        return self.acked
+        """What was acknowledged at a known offset, as JSON lines for the audit; how many lines."""
+        lines = [
+            {
+                "topic": self._topic,
+                "partition": load.partition,
+                "offset": ack.offset,
+                "producer": f"load-{load.partition}",
+                "sequence": ack.number,
+                "value_crc": zlib.crc32(_value(ack.number, self._value_bytes)),
+            }
+            for load in self.partitions
+            for ack in load.acks
+            if ack.offset is not None
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return len(lines)
 
     def gaps_s(self) -> dict[int, float]:
         """The longest time between two acknowledgements, per partition."""
@@ -276,11 +281,17 @@ def judge(bootstrap: str, topic: str, load: Load, *, idempotent: bool = True) ->
             offset: int(value[:20]) for offset, value in read(bootstrap, topic, part.partition)
         }
         total += len(found)
+        numbers = set(found.values())
+        lost += [
+            f"{name}: number {ack.number} was acknowledged and is nowhere"
+            for ack in part.acks
+            if ack.offset is None and ack.number not in numbers
+        ]
         lost += [
             f"{name}: number {ack.number} was acknowledged at offset {ack.offset}, "
             f"which holds {found.get(ack.offset, 'nothing')}"
             for ack in part.acks
-            if found.get(ack.offset) != ack.number
+            if ack.offset is not None and found.get(ack.offset) != ack.number
         ]
         last = -1
         seen: set[int] = set()

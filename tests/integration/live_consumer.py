@@ -61,7 +61,9 @@ class LiveConsumer:
 
     def finish(self, load: Load) -> list[str]:
         """Wait until everything acknowledged was read; what was wrong, one sentence each."""
-        ends = {part.partition: max(ack.offset for ack in part.acks) for part in load.partitions}
+        ends = {
+            part.partition: max(ack.offset or 0 for ack in part.acks) for part in load.partitions
+        }
         deadline = time.monotonic() + _CATCH_UP_S
         while any(self._next[index] <= end for index, end in ends.items()):
             if self._crash is not None:
