@@ -6,7 +6,6 @@ otherwise it is the first line of Spark's message without its codes.
 
 from __future__ import annotations
 
-import os
 import re
 import traceback
 from typing import Final
@@ -55,7 +54,7 @@ def spark_reason(error: BaseException) -> str:
 def _comes_from_py4j(error: BaseException) -> bool:
     """Py4J passes on what the socket to Java raised when it connects once more."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and f"{os.sep}py4j{os.sep}" in frames[-1].filename
+    return bool(frames) and "/py4j/" in frames[-1].filename
 
 
 def _first_line(text: str) -> str:
