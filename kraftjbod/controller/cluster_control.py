@@ -184,10 +184,7 @@ class ClusterControlManager:
                 raise _invalid(f"Directory id {directory} is reserved.")
             if directory in wanted:
                 raise _invalid(f"Directory {directory} is both registered and forgotten.")
-        if request.log_dir_paths and len(request.log_dir_paths) != len(request.log_dirs):
-            raise _invalid(
-                f"{len(request.log_dir_paths)} paths for {len(request.log_dirs)} directories."
-            )
+        _require_parallel(request)
         if not wanted.issuperset(request.cordoned_log_dirs):
             raise _invalid("A directory is cordoned that is not among the registered ones.")
         for other_id, other in self._state.brokers.items():
@@ -295,6 +292,17 @@ class ClusterControlManager:
         # No directory takes the replicas that have none; what it holds is needed all the same.
         said = broker.impaired_log_dirs if impaired is None else impaired
         return {one.directory_id for one in said}.issuperset(online)
+
+
+def _require_parallel(request: BrokerRegistrationRequest) -> None:
+    """What is said of each directory is said of each of them, or not at all."""
+    parallel = (
+        ("paths", request.log_dir_paths),
+        ("clean shutdown epochs", request.clean_shutdown_epochs),
+    )
+    for what, said in parallel:
+        if said and len(said) != len(request.log_dirs):
+            raise _invalid(f"{len(said)} {what} for {len(request.log_dirs)} directories.")
 
 
 def _registered(

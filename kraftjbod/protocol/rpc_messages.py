@@ -165,6 +165,15 @@ class BrokerRegistrationRequest(RpcRequest):
         default=(), max_length=MAX_DIRECTORIES
     )
     """Directories that this broker had and never will have again; their replicas are made anew."""
+    clean_shutdown_epochs: Annotated[tuple[BrokerEpoch, ...], Since(3)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    """Up to which broker epoch the contents of each of ``log_dirs`` are known to be whole.
+
+    In their order; -1 where nothing is known, empty if nothing is known of any. At a start it is
+    what the directory's clean-shutdown mark says; in a later registration of the same incarnation
+    the present epoch for a directory that was served without a break since the last answer.
+    """
 
 
 class ImpairedLogDir(RpcBody):

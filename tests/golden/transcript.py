@@ -203,6 +203,21 @@ class World:
     def _decide(self, request: m.RpcRequest) -> ControllerResult[Any]:
         return self.managers.decide(request, now_ms=self.now_ms)
 
+    def _clean_epochs(
+        self, broker_id: BrokerId, options: dict[str, str]
+    ) -> tuple[BrokerEpoch, ...]:
+        """``clean=a,c`` names what came through whole, ``clean_epochs=1,-1`` says it by numbers."""
+        if "clean_epochs" in options:
+            return tuple(BrokerEpoch(int(part)) for part in options["clean_epochs"].split(","))
+        if "clean" not in options:
+            return ()
+        former = self.state.brokers.get(broker_id)
+        epoch = former.epoch if former else BrokerEpoch(-1)
+        whole = options["clean"].split(",")
+        return tuple(
+            epoch if name in whole else BrokerEpoch(-1) for name in options["dirs"].split(",")
+        )
+
     def _do_register(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         broker_id = BrokerId(int(words[0]))
         incarnation = options.get("incarnation", f"i{broker_id}")
@@ -218,6 +233,7 @@ class World:
                 cordoned_log_dirs=_dirs(options.get("cordoned", "")),
                 forgotten_log_dirs=_dirs(options.get("forgotten", "")),
                 log_dir_paths=tuple(f"/{name}" for name in options.get("dirs", "").split(",")),
+                clean_shutdown_epochs=self._clean_epochs(broker_id, options),
             )
         )
 
