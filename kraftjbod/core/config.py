@@ -6,7 +6,8 @@ Models are frozen; a module's constructor takes the few values it needs, never t
 * ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file;
 * ``TopicConfig`` is a broker's defaults with one topic's own values on top;
 * paths become absolute here, once, so that two spellings of one directory never differ;
-* unknown keys are ignored by the models, and :func:`unknown_keys` lists them for a warning.
+* unknown keys are ignored by the models, and :func:`unknown_keys` lists them for a warning;
+  those that ask for security are errors (security_keys.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kraftjbod.core.config_model import (
 )
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
 ALL_LOG_DIRS: Final = "*"
@@ -154,6 +156,9 @@ class _NodeConfig(StorageSettings):
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...] = ()
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
+    listener_security_protocol_map: tuple[str, ...] = ()
+    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
+    security_inter_broker_protocol: str = PLAINTEXT
 
     telemetry_format: Literal["json", "console"] = "json"
     telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -197,7 +202,13 @@ class _NodeConfig(StorageSettings):
             return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
 
-    @field_validator("controller_listener_names", mode="before")
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
+        """As for every node, but nothing that asks for security is taken."""
+        require_plain(values, known=cls.keys(), source=source)
+        return super().from_properties(values, source=source, base_dir=base_dir)
+
+    @field_validator("controller_listener_names", "listener_security_protocol_map", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return split_list(value)
@@ -302,6 +313,7 @@ class DynamicBrokerConfig(KeyedModel):
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
         """:raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong."""
+        require_plain(values, known=cls.keys(), source=source)
         fixed = unknown_keys(cls, values)
         if fixed:
             raise ConfigError(

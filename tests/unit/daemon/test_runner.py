@@ -215,6 +215,13 @@ def test_an_unknown_key_is_told(tmp_path: Path) -> None:
     assert "unknown_config_key" in err
 
 
+def test_a_key_that_asks_for_security_is_not_only_told(tmp_path: Path) -> None:
+    body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
+    code, _, err = _finish(_run(tmp_path, body, config="ssl.keystore.location=/k"))
+    assert code == runner.EXIT_CONFIG
+    assert "ssl.keystore.location names security" in err
+
+
 def test_telemetry_goes_to_the_configured_file(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     process = _run(tmp_path, body, config=f"telemetry.path={tmp_path}/events.json")

@@ -1,0 +1,120 @@
+"""Configuration that asks for security, which there is none of yet: refused, never ignored.
+
+A daemon that warned of ``ssl.keystore.location`` and then served in the clear would do what nobody
+asked for. So a listener with another protocol than PLAINTEXT and a key that names security are
+errors of the configuration; a key without a value asks for nothing.
+
+* A listener's protocol is what ``listener.security.protocol.map`` says, else its name, as in Kafka.
+* Entries of the map for names that no listener has are Kafka's own defaults in many files; they
+  open no door and are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from kraftjbod.core.config_model import list_items
+from kraftjbod.core.errors import ConfigError
+
+PLAINTEXT: Final = "PLAINTEXT"
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
+INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
+#: Keys whose values are lists of ``NAME://host:port``.
+_ADDRESS_KEYS: Final = ("listeners", "advertised.listeners")
+#: Keys whose values are names of listeners.
+_NAME_KEYS: Final = ("controller.listener.names", "inter.broker.listener.name")
+_SECURE_WORDS: Final = ("SSL", "SASL", "TLS")
+
+#: Beginnings of keys, as Kafka spells them.
+_PREFIXES: Final = (
+    "ssl.",
+    "sasl.",
+    "security.",
+    "authorizer.",
+    "super.users",
+    "listener.name.",
+    "principal.",
+    "password.",
+    "delegation.token.",
+    "allow.everyone.if.no.acl.found",
+    "connections.max.reauth.ms",
+)
+#: Parts of keys, wherever they stand.
+_PARTS: Final = frozenset(
+    {
+        "ssl",
+        "tls",
+        "sasl",
+        "jaas",
+        "scram",
+        "kerberos",
+        "gssapi",
+        "oauthbearer",
+        "keystore",
+        "truststore",
+        "password",
+        "acl",
+        "acls",
+        "authorizer",
+        "principal",
+    }
+)
+_WHAT_TO_DO: Final = (
+    "This daemon speaks PLAINTEXT only, and serves nothing in the clear that is configured as "
+    "secure. Remove what asks for it and keep the ports on a network that you trust, or behind a "
+    "proxy that speaks TLS."
+)
+
+
+def names_security(key: str) -> bool:
+    """Whether ``key`` is about who may speak here, or how it is kept secret."""
+    lower = key.lower()
+    return lower.startswith(_PREFIXES) or not _PARTS.isdisjoint(lower.replace("_", ".").split("."))
+
+
+def require_plain(values: Mapping[str, str], *, known: Collection[str], source: str) -> None:
+    """Refuse what asks for security.
+
+    :param known: keys that mean something here, and are judged where they do.
+    :raises ConfigError: naming ``source`` and each such key.
+    """
+    problems = [*_secure_listeners(values)]
+    problems += (
+        f"{key} names security, which is not served yet"
+        for key in sorted(values)
+        if key not in known and values[key].strip() and names_security(key)
+    )
+    protocol = values.get(INTER_BROKER_PROTOCOL, PLAINTEXT).strip()
+    if protocol.upper() != PLAINTEXT:
+        problems.append(f"{INTER_BROKER_PROTOCOL} is {protocol}")
+    if problems:
+        raise ConfigError(f"{source}: {'; '.join(problems)}. {_WHAT_TO_DO}")
+
+
+def _secure_listeners(values: Mapping[str, str]) -> Iterator[str]:
+    protocols = dict(_mapped(values.get(PROTOCOL_MAP, "")))
+    for key in _ADDRESS_KEYS:
+        for listener in list_items(values.get(key, "")):
+            name, is_listener, _ = listener.partition("://")
+            protocol = _protocol_of(name, protocols)
+            if is_listener and protocol != PLAINTEXT:
+                yield f"{key} has {listener}, whose protocol is {protocol}"
+    for key in _NAME_KEYS:
+        for name in list_items(values.get(key, "")):
+            protocol = _protocol_of(name, protocols)
+            if protocol != PLAINTEXT:
+                yield f"{key} names {name}, whose protocol is {protocol}"
+
+
+def _mapped(text: str) -> Iterator[tuple[str, str]]:
+    for item in list_items(text):
+        name, _, protocol = item.rpartition(":")
+        yield name.strip().upper(), protocol.strip().upper()
+
+
+def _protocol_of(name: str, protocols: Mapping[str, str]) -> str:
+    upper = name.strip().upper()
+    if upper in protocols:
+        return protocols[upper]
+    return upper if any(word in upper for word in _SECURE_WORDS) else PLAINTEXT

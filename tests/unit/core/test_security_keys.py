@@ -1,0 +1,99 @@
+"""Nothing that is configured as secure is served in the clear."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig, DynamicBrokerConfig
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.security_keys import names_security
+
+COMMON = {"controller.quorum.voters": "100@127.0.0.1:9093"}
+BROKER = COMMON | {
+    "process.roles": "broker",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+}
+CONTROLLER = COMMON | {
+    "process.roles": "controller",
+    "node.id": "100",
+    "listeners": "CONTROLLER://127.0.0.1:9093",
+}
+#: As in the files that Kafka comes with.
+STOCK_MAP = (
+    "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,"
+    "SASL_SSL:SASL_SSL"
+)
+DAEMONS = pytest.mark.parametrize(
+    ("kind", "base"), [(BrokerConfig, BROKER), (ControllerConfig, CONTROLLER)]
+)
+
+
+@DAEMONS
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listeners", "SSL://:9093"),
+        ("listeners", "PLAINTEXT://:9092,sasl_plaintext://:9094"),
+        ("listeners", "EXTERNAL_SSL://:9093"),
+        ("advertised.listeners", "SASL_SSL://kafka.example:9093"),
+        ("controller.listener.names", "SSL"),
+        ("inter.broker.listener.name", "SASL_SSL"),
+        ("listener.security.protocol.map", "PLAINTEXT:SSL,CONTROLLER:SASL_SSL"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("security.providers", "x"),
+        ("ssl.keystore.location", "/k"),
+        ("SSL.Keystore.Location", "/k"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("authorizer.class.name", "x"),
+        ("super.users", "User:a"),
+        ("listener.name.plaintext.ssl.client.auth", "required"),
+        ("principal.builder.class", "x"),
+        ("password.encoder.secret", "x"),
+        ("delegation.token.secret.key", "x"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("zookeeper.ssl.client.enable", "true"),
+    ],
+)
+def test_what_asks_for_security_is_refused(
+    kind: type[BrokerConfig | ControllerConfig], base: dict[str, str], key: str, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind.from_properties(base | {key: value}, source="x.properties", base_dir="/")
+    said = str(caught.value)
+    names = {key} if key != "listener.security.protocol.map" else {"listeners"}
+    assert said.startswith("x.properties: ")
+    assert all(name in said for name in names)
+    assert "Remove what asks for it" in said
+
+
+@DAEMONS
+def test_what_only_says_plaintext_is_taken(
+    kind: type[BrokerConfig | ControllerConfig], base: dict[str, str]
+) -> None:
+    harmless = {
+        "listener.security.protocol.map": STOCK_MAP,
+        "security.inter.broker.protocol": "PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "ssl.keystore.location": " ",
+        "transaction.state.log.replication.factor": "1",
+    }
+    assert kind.from_properties(base | harmless, source="x", base_dir="/").node_id
+    by_map = {
+        "listeners": "MY_SSL://127.0.0.1:9092",
+        "controller.listener.names": "MY_SSL",
+        "listener.security.protocol.map": "MY_SSL:PLAINTEXT",
+    }
+    assert kind.from_properties(base | by_map, source="x", base_dir="/").listeners
+
+
+def test_no_key_of_ours_is_taken_for_one() -> None:
+    ours = BrokerConfig.keys() | ControllerConfig.keys()
+    plain = {"security.inter.broker.protocol"}
+    assert {key for key in ours if names_security(key)} == plain
+
+
+def test_dynamic_values_that_ask_for_it_say_so() -> None:
+    key = "listener.name.plaintext.ssl.keystore.location"
+    with pytest.raises(ConfigError, match=f"{key} names security"):
+        DynamicBrokerConfig.from_values({key: "/k"}, source="broker 1")
