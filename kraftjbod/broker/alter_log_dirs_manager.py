@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar, assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
@@ -51,6 +52,7 @@ from kraftjbod.broker.replica_move_state import (
 from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import NO_LEADER, TopicPartition, Uuid
+from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff, TokenBucket
@@ -97,6 +99,7 @@ class ReplicaAlterLogDirsManager:
         backoff: ExponentialBackoff,
         metrics: Metrics,
         bytes_per_second: int,
+        jobs: JobGuard,
         stalled_after_ms: int = 60_000,
     ) -> None:
         self._replicas = replicas
@@ -112,7 +115,7 @@ class ReplicaAlterLogDirsManager:
         self._metrics = metrics
         self._bucket = TokenBucket(bytes_per_second, clock.now_ms())
         self._stalled_after_ms = stalled_after_ms
-        self._tasks = BackgroundTasks()
+        self._tasks = BackgroundTasks(jobs)
         #: The last move of each partition, until nothing of it is under way any more.
         self._moves: dict[TopicPartition, ReplicaMove] = {}
         #: Partitions whose last move was ended by a dead directory.
@@ -246,8 +249,8 @@ class ReplicaAlterLogDirsManager:
         self._moves[move.topic_partition] = move
         self._failed.discard(move.topic_partition)
         replica.is_assigned_by_move = is_accepted
-        move.task = self._tasks.start(
-            self._run(move, None if before is None else before.task),
+        move.task = self._tasks.attempt(
+            partial(self._run, move, None if before is None else before.task),
             f"replica-move-{move.topic_partition}",
         )
         if self._watch is None:
@@ -258,8 +261,7 @@ class ReplicaAlterLogDirsManager:
         try:
             if before is not None:
                 await asyncio.wait({before})
-            if not move.state.is_over:
-                await self._move(move)
+            await self._tasks.jobs.keep("replica_move", partial(self._move, move))
         except asyncio.CancelledError:
             if not move.state.is_over:
                 raise  # The broker stops.
@@ -272,6 +274,8 @@ class ReplicaAlterLogDirsManager:
 
     async def _move(self, move: ReplicaMove) -> None:
         """KIP-113, "Complete replica data movement"; the numbers are its own."""
+        if move.state.is_over:
+            return
         # 1. The replica tracks two logs.
         future = await self._future_of(move)
         # 2. If a thread is available it gets this replica, else the replica waits for one.

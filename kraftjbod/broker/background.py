@@ -1,18 +1,26 @@
 """``BackgroundTasks``: coroutines that run beside everything else, none of them forgotten.
 
-A task that ends with an exception nobody expected is a bug: it is raised on the loop, where the
-runner sees it, instead of lying in a task that nobody awaits.
+* A task that is *started* and ends with an exception nobody expected is a bug in what the whole
+  broker stands on: it is raised on the loop, where the runner sees it and ends the process.
+* Work that is *kept* or *attempted* is about one directory, one replica or one leader, or may begin
+  anew at any time: there it costs that work alone (core/job_guard.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.job_guard import JobGuard
 
 
 class BackgroundTasks:
-    def __init__(self) -> None:
+    """``jobs`` hears of the failures of what is kept and attempted; one of its own if not given."""
+
+    def __init__(self, jobs: JobGuard | None = None) -> None:
+        self.jobs = jobs or JobGuard()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
@@ -23,6 +31,20 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
+        """Do ``work``, which begins anew after an error that nobody expected."""
+        return self.start(self.jobs.keep(name, work), name)
+
+    def attempt(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
+        """Do ``work`` once; an error that it does not handle itself is told."""
+        return self.start(self._attempt(work, name), name)
+
+    async def _attempt(self, work: Callable[[], Awaitable[object]], name: str) -> None:
+        try:
+            await self.jobs.attempt(name, work)
+        except OperatingError as e:
+            self.jobs.tell(name, e)
 
     async def idle(self) -> None:
         """Wait until every task that runs now has ended."""

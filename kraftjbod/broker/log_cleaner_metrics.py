@@ -1,8 +1,9 @@
 """Figures of log compaction, by the names that they have in Kafka's LogCleaner.
 
-Per directory: how many replicas cannot be cleaned because they cannot be read, and how many bytes
-they have. Of the whole broker: how dirty the dirtiest log was at the last look, and how much of
-what passes read they wrote again, both in percent.
+Per directory: how many replicas cannot be cleaned, and how many bytes they have. Such a replica is
+left alone until it is truncated or made anew, or the broker restarts. Of the whole broker: how
+dirty the dirtiest log was at the last look, and how much of what passes read they wrote again,
+both in percent.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicPartition
+from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dir_attacher import DirAttacher
@@ -92,6 +93,7 @@ class LogDirAdmin:
         cache: MetadataCache,
         topic_configs: TopicConfigs,
         reattach_interval_ms: int | None,
+        jobs: JobGuard,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -106,7 +108,7 @@ class LogDirAdmin:
         self._cache = cache
         self._topic_configs = topic_configs
         self._reattach_interval_ms = reattach_interval_ms
-        self._tasks = BackgroundTasks()
+        self._tasks = BackgroundTasks(jobs)
         #: Paths of directories that something is done with.
         self._under_way: dict[str, LogDirOperation] = {}
         #: Copies and moves of several directories are not sorted out at once.
@@ -225,6 +227,10 @@ class LogDirAdmin:
         except asyncio.CancelledError:
             outcome.cancel()
             raise
+        except Exception as e:
+            self._tasks.jobs.tell(operation.name.lower(), e, log_dir=path)
+            outcome.set_exception(_broken(operation, path, e))
+            outcome.exception()
         else:
             log.info(
                 "log_dir_operation_done",
@@ -477,3 +483,10 @@ def _is_below(path: str, root: str) -> bool:
 
 def _refused(message: str) -> OperatingError:
     return OperatingError(message, code=ErrorCode.INVALID_REQUEST)
+
+
+def _broken(operation: LogDirOperation, path: str, error: Exception) -> OperatingError:
+    return OperatingError(
+        f"{path}: {operation.name.lower()} met an error that nobody expected ({error!r}); "
+        "the broker's telemetry tells of it"
+    )

@@ -89,6 +89,7 @@ class LogDirMetrics:
         yield "UsableBytes", space.usable_bytes
         yield "FreeInodes", space.free_inodes
         yield "ReserveBytes", log_dir.reserve_bytes
+        yield "BackgroundJobFailures", log_dir.jobs.failures
         yield "ReplicaCount", len(self._logs.handles_in(log_dir))
         yield "GrowthBytesPerSecond", self._monitor.growth_bytes_per_second(log_dir)
         yield "SecondsUntilFull", _NOT_FILLING if seconds is None else seconds

@@ -14,6 +14,8 @@ own configuration and step 5.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
@@ -25,6 +27,7 @@ from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 
@@ -40,6 +43,7 @@ class BrokerMetadataPublisher:
         moves: ReplicaAlterLogDirsManager,
         lifecycle: BrokerLifecycleManager,
         dynamic_configs: DynamicConfigs,
+        jobs: JobGuard,
     ) -> None:
         self._cache = cache
         self._replicas = replicas
@@ -48,7 +52,7 @@ class BrokerMetadataPublisher:
         self._moves = moves
         self._lifecycle = lifecycle
         self._dynamic_configs = dynamic_configs
-        self._disk_work = BackgroundTasks()
+        self._disk_work = BackgroundTasks(jobs)
         self._is_open = False
 
     def publish(self, delta: MetadataDelta) -> None:
@@ -89,17 +93,22 @@ class BrokerMetadataPublisher:
         for replica, is_accepted in changes.resume:
             self._moves.resume(replica, is_accepted=is_accepted)
         for topic_partition in changes.set_aside:
-            self._disk_work.start(
-                self._removals.set_aside(topic_partition), f"set-aside-{topic_partition}"
+            self._disk_work.attempt(
+                partial(self._removals.set_aside, topic_partition), f"set-aside-{topic_partition}"
             )
         for topic_partition in changes.drop_future:
-            self._disk_work.start(
-                self._removals.drop_future(topic_partition), f"drop-future-{topic_partition}"
+            self._disk_work.attempt(
+                partial(self._removals.drop_future, topic_partition),
+                f"drop-future-{topic_partition}",
             )
         for topic_partition in changes.delete:
-            self._disk_work.start(self._delete(topic_partition), f"delete-{topic_partition}")
+            self._disk_work.attempt(
+                partial(self._delete, topic_partition), f"delete-{topic_partition}"
+            )
         for replica in changes.create:
-            self._disk_work.start(self._create(replica), f"create-{replica.topic_partition}")
+            self._disk_work.attempt(
+                partial(self._create, replica), f"create-{replica.topic_partition}"
+            )
 
     async def _delete(self, topic_partition: TopicPartition) -> None:
         # The copies may be changing places at this moment.

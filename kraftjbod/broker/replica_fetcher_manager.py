@@ -82,7 +82,7 @@ class ReplicaFetcherManager:
     def _fetcher(self, lane: _Lane) -> ReplicaFetcher:
         if lane not in self._fetchers:
             fetcher = self._make_fetcher(lane.leader, lane.log_dir_path)
-            task = self._tasks.start(fetcher.run(), f"replica-fetcher-{lane}")
+            task = self._tasks.keep(fetcher.run, f"replica-fetcher-{lane}")
             self._fetchers[lane] = (fetcher, task)
         return self._fetchers[lane][0]
 

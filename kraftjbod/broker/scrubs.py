@@ -69,6 +69,7 @@ class Scrubs:
                 self._look(tasks)
                 await asyncio.sleep(_LOOK_INTERVAL_S)
         finally:
+            self._scrubs, self._running = {}, {}
             await tasks.close()
 
     def _look(self, tasks: BackgroundTasks) -> None:

@@ -63,6 +63,7 @@ from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
 from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
+from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.log_dir_maker import make_log_dir
@@ -191,7 +192,8 @@ class BrokerParts:
         self._host_replicas()
         self._follow_leaders_and_metadata(tasks)
         self._watch_the_disks()
-        self.log_dir_admin = self._build_log_dir_admin()
+        self.log_dir_admin = self._build_log_dir_admin(tasks.jobs)
+        around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
         self.appends = ReplicaAppends(
             replicas=self.hosted,
             topic_configs=self.topic_configs,
@@ -298,7 +300,7 @@ class BrokerParts:
             endpoint_of=self._endpoint_of,
             timeout_ms=config.replica_socket_timeout_ms,
         )
-        self.moves = self._build_moves()
+        self.moves = self._build_moves(tasks.jobs)
         self.publisher = BrokerMetadataPublisher(
             cache=self.cache,
             replicas=self.replicas,
@@ -307,6 +309,7 @@ class BrokerParts:
             moves=self.moves,
             lifecycle=self.lifecycle,
             dynamic_configs=self.dynamic_configs,
+            jobs=tasks.jobs,
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,
@@ -361,7 +364,7 @@ class BrokerParts:
         )
         register_cleaner_figures(logs, around.metrics)
 
-    def _build_moves(self) -> ReplicaAlterLogDirsManager:
+    def _build_moves(self, jobs: JobGuard) -> ReplicaAlterLogDirsManager:
         config, around = self._config, self._around
         moves = ReplicaAlterLogDirsManager(
             replicas=self.hosted,
@@ -379,6 +382,7 @@ class BrokerParts:
             backoff=self._backoff(config.replica_fetch_backoff_ms),
             metrics=around.metrics,
             bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+            jobs=jobs,
         )
         self.dynamic_configs.subscribe(
             lambda dynamic: moves.set_rate(dynamic.replica_alter_log_dirs_io_max_bytes_per_second)
@@ -410,7 +414,7 @@ class BrokerParts:
             damage_met=self.damaged.met,
         )
 
-    def _build_log_dir_admin(self) -> LogDirAdmin:
+    def _build_log_dir_admin(self, jobs: JobGuard) -> LogDirAdmin:
         config, disks = self._config, self._disks
         return LogDirAdmin(
             broker_id=config.node_id,
@@ -433,6 +437,7 @@ class BrokerParts:
             cache=self.cache,
             topic_configs=self.topic_configs,
             reattach_interval_ms=config.log_dir_reattach_interval_ms,
+            jobs=jobs,
         )
 
     def _build_apis(self) -> KafkaApis:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final
 
 from kraftjbod.broker.background import BackgroundTasks
@@ -91,13 +92,15 @@ class BrokerServer:
         parts.log_dir_admin.tell_of_unknown()
         parts.publisher.open()
         self._tasks.start(disks.logs.run_background(), "log_manager")
-        self._tasks.start(parts.monitor.run(), "log_dir_monitor")
-        self._tasks.start(parts.scrubs.run(), "scrubs")
-        self._tasks.start(parts.saturated_followers.run(), "saturated_followers")
+        self._tasks.keep(parts.monitor.run, "log_dir_monitor")
+        self._tasks.keep(parts.scrubs.run, "scrubs")
+        self._tasks.keep(parts.saturated_followers.run, "saturated_followers")
         self._tasks.start(parts.isr.run(), "isr_manager")
         self._tasks.start(parts.isr.watch(), "isr_watch")
-        self._tasks.start(parts.log_dir_admin.run(), "log_dir_admin")
-        self._tasks.start(self._checkpoint_high_watermarks(parts), "high_watermark_checkpoints")
+        self._tasks.keep(parts.log_dir_admin.run, "log_dir_admin")
+        self._tasks.keep(
+            partial(self._checkpoint_high_watermarks, parts), "high_watermark_checkpoints"
+        )
         await parts.publisher.disk_work_done()
         await parts.assignments.idle()
         parts.lifecycle.set_ready_to_unfence()
@@ -106,7 +109,7 @@ class BrokerServer:
             await door.start()
         self._is_open = True
         if self._config.storage_telemetry_enable:
-            self._tasks.start(parts.telemetry.run(), "storage_telemetry")
+            self._tasks.keep(parts.telemetry.run, "storage_telemetry")
         self._log.info(
             "broker_started",
             ports=self.ports,

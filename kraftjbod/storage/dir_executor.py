@@ -25,6 +25,7 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.io_statistics import IoGroup, IoStatistics
 
@@ -265,14 +266,18 @@ class LogDirExecutor(Executor):
         if self._statistics is not None:
             is_error = isinstance(error, OSError)
             self._statistics.record(job.group, elapsed_ms, job.size_bytes, is_error=is_error)
-        if error is None:
-            if job.settle is not None:
-                result = job.settle(result)
-            if not job.future.done():
-                job.future.set_result(result)
-            return
-        if job.translate is not None:
-            error = job.translate(error)
+        try:
+            if error is None:
+                if job.settle is not None:
+                    result = job.settle(result)
+                if not job.future.done():
+                    job.future.set_result(result)
+                return
+            if job.translate is not None:
+                error = job.translate(error)
+        except Exception as bug:
+            # Whoever waits hears of it, and so does the next in the batch of its own outcome.
+            error = bug
         _fail(job.future, error)
 
 
@@ -311,6 +316,8 @@ def run_apart(name: str, op: Callable[[], None]) -> None:
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if future.done():
+        if not isinstance(error, OperatingError):
+            get_logger(component="dir_executor").error("unheard_operation_failed", exc_info=error)
         return
     future.set_exception(error)
     if isinstance(error, OperatingError):

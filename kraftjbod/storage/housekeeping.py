@@ -1,7 +1,8 @@
 """``Housekeeping``: what goes on in one log dir behind the requests: retention, flushes, purges.
 
 * One per dir, so that a disk that hangs holds up the chores of no other.
-* One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`.
+* One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`. An error that nobody
+  expected costs a job the replica that it was busy with, or its turn (core/job_guard.py).
 * A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
 * A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
   was to be purged after a while goes now. Nothing of that waits for room.
@@ -72,16 +73,19 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Do every job at its interval until cancelled."""
-        first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, self._retention_check_interval_ms)
+        retain_ms = self._retention_check_interval_ms
+        first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
+        checkpoint_ms, flush_ms = self._checkpoint_interval_ms, self._flush_check_interval_ms
         async with asyncio.TaskGroup() as jobs:
-            jobs.create_task(
-                self._every(self._retention_check_interval_ms, self.retain, first_retention_ms)
-            )
-            jobs.create_task(self._every(self._checkpoint_interval_ms, self._checkpoint_now))
-            jobs.create_task(self._every(self._flush_check_interval_ms, self.flush_overdue))
-            jobs.create_task(self._every(_PURGE_CHECK_MS, self.make_room))
-            jobs.create_task(self._flush_rolled())
-            jobs.create_task(self._clean())
+            for name, job in (
+                ("retention", lambda: self._every(retain_ms, self.retain, first_retention_ms)),
+                ("checkpoints", lambda: self._every(checkpoint_ms, self._checkpoint_now)),
+                ("flushes", lambda: self._every(flush_ms, self.flush_overdue)),
+                ("purges", lambda: self._every(_PURGE_CHECK_MS, self.make_room)),
+                ("flushes_of_rolled", self._flush_rolled),
+                ("cleaner", self._clean),
+            ):
+                jobs.create_task(self._log_dir.jobs.keep(name, job))
 
     # -- asked for --------------------------------------------------------------------------
 
@@ -182,11 +186,11 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
 
     async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
-        """Do ``work``; what is expected to go wrong is told, and leaves the other work alone."""
+        """Do ``work``; what goes wrong with it is told, and leaves the other work alone."""
         if not self._log_dir.is_online:
             return None
         try:
-            await work()
+            await self._log_dir.jobs.attempt("housekeeping", work)
         except OperatingError as e:
             self._log.info("housekeeping_skipped", reason=e.message)
             return e

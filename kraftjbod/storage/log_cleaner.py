@@ -6,14 +6,15 @@
   and all passes together keep to ``log.cleaner.io.max.bytes.per.second``.
 * Only what is committed, certain and closed is cleaned: a record must not go because of one that
   may be lost.
-* A pass that is paused, fails or finds no room leaves nothing behind. A log that cannot be read is
-  told once and left alone until it is truncated; the others go on.
+* A pass that is paused, fails or finds no room leaves nothing behind. A log that cannot be cleaned,
+  because it cannot be read or for an error that nobody expected, is told once and left alone until
+  it is truncated or made anew, or the broker restarts; the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -126,7 +127,7 @@ class LogCleaner:
     # -- figures ----------------------------------------------------------------------------
 
     def uncleanable_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Logs that cannot be cleaned, because they cannot be read."""
+        """Logs that cannot be cleaned."""
         return [one for one in self._uncleanable.values() if one.log_dir is log_dir]
 
     @property
@@ -162,6 +163,8 @@ class LogCleaner:
             self._stopping.add(log_dir)
             await asyncio.wait({passing})
             self._stopping.discard(log_dir)
+            if not passing.cancelled() and (bug := passing.exception()) is not None:
+                log_dir.jobs.tell("log_cleaner", bug)
             raise
 
     async def _pass(self, log_dir: LogDir) -> bool:
@@ -172,12 +175,19 @@ class LogCleaner:
             if work is None:
                 return False
             async with self._slots:
-                return await self._clean_unless_paused(work)
+                await self._guarded(work.handle, partial(self._clean_unless_paused, work))
+                return True
         except OperatingError as e:
             self._log.info("compaction_put_off", log_dir=log_dir.path, reason=e.message)
             return False
 
-    async def _clean_unless_paused(self, work: _Work) -> bool:
+    async def _guarded(self, handle: LogHandle, work: Callable[[], Awaitable[object]]) -> None:
+        """What nobody expected is a log's own trouble, and no reason to clean it once more."""
+        jobs, tp = handle.log_dir.jobs, handle.topic_partition
+        if (bug := await jobs.attempt("log_cleaner", work, partition=str(tp))) is not None:
+            self._leave_alone(handle, handle.log_start_offset, repr(bug))
+
+    async def _clean_unless_paused(self, work: _Work) -> None:
         tp, log_dir = work.handle.topic_partition, work.handle.log_dir
         try:
             with self._pauses.cleaning(tp):
@@ -193,7 +203,6 @@ class LogCleaner:
             if e.code is not ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
                 raise
             await self._give_up(work.handle, CorruptRecordError(e.message))
-        return True
 
     def truncated(self, tp: TopicPartition) -> None:
         """What could not be read may be gone."""
@@ -208,20 +217,24 @@ class LogCleaner:
         for handle in self._handles_in(log_dir):
             if not self._may_be_cleaned(handle):
                 continue
-            try:
-                cleanable = await self._look_at(handle)
-            except CorruptRecordError as e:
-                await self._give_up(handle, e)
-                continue
-            except UnknownTopicOrPartitionError:
-                continue  # It was removed just now.
-            if cleanable is None:
-                continue
-            ratio = cleanable.dirt.ratio
-            self._dirtiest[log_dir] = max(self._dirtiest[log_dir], ratio)
-            if cleanable.dirt.is_due(handle.config.min_cleanable_dirty_ratio):
-                due.append(_Work(handle, cleanable))
+            await self._guarded(handle, partial(self._look_for_dirt, handle, due))
         return max(due, key=_urgency, default=None)
+
+    async def _look_for_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
+        """Into ``due`` with the log, if it is."""
+        try:
+            cleanable = await self._look_at(handle)
+        except CorruptRecordError as e:
+            await self._give_up(handle, e)
+            return
+        except UnknownTopicOrPartitionError:
+            return  # It was removed just now.
+        if cleanable is None:
+            return
+        dirtiest = self._dirtiest[handle.log_dir]
+        self._dirtiest[handle.log_dir] = max(dirtiest, cleanable.dirt.ratio)
+        if cleanable.dirt.is_due(handle.config.min_cleanable_dirty_ratio):
+            due.append(_Work(handle, cleanable))
 
     def _may_be_cleaned(self, handle: LogHandle) -> bool:
         tp = handle.topic_partition
@@ -391,13 +404,22 @@ class LogCleaner:
     async def _give_up(self, handle: LogHandle, error: CorruptRecordError) -> None:
         """The log cannot be read: leave it alone, and let it know what is damaged."""
         offset = handle.log_start_offset if error.offset is None else error.offset
-        self._uncleanable[handle.topic_partition] = handle
-        where = {"partition": str(handle.topic_partition), "log_dir": handle.log_dir.path}
-        self._log.error("log_uncleanable", **where, offset=offset, reason=error.message)
+        self._leave_alone(handle, offset, error.message)
         try:
             await handle.read_checked(offset, 1, handle.log_end_offset, True)
         except OperatingError as e:
-            self._log.info("uncleanable_log_read", **where, reason=e.message)
+            partition = str(handle.topic_partition)
+            self._log.info("uncleanable_log_read", partition=partition, reason=e.message)
+
+    def _leave_alone(self, handle: LogHandle, offset: int, reason: str) -> None:
+        self._uncleanable[handle.topic_partition] = handle
+        self._log.error(
+            "log_uncleanable",
+            partition=str(handle.topic_partition),
+            log_dir=handle.log_dir.path,
+            offset=offset,
+            reason=reason,
+        )
 
     async def _discard(self, log_dir: LogDir, files: CleaningFiles) -> None:
         self._leftovers.setdefault(log_dir, []).append(files)

@@ -25,8 +25,9 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
 
 import aiofiles.threadpool
 
-from kraftjbod.core.errors import KafkaStorageError, OverloadedError
+from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
+from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_condition import DirCondition
@@ -115,7 +116,8 @@ class LogDir(DirCondition):
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
         self.statistics = IoStatistics()
-        self._failure_channel = self._news = failure_channel
+        self.jobs = JobGuard(log_dir=path)
+        self._failure_channel, self._news = failure_channel, failure_channel
         self._io_timeout_ms = io_timeout_ms
         self._lane = LogDirExecutor(
             name=f"log-dir:{path}",
@@ -495,11 +497,11 @@ class LogDir(DirCondition):
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
         """Queue ``op``. Nobody waits: a verdict takes effect in _judge, a success in ``settle``."""
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
-        probe.add_done_callback(_note_seen)
+        probe.add_done_callback(self._note_seen)
         return probe
 
-
-def _note_seen(probe: asyncio.Future[Any]) -> None:
-    """Mark its error as looked at; :meth:`LogDir._judge` acted on it."""
-    if not probe.cancelled():
-        probe.exception()
+    def _note_seen(self, probe: asyncio.Future[None]) -> None:
+        """Look at its error: :meth:`_judge` acted on all but one that nobody expected."""
+        error = None if probe.cancelled() else probe.exception()
+        if error is not None and not isinstance(error, OperatingError):
+            self.jobs.tell("disk_check", error)

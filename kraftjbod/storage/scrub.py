@@ -19,6 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
@@ -118,6 +119,12 @@ class Scrub:
         """One pass after the other."""
         try:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
+            await self.log_dir.jobs.keep("scrub", self._until_offline)
+        finally:
+            self._lane.shutdown(wait=False)
+
+    async def _until_offline(self) -> None:
+        try:
             await self.load()
             while True:
                 while not self.state.is_due(self._clock.wall_ms(), self._interval_ms):
@@ -125,8 +132,6 @@ class Scrub:
                 await self.scrub_all()
         except KafkaStorageError as e:
             self._log.info("log_scrub_ended", reason=e.message)
-        finally:
-            self._lane.shutdown(wait=False)
 
     async def scrub_all(self) -> None:
         """Go on with the pass that is under way, or make a whole one.
@@ -192,7 +197,10 @@ class Scrub:
         """Whether to go on with the next one."""
         await self._until_free()
         try:
-            await self._check(cold)
+            partition = str(cold.handle.topic_partition)
+            await self.log_dir.jobs.attempt(
+                "scrub", partial(self._check, cold), partition=partition
+            )
         except OverloadedError as e:
             self._log.info("log_scrub_put_off", reason=e.message)
             await self._rest(_POLL_MS)
@@ -231,16 +239,20 @@ class Scrub:
         """The segment as the disk has it; None if it is gone, or about to move."""
         handle = cold.handle
         scrub = SegmentScrub(vfs=self.log_dir.vfs, segment=cold.segment, end_offset=cold.end_offset)
-        if not await self._do(handle, scrub.open):
-            return None
-        while (looked_bytes := await self._do(handle, scrub.step)) > 0:
-            self.figures.bytes += looked_bytes
-            self._bucket.spend(looked_bytes, self._clock.now_ms())
-            if wait_ms := self._bucket.wait_ms(self._clock.now_ms()):
-                await self._rest(wait_ms)
-            await self._until_free()
-            if self._is_moving(handle.topic_partition):
-                break
+        try:
+            if not await self._do(handle, scrub.open):
+                return None
+            while (looked_bytes := await self._do(handle, scrub.step)) > 0:
+                self.figures.bytes += looked_bytes
+                self._bucket.spend(looked_bytes, self._clock.now_ms())
+                if wait_ms := self._bucket.wait_ms(self._clock.now_ms()):
+                    await self._rest(wait_ms)
+                await self._until_free()
+                if self._is_moving(handle.topic_partition):
+                    break
+        except Exception:
+            await self._do(handle, scrub.close)
+            raise
         await self._do(handle, scrub.close)
         return None if looked_bytes else scrub
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.job_guard import JobGuard
 
 
 async def test_idle_waits_for_every_task_of_now() -> None:
@@ -54,3 +58,27 @@ async def test_an_exception_nobody_expected_reaches_the_loop() -> None:
     await tasks.idle()
     await asyncio.sleep(0)
     assert seen == [bug]
+
+
+async def test_work_about_one_replica_or_directory_costs_itself_only() -> None:
+    seen: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    tasks, turns = BackgroundTasks(JobGuard(first_wait_s=0.0)), 0
+
+    async def work(error: Exception) -> None:
+        nonlocal turns
+        turns += 1
+        if turns != 4:
+            raise error
+
+    with capture_logs() as told:
+        tasks.attempt(lambda: work(KeyError("a bug")), "create-t-0")
+        tasks.attempt(lambda: work(OverloadedError("which it should have handled")), "create-t-1")
+        await tasks.idle()
+        tasks.keep(lambda: work(KeyError("a bug")), "fetcher")
+        await tasks.idle()
+    await asyncio.sleep(0)
+    assert (turns, seen, tasks.jobs.failures, len(tasks)) == (4, [], 3, 0)
+    assert [(e["event"], e["job"]) for e in told] == [
+        ("background_job_failed", job) for job in ("create-t-0", "create-t-1", "fetcher")
+    ]

@@ -7,6 +7,7 @@ import gc
 import threading
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.storage.dir_executor import LogDirExecutor
@@ -229,4 +230,27 @@ async def test_time_in_which_the_process_stood_still_is_excused_once():
     assert executor.running_for_ms() == 500
     hold.set()
     await again
+    executor.shutdown()
+
+
+async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
+    """The outcomes that were waiting behind it in the batch were never given before."""
+    executor, hold = make(), threading.Event()
+    first = executor.submit_op(hold.wait)
+    unsettled = executor.submit_op(int, settle=lambda result: 1 // result)
+    untranslated = executor.submit_op(lambda: [][0], translate=lambda error: {}["no"])
+    unheard = executor.submit_op(int, settle=lambda result: 1 // result)
+    unheard.cancel()
+    last = executor.submit_op(lambda: 7)
+    with capture_logs() as told:
+        hold.set()
+        assert await last == 7
+    assert await first
+    with pytest.raises(ZeroDivisionError):
+        await unsettled
+    with pytest.raises(KeyError):
+        await untranslated
+    (event,) = told
+    assert event["event"] == "unheard_operation_failed"
+    assert isinstance(event["exc_info"], ZeroDivisionError)
     executor.shutdown()

@@ -6,6 +6,7 @@ import asyncio
 from errno import ENOSPC
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError
 from kraftjbod.core.ids import TopicPartition
@@ -205,3 +206,49 @@ async def test_a_flush_that_found_no_room_is_made_up_for():
         await chores(manager).flush_overdue()
         await asyncio.sleep(0.001)
     background.cancel()
+
+
+async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_the_broker():
+    vfs, clock = FaultVfs(MemVfs()), ManualClock()
+    format_dir(vfs, "/d1", 1)
+    manager = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
+    await manager.load()
+    bad, good = [await manager.create(TopicPartition("t", n), TOPIC_ID) for n in (0, 1)]
+    for handle in (bad, good):
+        await handle.append_as_leader(batch(), headers_of(batch()), 0)
+
+    def see(kind: str, path: str) -> None:
+        if kind == "sync" and "/t-0/" in path:
+            raise ZeroDivisionError(path)
+
+    vfs.on_operation = see
+    clock.ms += 50
+    with capture_logs() as told:
+        await chores(manager).flush_overdue()
+    assert (bad.recovery_point, good.recovery_point) == (0, 1)
+    assert [e["job"] for e in told if e["event"] == "background_job_failed"] == ["housekeeping"]
+    assert bad.log_dir.jobs.failures == 1
+    assert bad.log_dir.is_online
+
+
+async def test_a_job_that_fails_as_a_whole_ends_no_other_job():
+    manager, _, clock = await make()
+    handle = await manager.create(TP, TOPIC_ID)
+
+    def broken() -> list[LogHandle]:
+        raise ZeroDivisionError
+
+    chores(manager)._handles, handles = broken, chores(manager)._handles
+    background = asyncio.ensure_future(manager.run_background())
+    while not handle.log_dir.jobs.failures:
+        await asyncio.sleep(0.001)
+        clock.ms += 1000
+    chores(manager)._handles = handles
+    data = batch(body=bytes(600))
+    for _ in range(2):
+        await handle.append_as_leader(data, headers_of(data), 0)
+    while handle.recovery_point < 2:
+        await asyncio.sleep(0.001)
+    background.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await background

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
+from collections.abc import MutableMapping
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,8 +14,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import compute_crc
-from kraftjbod.protocol.records import build_batch
+from kraftjbod.protocol.record_batch import HEADER_BYTES, compute_crc
+from kraftjbod.protocol.records import build_batch, encode_varint
 from kraftjbod.storage.cleaner_map import ENTRY_BYTES
 from kraftjbod.storage.log_cleaner import CleanerLimits
 from kraftjbod.storage.log_handle import LogHandle
@@ -33,6 +36,8 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 OTHER = TopicPartition("t", 1)
+#: Of a batch's header.
+BATCH_LENGTH, CRC = struct.Struct(">i"), struct.Struct(">I")
 #: A batch at a time, so that something can happen in the middle of a pass.
 SMALL_STEPS = CleanerLimits(step_bytes=10)
 
@@ -414,3 +419,74 @@ async def test_it_runs_by_itself_and_stops_when_told():
 async def test_it_does_not_run_if_it_is_switched_off():
     manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
     await manager.cleaner.run(manager.dirs()[0])  # Ends at once.
+
+
+# -- what nobody expected --------------------------------------------------------------------------
+
+
+def poisoned(base_offset: int) -> bytes:
+    """A sound batch of one record, whose own offset is 2^66 behind the batch's."""
+    batch = bytearray(build_batch(keyed(("k", "v")), base_offset=base_offset))
+    delta_at = HEADER_BYTES + 3
+    batch[delta_at : delta_at + 1] = encode_varint(1 << 66)
+    batch[HEADER_BYTES] = (len(batch) - HEADER_BYTES - 1) << 1
+    BATCH_LENGTH.pack_into(batch, 8, len(batch) - 12)
+    CRC.pack_into(batch, 17, compute_crc(batch, 0, len(batch)))
+    return bytes(batch)
+
+
+async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping[str, Any]]:
+    """Let the background work until ``event`` is told; what was told by then."""
+    with capture_logs() as told:
+        background = asyncio.ensure_future(manager.run_background())
+        while event not in [e["event"] for e in told] and not background.done():
+            await asyncio.sleep(0.001)
+        assert not background.done(), background.exception()
+        background.cancel()
+        await asyncio.wait({background})
+    return told
+
+
+async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else():
+    """79 bytes of it ended every broker that compacted the log, again after each restart."""
+    manager = await start(dirs=1, limits=CleanerLimits(backoff_ms=1))
+    handle = await manager.create(OTHER, TOPIC_ID, directory_id(1))
+    assert len(poisoned(0)) <= 79
+    # As a follower takes it, or an earlier release wrote it.
+    await handle.append_as_follower(poisoned(0))
+    await handle.append_as_follower(build_batch(keyed(("k", "v")), base_offset=1))
+    handle.high_watermark = handle.log_end_offset
+    await flush_and_roll(handle)
+    await filled(manager)
+    told = await cleaning_until(manager, "log_compacted")
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
+    (bad,) = [e for e in told if e["event"] == "log_uncleanable"]
+    assert (bad["partition"], bad["offset"]) == (str(OTHER), 0)
+    # Nothing of it was changed, and it is not tried again until it is another log.
+    assert handle.size_bytes == len(poisoned(0)) + len(build_batch(keyed(("k", "v"))))
+    assert not await clean_one(manager)
+    await manager.delete(OTHER)
+    again, _ = await filled(manager, OTHER)
+    assert await clean_one(manager)
+    assert again.log_dir.is_online
+
+
+async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with():
+    vfs = FaultVfs(MemVfs())
+    manager = await start(vfs=vfs, limits=CleanerLimits(backoff_ms=1))
+    bad, history = await filled(manager, OTHER)
+    await filled(manager)
+
+    def see(kind: str, path: str) -> None:
+        if kind == "read_at" and f"/{OTHER}/" in path:
+            raise ZeroDivisionError(path)
+
+    vfs.on_operation = see
+    told = await cleaning_until(manager, "log_compacted")
+    while not manager.cleaner.uncleanable_in(manager.dirs()[0]):
+        await clean_one(manager)
+    vfs.on_operation = None
+    assert manager.dirs()[0].jobs.failures == 1
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
+    assert await read_all(bad) == history.records
+    assert {e["event"] for e in told} >= {"log_compacted"}

@@ -383,3 +383,23 @@ async def test_a_pass_that_found_something_is_made_once_more_after_a_restart():
         once_more = next_life(rig)
         await once_more.load()
         assert not once_more.state.is_due(rig.clock.wall_ms(), 1_000_000)
+
+
+async def test_an_error_that_nobody_expected_costs_the_segment_that_it_came_with():
+    vfs = FaultVfs(MemVfs())
+
+    def see(kind: str, path: str) -> None:
+        if kind == "read_at" and f"/{TPS[0]}/" in path:
+            raise ZeroDivisionError(path)
+
+    async with scrubbing(vfs) as rig:
+        vfs.on_operation = see
+        with capture_logs() as told:
+            await rig.scrub.scrub_all()
+        vfs.on_operation = None
+        assert rig.scrub.figures.segments == 2 * (len(TPS) - 1)
+        assert rig.log_dir.jobs.failures == 2
+        assert {e["partition"] for e in told if e["event"] == "background_job_failed"} == {
+            str(TPS[0])
+        }
+        assert rig.log_dir.is_online
