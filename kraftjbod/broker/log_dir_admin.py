@@ -195,7 +195,10 @@ class LogDirAdmin:
     ) -> asyncio.Future[LogDirOutcome]:
         """A task of its own, of which nobody has to hear."""
         outcome: asyncio.Future[LogDirOutcome] = asyncio.get_running_loop().create_future()
-        if (running := self._under_way.get(path)) is not None:
+        running = self._under_way.get(path)
+        if operation is LogDirOperation.ADD and operation in self._under_way.values():
+            running = operation  # One new disk at a time, wherever it is.
+        if running is not None:
             work.close()
             outcome.set_exception(
                 OperatingError(

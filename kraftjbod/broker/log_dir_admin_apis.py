@@ -5,6 +5,8 @@ Between the wire and log_dir_admin.py; every outcome has a message for whoever a
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Sequence
 from typing import Final
 
 from kraftjbod.broker.log_dir_admin import LogDirAdmin, LogDirOperation
@@ -12,6 +14,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.dir_attacher import is_below_any, not_taken
 
 AlterLogDirsResponse = message("AlterLogDirsResponse")
 
@@ -20,14 +23,18 @@ _MAX_WAIT_MS: Final = 3_600_000
 
 
 class LogDirAdminApis:
-    def __init__(self, *, admin: LogDirAdmin) -> None:
+    def __init__(self, *, admin: LogDirAdmin, allowed_roots: Sequence[str]) -> None:
         self._admin = admin
+        self._allowed_roots = allowed_roots
 
     async def alter_log_dirs(self, request: Message, _context: RequestContext) -> Message:
         response: Message
         try:
+            operation = _operation(request.operation)
+            if operation is LogDirOperation.ADD:
+                self._require_allowed(request.target)
             outcome = await self._admin.perform(
-                _operation(request.operation),
+                operation,
                 request.target,
                 force=request.force,
                 timeout_ms=min(max(0, request.timeout_ms), _MAX_WAIT_MS),
@@ -44,6 +51,12 @@ class LogDirAdminApis:
                 state=outcome.state,
             )
         return response
+
+    def _require_allowed(self, path: str) -> None:
+        """By its name; where links lead is seen in the directory's own thread."""
+        plain = posixpath.normpath(path)
+        if path.startswith("/") and not is_below_any(plain, self._allowed_roots):
+            raise not_taken(path, "it is not below log.dirs.allowed.roots")
 
 
 def _operation(number: int) -> LogDirOperation:

@@ -113,7 +113,7 @@ class StorageSettings(KeyedModel):
         :raises ConfigError: naming ``source`` and every key that is missing or wrong.
         """
         given: dict[str, Any] = dict(values)
-        for key in ("log.dirs", "log.dir", "cordoned.log.dirs"):
+        for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
             if key in given:
                 given[key] = _absolute_dirs(given[key], base_dir)
         for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
@@ -339,6 +339,8 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
     log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
+    log_dirs_allowed_roots: tuple[str, ...] = ()
+    """Below which directories may be added at run time; the parents of ``log.dirs`` if not set."""
     log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
     """How often an OFFLINE directory is tried again; only when an operator asks if not set."""
     log_dir_slow_factor: float = Field(default=10.0, gt=1)
@@ -420,6 +422,11 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
 
+    @field_validator("log_dirs_allowed_roots", mode="before")
+    @classmethod
+    def _roots(cls, value: object) -> object:
+        return split_list(value)
+
     @field_validator("log_cleanup_policy", mode="before")
     @classmethod
     def _policy(cls, value: object) -> object:
@@ -460,6 +467,14 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
         """``cordoned.log.dirs`` with ``*`` spelt out."""
         is_all = ALL_LOG_DIRS in self.cordoned_log_dirs
         return self.data_dirs if is_all else self.cordoned_log_dirs
+
+    @property
+    def allowed_roots(self) -> tuple[str, ...]:
+        """``log.dirs.allowed.roots``, or else the parents of the directories; never ``/`` unasked,
+        which would allow everything."""
+        parents = dict.fromkeys(posixpath.dirname(path) for path in self.data_dirs)
+        parents.pop("/", None)
+        return self.log_dirs_allowed_roots or tuple(parents)
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:

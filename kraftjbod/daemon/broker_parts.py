@@ -426,6 +426,7 @@ class BrokerParts:
                 make_log_dir=disks.make_log_dir,
                 random_bytes=self._around.random_bytes,
                 timeout_ms=config.log_dir_io_timeout_ms,
+                allowed_roots=config.allowed_roots,
             ),
             metadata_dir=disks.metadata_dir,
             replicas=self.hosted,
@@ -477,7 +478,9 @@ class BrokerParts:
                 channel=self.channel,
                 own_dirs=lambda: [log_dir.path for log_dir in self._disks.logs.dirs()],
             ),
-            log_dir_admin=LogDirAdminApis(admin=self.log_dir_admin),
+            log_dir_admin=LogDirAdminApis(
+                admin=self.log_dir_admin, allowed_roots=config.allowed_roots
+            ),
             reassignments=ReassignmentApis(channel=self.channel),
             features=FeatureApis(channel=self.channel),
             log_dirs=LogDirApis(

@@ -5,6 +5,8 @@
 * A directory of which an old operation is still running is not opened again: what that writes
   late would fall on the new one's head.
 * What changes is remembered in the metadata dir, one change at a time.
+* A new one lies below one of the allowed roots, symbolic links resolved. Whoever names a path that
+  is not taken hears one answer, whatever lies there or does not; telemetry tells the reason.
 
 What a dir holds is dir_arrivals.py's; who has to be told, the caller's.
 """
@@ -22,6 +24,7 @@ from kraftjbod.core.errors import (
     StartupError,
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_examination import Examination, examine, give_id
 from kraftjbod.storage.dir_identity import Found, Refused, Unnamed, identify
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, RESERVE_FILE
@@ -45,6 +48,7 @@ class DirAttacher:
         make_log_dir: Callable[[str], LogDir],
         random_bytes: Callable[[int], bytes],
         timeout_ms: int,
+        allowed_roots: Sequence[str],
     ) -> None:
         self._metadata = metadata_dir
         self._cluster_id = cluster_id
@@ -52,6 +56,7 @@ class DirAttacher:
         self._make_log_dir = make_log_dir
         self._random_bytes = random_bytes
         self._timeout_ms = timeout_ms
+        self._allowed_roots = allowed_roots
         #: Dirs that were tried in vain, by path: they may hang still.
         self._failed: dict[str, LogDir] = {}
         self._remembering = asyncio.Lock()
@@ -92,15 +97,14 @@ class DirAttacher:
 
         An empty one is given an id; one that was formatted for this node keeps its own.
 
-        :raises OperatingError: why it cannot be used, and what to do.
+        :raises OperatingError: it cannot be used; nothing about what lies there.
         """
         failed = self._failed.get(path)
         if failed is not None and failed.is_busy:
             raise KafkaStorageError(f"{path} still hangs: it was tried before", path=path)
         log_dir = self._begin(path)
         try:
-            answer = await self._examine(log_dir)
-            directory_id = await self._named(log_dir, answer, others)
+            answer, directory_id = await self._welcome(log_dir, others)
             log_dir.identify(directory_id, answer.device)
             log_dir.start_watches()
             await self._secure_reserve(log_dir, is_new=answer.properties is None)
@@ -112,12 +116,39 @@ class DirAttacher:
     def dismiss(self, log_dir: LogDir, reason: str) -> None:
         """A dir on trial is not taken: let go of it."""
         log_dir.go_offline(reason, report=False)
+        self._failed = {path: failed for path, failed in self._failed.items() if failed.is_busy}
         self._failed[log_dir.path] = log_dir
 
     def _begin(self, path: str) -> LogDir:
         log_dir = self._make_log_dir(path)
         log_dir.put_on_trial()
         return log_dir
+
+    async def _welcome(
+        self, log_dir: LogDir, others: Sequence[LogDir]
+    ) -> tuple[Examination, DirectoryId]:
+        """What a new disk says, and the id that it has or is given."""
+        try:
+            await self._require_allowed(log_dir)
+            answer = await self._examine(log_dir)
+            return answer, await self._named(log_dir, answer, others)
+        except OperatingError as e:
+            raise not_taken(log_dir.path, e.message) from e
+
+    async def _require_allowed(self, log_dir: LogDir) -> None:
+        """In the dir's thread, for a link may lead to a disk that hangs."""
+        vfs, path = log_dir.vfs, log_dir.path
+
+        def resolved() -> tuple[str, list[str]]:
+            return vfs.real_path(path), [vfs.real_path(root) for root in self._allowed_roots]
+
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                real, roots = await log_dir.run(OpKind.START, resolved)
+        except TimeoutError as e:
+            raise KafkaStorageError(f"{path} did not answer", path=path) from e
+        if not is_below_any(real, roots):
+            raise _refused(f"{path} is {real}, which is not below log.dirs.allowed.roots")
 
     async def _examine(self, log_dir: LogDir) -> Examination:
         try:
@@ -249,6 +280,21 @@ class DirAttacher:
             return KnownDirs() if text is None else parse_known_dirs(text, path)
         except StartupError as e:
             raise KafkaStorageError(str(e), path=path) from e
+
+
+def is_below_any(path: str, roots: Sequence[str]) -> bool:
+    """Whether ``path`` lies in one of ``roots``, by its name."""
+    return any(path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def not_taken(path: str, reason: str) -> OperatingError:
+    """The one answer for a path that is no place for a new directory."""
+    get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
+    return _refused(
+        f"{path} is not taken: name a directory below log.dirs.allowed.roots that the broker may "
+        f"write to, and that is either empty or formatted for this node and not in use; "
+        f"new_log_dir_not_taken in the broker's telemetry says what is wrong with this one"
+    )
 
 
 def _refused(message: str) -> OperatingError:

@@ -132,6 +132,10 @@ class Vfs(Protocol):
         """Whether it is a directory; False too where there is nothing."""
         ...
 
+    def real_path(self, path: str) -> str:
+        """``path`` without symbolic links, ``.`` and ``..``, whether it exists or not."""
+        ...
+
     def extent_if_exists(self, path: str) -> Extent | None: ...
 
     def list_dir(self, path: str) -> list[DirEntry]:
@@ -323,6 +327,9 @@ class RealVfs:
         except FileNotFoundError:
             return False
         return True
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     def extent_if_exists(self, path: str) -> Extent | None:
         try:

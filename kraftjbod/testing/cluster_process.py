@@ -50,6 +50,8 @@ LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
 _POLL_S = 0.05
+#: Where a disk is mounted by hand.
+_MOUNT_POINT = Path("/mnt/disk")
 
 
 class ClusterProcesses:
@@ -325,6 +327,10 @@ def _write_config(
         "metrics.snapshot.path": str(files.metrics_path),
         **extra,
     }
+    if files.log_dirs:
+        # A disk may be added beside those that are there.
+        roots = dict.fromkeys(str(path.parent) for path in (*files.log_dirs, _MOUNT_POINT))
+        values.setdefault("log.dirs.allowed.roots", ",".join(roots))
     text = format_properties(values, f"{files.name} of a local kraftjbod cluster")
     files.config_path.write_text(text, encoding="utf-8")
     files.config_path.chmod(0o644)

@@ -58,6 +58,7 @@ class Node:
             make_log_dir=lambda path: open_dir(self.vfs, path, 2, channel=self.news),
             random_bytes=random_bytes_of(),
             timeout_ms=5_000,
+            allowed_roots=["/"],
         )
 
     async def begin(self) -> None:

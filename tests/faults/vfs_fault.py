@@ -155,6 +155,9 @@ class FaultVfs:
     def is_dir(self, path: str) -> bool:
         return self.do("is_dir", path, lambda: self.inner.is_dir(path))
 
+    def real_path(self, path: str) -> str:
+        return self.do("real_path", path, lambda: self.inner.real_path(path))
+
     def extent_if_exists(self, path: str) -> Extent | None:
         return self.do("extent_if_exists", path, lambda: self.inner.extent_if_exists(path))
 

@@ -14,6 +14,7 @@ ENOSPC, and what there was room for is written, as on a real disk.
 from __future__ import annotations
 
 import io
+import posixpath
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -173,6 +174,10 @@ class MemVfs:
 
     def is_dir(self, path: str) -> bool:
         return path in self._tree and self._tree[path] is None
+
+    def real_path(self, path: str) -> str:
+        """There are no links here."""
+        return posixpath.normpath(path)
 
     def extent_if_exists(self, path: str) -> Extent | None:
         with self._mutex:

@@ -374,17 +374,25 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     (foreign / "meta.properties").write_text(meta.replace("node.id=2", "node.id=1"))
     cluster.local.privileges.give(foreign / "meta.properties")
     for path, said in {
-        str(home / "nowhere"): "does not exist",
-        str(full / "a-file"): "is no directory",
         "relative": "is no absolute path",
         str(cluster.local.dir_path(BROKER, 1) / "below"): "are one in the other",
-        str(home): "are one in the other",
+        str(home): "is not taken",
+    }.items():
+        assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path
+    answers = set()
+    for path, reason in {
+        "/etc": "not below log.dirs.allowed.roots",
+        str(home / "nowhere"): "does not exist",
+        str(full / "a-file"): "is no directory",
         str(full): "neither empty nor formatted for this node: it holds a-file",
         str(foreign): "belongs to node 1, and this is node 2",
         str(barred): "Permission denied",
-        str(cluster.local.dir_path(1, 1)): "Failed to acquire lock",
     }.items():
-        assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path
+        answers.add(refused(cluster, "--add", f"{BROKER}:{path}").replace(path, "PATH"))
+        (*_, told) = cluster.brokers[BROKER].events("new_log_dir_not_taken")
+        assert told["log_dir"] == path
+        assert reason in told["reason"]
+    assert len(answers) == 1
     assert "is none of this broker's directories" in refused(
         cluster, "--reattach", f"{BROKER}:/nowhere"
     )

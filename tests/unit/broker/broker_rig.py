@@ -128,6 +128,7 @@ class BrokerRig:
                 "node.id": str(broker_id),
                 "listeners": f"{LISTENER}://127.0.0.1:0",
                 "controller.quorum.voters": f"3000@127.0.0.1:{controller.server.port}",
+                "log.dirs.allowed.roots": "/",
                 "log.dirs": ",".join(log_dir.path for log_dir in self.dirs),
                 "metadata.log.dir": "/meta",
                 "replica.fetch.wait.max.ms": "50",

@@ -344,15 +344,37 @@ async def test_what_may_not_be_added():
             "/": "are one in the other",
             "d3": "no absolute path",
             "/x/../d3": "no absolute path",
+        }.items():
+            assert said in await refused(rig, "add", path), path
+        for path, reason in {
             "/none": "/none does not exist",
             "/full": "neither empty nor formatted for this node: it holds something",
             "/foreign": f"directory {directory_id(98)} at /foreign belongs to node 7",
             "/twin": f"directory {TWO} at /twin is the one of /d2",
         }.items():
-            assert said in await refused(rig, "add", path), path
+            with capture_logs() as logs:
+                assert f"{path} is not taken: name a directory" in await refused(rig, "add", path)
+            (told,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
+            assert reason in told["reason"]
         assert len(registrations(rig)) == 1
         assert read_known_dirs(rig.dirs[0].vfs, "/d1").added == frozenset()
         assert len(rig.logs.dirs()) == 2
+
+
+async def test_one_disk_is_added_at_a_time():
+    async with registered() as rig:
+        for path in ("/d3", "/d4"):
+            new = MemVfs()
+            new.make_dirs(path)
+            rig.disks_at[path] = new
+        rig.controller.may_answer.clear()
+        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        assert await refused(rig, "add", "/d4") == "/d4: add is under way"
+        with capture_logs() as logs:
+            rig.controller.may_answer.set()
+            while not any(e["event"] == "log_dir_operation_done" for e in logs):
+                await asyncio.sleep(0.01)
+        assert (await perform(rig, "add", "/d4")).state == "online"
 
 
 async def test_a_disk_that_the_controller_refuses_is_not_remembered():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.kafka_codec import message
+from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
-from tests.unit.broker.broker_rig import BrokerRig, dir_of
-from tests.unit.broker.test_log_dir_admin import WAIT_MS, registered
+from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
+from tests.unit.broker.test_log_dir_admin import WAIT_MS, in_order, registered
 
 
 async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
@@ -27,6 +30,26 @@ async def test_what_was_done_is_told_with_id_and_state():
         gone = await ask(rig, 2, "/d2")
         assert (gone.error_code, gone.state) == (ErrorCode.NONE, "")
         assert gone.directory_id == dir_of(1, 2)
+
+
+async def test_a_path_that_is_not_allowed_is_answered_as_one_where_nothing_is():
+    """Whoever asks must not learn what lies on this machine."""
+    disks = FaultVfs(MemVfs()), FaultVfs(MemVfs())
+    async with brokers(1, *disks, answer=in_order, log_dirs_allowed_roots="/mnt") as (rig,):
+        rig.parts.lifecycle.start()
+        await rig.parts.lifecycle.registered()
+        full = MemVfs()
+        full.make_dirs("/mnt/full/x")
+        rig.disks_at |= {"/mnt/none": MemVfs(), "/mnt/full": full}
+        said = set()
+        for path in ("/etc", "/mnt", "/mnt/../etc", "/mntx", "/mnt/none", "/mnt/full", "/"):
+            with capture_logs() as logs:
+                answer = await ask(rig, 1, path)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert "new_log_dir_not_taken" in {e["event"] for e in logs}
+            said.add(answer.message.removeprefix(path))
+        assert len(said) == 1
+        await rig.parts.lifecycle.close()
 
 
 async def test_what_was_refused_is_told_with_its_reason():

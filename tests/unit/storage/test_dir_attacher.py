@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +16,7 @@ from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,
@@ -31,7 +32,13 @@ from tests.faults.vfs_mem import MemVfs
 class Place:
     """A node with its metadata at /meta, and disks at other paths."""
 
-    def __init__(self, *, reserve_bytes: int = 0, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        *,
+        reserve_bytes: int = 0,
+        timeout_ms: int = 30_000,
+        allowed_roots: Sequence[str] = ("/",),
+    ) -> None:
         self.meta = MemVfs()
         format_dir(self.meta, "/meta", 100)
         self.disks: dict[str, Vfs] = {}
@@ -44,6 +51,7 @@ class Place:
             make_log_dir=self.make,
             random_bytes=random_bytes_of(),
             timeout_ms=timeout_ms,
+            allowed_roots=allowed_roots,
         )
 
     def make(self, path: str) -> LogDir:
@@ -74,6 +82,44 @@ class Place:
 async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
+
+
+async def reason_not_to_take(place: Place, path: str) -> str:
+    """Why it is not taken, as telemetry tells it; who asks hears the same for every path."""
+    with capture_logs() as logs, pytest.raises(OperatingError) as caught:
+        await place.attacher.open_new(path, [])
+    (told,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert caught.value.message.startswith(f"{path} is not taken: name a directory below ")
+    reason: str = told["reason"]
+    assert reason not in caught.value.message
+    return reason
+
+
+async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path):
+    """Nor does a root that is a link itself lead anybody astray."""
+    inside, outside = tmp_path / "disks", tmp_path / "elsewhere"
+    for path in (inside / "d1", outside / "d1"):
+        path.mkdir(parents=True)
+    (inside / "out").symlink_to(outside / "d1")
+    (inside / "in").symlink_to(inside / "d1")
+    (tmp_path / "root").symlink_to(inside)
+    for roots in ([str(inside)], [str(tmp_path / "root")]):
+        place = Place(allowed_roots=roots)
+        place.disks = dict.fromkeys((f"{inside}/out", f"{inside}/in"), RealVfs())
+        reason = await reason_not_to_take(place, f"{inside}/out")
+        assert reason == f"{inside}/out is {outside}/d1, which is not below log.dirs.allowed.roots"
+        assert list((outside / "d1").iterdir()) == []
+        (await place.attacher.open_new(f"{inside}/in", [])).close()
+
+
+async def test_what_was_tried_in_vain_is_not_kept_for_ever():
+    place = Place()
+    for number in range(50):
+        place.disks[f"/none-{number}"] = MemVfs()
+        await reason_not_to_take(place, f"/none-{number}")
+        await until(lambda: not any(d.is_busy for d in place.attacher._failed.values()))
+    assert len(place.attacher._failed) == 1
 
 
 async def test_a_dead_dir_comes_back_cordoned_as_it_was():
@@ -156,8 +202,7 @@ async def test_a_new_disk_that_hung_is_not_tried_while_it_does():
     place = Place(timeout_ms=50)
     vfs = place.disk("/d1")
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
-    with pytest.raises(OperatingError, match="did not answer"):
-        await place.attacher.open_new("/d1", [])
+    assert "did not answer" in await reason_not_to_take(place, "/d1")
     with pytest.raises(OperatingError, match="still hangs"):
         await place.attacher.open_new("/d1", [])
     vfs.clear()
@@ -187,8 +232,7 @@ async def test_a_disk_that_was_full_comes_back_full():
 async def test_a_disk_with_a_metadata_log_is_no_log_dir():
     place = Place()
     place.disk("/d1").inner.make_dirs("/d1/__cluster_metadata-0")
-    with pytest.raises(OperatingError, match="holds the metadata log of a cluster"):
-        await place.attacher.open_new("/d1", [])
+    assert "holds the metadata log of a cluster" in await reason_not_to_take(place, "/d1")
 
 
 async def test_a_file_is_no_log_dir():
@@ -196,9 +240,7 @@ async def test_a_file_is_no_log_dir():
     vfs = place.disk("/d1")
     vfs.inner.open("/d1/file", OpenMode.CREATE)
     place.disks["/d1/file"] = vfs
-    with capture_logs() as logs, pytest.raises(OperatingError, match="/d1/file is no directory"):
-        await place.attacher.open_new("/d1/file", [])
-    assert {e["event"] for e in logs} == {"log_dir_not_opened"}
+    assert "/d1/file is no directory" in await reason_not_to_take(place, "/d1/file")
 
 
 async def test_what_mkfs_left_is_no_content():
