@@ -133,6 +133,10 @@ pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real cl
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
 	@$(PY) -m pytest -q tests/disk $(ARGS)
 
+.PHONY: soak
+soak: setup  ## Break a real cluster at random and prove that nothing is lost (SECONDS=600 SEED=...)
+	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: systemd
 systemd: setup test-packages  ## The units, checked, installed and booted under systemd (root only)
 	@$(PY) -m pytest -q tests/systemd $(ARGS)

@@ -1,0 +1,198 @@
+"""``make soak SECONDS=600 SEED=7``: break a real cluster at random, and prove that nothing is lost.
+
+Three brokers with two disks each, real ext4 on loop devices that lose what was not flushed, RF 3,
+``min.insync.replicas`` 2, one idempotent acks=all producer per partition, a consumer that reads
+along. Rounds of strikes come from the seed (plan.py) until the time is over; then everything is
+read back and compared with what was acknowledged: offset, content, order; and the copies with each
+other. A failure is repeated with the same seed; the interleaving is the machine's, so that it may
+take a few runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.testing.local_cluster import LocalCluster
+from tests.integration.checker import Load, judge
+from tests.integration.live_consumer import LiveConsumer
+from tests.soak.plan import Kind, Round, plan
+from tests.soak.replicas import differing_replicas
+from tests.soak.strikes import BACK_S, Striker
+
+TOPIC: Final = "soak"
+BROKERS: Final = 3
+DIRS: Final = 2
+PARTITIONS: Final = 12
+DISK_BYTES: Final = 192 * 1024 * 1024
+#: Each partition goes on so far between two rounds.
+_RECORDS_BETWEEN: Final = 20
+#: About a hundred records a second and partition: what all of them are read back from is not long.
+_PAUSE_S: Final = 0.05
+_JUST_BEFORE_S: Final = 0.2
+_POLL_S: Final = 0.05
+CONFIG: Final = {
+    "log.dir.io.timeout.ms": "10000",
+    # Segments roll, and a move has several of them to copy.
+    "log.segment.bytes": str(512 * 1024),
+}
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a soak saw; it passed if there are no ``findings``."""
+
+    seed: int
+    rounds: int = 0
+    acked: int = 0
+    read: int = 0
+    strikes: Counter[Kind] = field(default_factory=Counter)
+    #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
+    gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    findings: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        told = [
+            f"seed {self.seed}: {self.rounds} rounds, {sum(self.strikes.values())} strikes, "
+            f"{self.acked} records acknowledged, {self.read} read, {len(self.findings)} findings",
+            "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
+            "longest time without an acknowledgement, by what struck:",
+        ]
+        told += [
+            f"  {max(gaps):7.2f} s worst, {sorted(gaps)[len(gaps) // 2]:7.2f} s median, "
+            f"{len(gaps):3} x {kinds}"
+            for kinds, gaps in sorted(self.gaps_s.items())
+        ]
+        if self.findings:
+            told += ["FOUND:", *(f"  {finding}" for finding in self.findings[:40])]
+            told.append(f"repeat it: make soak SECONDS=... SEED={self.seed}")
+        return told
+
+
+def soak(seed: int, seconds: float, *, tell: Callable[[str], None] = print) -> Report:
+    """Break and mend for about so long; the cluster's files stay if something was found."""
+    report = Report(seed=seed)
+    cluster = LocalCluster(brokers=BROKERS, dirs=DIRS, disk_bytes=DISK_BYTES, config=CONFIG)
+    cluster.start()
+    try:
+        _soak(cluster, report, seconds, tell)
+        if report.findings:
+            tell(cluster.last_words())
+            tell(f"the daemons' files are in {cluster.run_dir}")
+    finally:
+        cluster.close(keep=bool(report.findings) or sys.exc_info()[0] is not None)
+    return report
+
+
+def _soak(
+    cluster: LocalCluster, report: Report, seconds: float, tell: Callable[[str], None]
+) -> None:
+    cluster.create_topic(
+        TOPIC,
+        partitions=PARTITIONS,
+        replication_factor=3,
+        config={"min.insync.replicas": "2"},
+    )
+    striker = Striker(cluster, TOPIC, PARTITIONS, report.seed)
+    bootstrap = cluster.bootstrap_servers
+    with (
+        Load(bootstrap, TOPIC, PARTITIONS, pause_s=_PAUSE_S) as load,
+        LiveConsumer(bootstrap, TOPIC, PARTITIONS) as consumer,
+    ):
+        ends = time.monotonic() + seconds
+        for strikes in plan(report.seed, brokers=BROKERS, dirs=DIRS):
+            if time.monotonic() > ends or report.findings:
+                break
+            _round(cluster, load, striker, strikes, report, tell)
+        try:
+            load.stop(BACK_S)
+            report.findings += consumer.finish(load)
+        except (AssertionError, KafkaException) as e:
+            report.findings.append(str(e))
+    report.acked = load.acked
+    verdict = judge(bootstrap, TOPIC, load)
+    report.read = verdict.records_read
+    report.findings += verdict.findings
+    report.findings += [
+        f"{daemon.files.name} printed a traceback: {daemon.files.telemetry_path}"
+        for daemon in cluster.processes.daemons
+        if "Traceback (most recent call last)" in daemon.files.telemetry_path.read_text()
+    ]
+    for broker in cluster.brokers:
+        broker.stop()
+    paths = [one.path for broker in cluster.brokers for one in broker.dirs]
+    report.findings += differing_replicas(paths, TOPIC, PARTITIONS)
+
+
+def _round(
+    cluster: LocalCluster,
+    load: Load,
+    striker: Striker,
+    strikes: Round,
+    report: Report,
+    tell: Callable[[str], None],
+) -> None:
+    report.rounds += 1
+    report.strikes.update(strike.kind for strike in strikes)
+    tell(f"round {report.rounds}: {'; '.join(map(str, strikes))}")
+    began_s = time.monotonic()
+    report.findings += striker.play(strikes)
+    mended_s = time.monotonic()
+    before = load.acked_by_partition()
+    try:
+        cluster.wait(
+            "every partition to go on",
+            lambda: load.flowed_since(before, _RECORDS_BETWEEN),
+            timeout_s=BACK_S,
+        )
+        cluster.wait_in_sync(TOPIC, timeout_s=BACK_S)
+    except (KraftJbodError, KafkaException) as e:
+        report.findings += [str(e), load.explain()]
+    gap_s = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
+    report.gaps_s[" + ".join(strike.kind for strike in strikes)].append(gap_s)
+    tell(
+        f"  {mended_s - began_s:.1f} s to mend, {time.monotonic() - mended_s:.1f} s to be in sync, "
+        f"longest gap {gap_s:.2f} s, {load.acked} acknowledged"
+    )
+
+
+def _longest_gap_s(load: Load, since_s: float, until_s: float) -> float:
+    """Of any partition, between two acknowledgements of which the later came in this round."""
+    longest = 0.0
+    for part in load.partitions:
+        times = [since_s]
+        for ack in reversed(part.acks):
+            if ack.at_s < since_s:
+                break
+            times.insert(1, ack.at_s)
+        times.append(until_s)
+        longest = max(longest, *(b - a for a, b in itertools.pairwise(times)))
+    return longest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    asked = parser.parse_args()
+    began_s = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.monotonic() - began_s:7.1f} s  {line}", flush=True)
+
+    report = soak(asked.seed, asked.seconds, tell=tell)
+    print("\n".join(report.lines()), flush=True)
+    sys.exit(1 if report.findings else 0)
+
+
+if __name__ == "__main__":
+    main()

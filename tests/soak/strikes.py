@@ -1,0 +1,290 @@
+"""Carrying out the strikes of a plan on a ``LocalCluster``: break, wait, mend, have it back.
+
+Every strike is a function of the cluster that returns when what it broke is mended and its owner
+has it again, whatever else happens meanwhile: a broker that stopped by itself is started, a
+directory that is offline is reattached until it is online. Nothing waits longer than
+:data:`BACK_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.replica_admin import alter_replica_log_dirs
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.gameday.directory_return import bring_back
+from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.testing.local_cluster import Broker, BrokerDir, ClusterTimeoutError, LocalCluster
+from kraftjbod.testing.log_disks import Fault
+from tests.soak.plan import Kind, Round, Strike
+
+T = TypeVar("T")
+Question = Callable[[ClusterClient], Coroutine[Any, Any, T]]
+
+#: For what was mended to be in use again.
+BACK_S: Final = 120.0
+_NOTICED_S: Final = 30.0
+_POLL_S: Final = 0.1
+_STOP_S: Final = 60.0
+#: One question to a broker that may be in trouble.
+_TRY_S: Final = 15.0
+
+
+class Striker:
+    """Plays rounds on one cluster; ``topic`` is what moves are about."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, partitions: int, seed: int) -> None:
+        self._cluster = cluster
+        self._bootstrap = cluster.bootstrap_servers
+        self._topic = topic
+        self._partitions = partitions
+        self._rng = random.Random(seed)
+        #: Daemons are started and killed by several strikes of one round.
+        self._starting = threading.Lock()
+        self._controller_down = 0
+
+    def play(self, strikes: Round) -> list[str]:
+        """All of them, each in its thread; what went wrong, one sentence each."""
+        problems: list[str] = []
+        threads = [
+            threading.Thread(target=self._strike, args=(strike, problems), name=str(strike))
+            for strike in strikes
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return problems
+
+    def _strike(self, strike: Strike, problems: list[str]) -> None:
+        time.sleep(strike.after_s)
+        try:
+            self._how(strike.kind)(strike)
+        except Exception as e:
+            problems.append(f"{strike}: {type(e).__name__}: {e}")
+
+    def _how(self, kind: Kind) -> Callable[[Strike], None]:
+        return {
+            Kind.KILL: self._kill,
+            Kind.STOP: self._stop,
+            Kind.EIO: lambda strike: self._break_dir(strike, "eio"),
+            Kind.POWER_CUT: self._power_cut,
+            Kind.UNHEARD_EIO: self._unheard_eio,
+            Kind.FREEZE: lambda strike: self._disturb_dir(strike, "hang"),
+            Kind.FULL: lambda strike: self._disturb_dir(strike, "full"),
+            Kind.FULL_KILL: self._full_kill,
+            Kind.UNMOUNT: lambda strike: self._break_dir(strike, "unmount"),
+            Kind.WIPE: self._wipe,
+            Kind.CONTROLLER_KILL: self._kill_controller,
+            Kind.MOVES: self._move,
+        }[kind]
+
+    # --- daemons ---------------------------------------------------------------------------------
+
+    def _kill(self, strike: Strike) -> None:
+        broker = self._cluster.broker(strike.broker)
+        broker.kill()
+        time.sleep(strike.for_s)
+        self._start(broker.process)
+
+    def _stop(self, strike: Strike) -> None:
+        """An orderly stop waits for the controller, which may be away: then it is killed."""
+        process = self._cluster.broker(strike.broker).process
+        process.terminate()
+        if not _waited(lambda: not process.is_running, _STOP_S):
+            raise ClusterTimeoutError(f"{process.files.name} did not stop in {_STOP_S:.0f} s")
+        time.sleep(strike.for_s)
+        self._start(process)
+
+    def _kill_controller(self, strike: Strike) -> None:
+        with self._without_controller():
+            time.sleep(strike.for_s)
+
+    @contextlib.contextmanager
+    def _without_controller(self) -> Iterator[None]:
+        controller = self._cluster.processes.controller
+        with self._starting:
+            self._controller_down += 1
+            if controller.is_running:
+                controller.kill()
+        try:
+            yield
+        finally:
+            with self._starting:
+                self._controller_down -= 1
+                if not self._controller_down:
+                    controller.start()
+
+    def _start(self, process: DaemonProcess) -> None:
+        with self._starting:
+            if not process.is_running:
+                process.start()
+
+    # --- disks -----------------------------------------------------------------------------------
+
+    def _break_dir(self, strike: Strike, fault: Fault) -> None:
+        broker, one = self._where(strike)
+        one.fail(fault)
+        self._until_given_up(broker, one)
+        time.sleep(strike.for_s)
+        one.heal()
+        self._until_back(broker, one)
+
+    def _disturb_dir(self, strike: Strike, fault: Fault) -> None:
+        broker, one = self._where(strike)
+        one.fail(fault)
+        time.sleep(strike.for_s)
+        one.heal()
+        self._until_back(broker, one)
+
+    def _unheard_eio(self, strike: Strike) -> None:
+        """The return is asked for while the controller, which knows of nothing, is still down."""
+        broker, one = self._where(strike)
+        with self._without_controller():
+            one.fail("eio")
+            self._until_given_up(broker, one)
+            one.heal()
+            returning = threading.Thread(target=self._ask_back, args=(broker, one))
+            returning.start()
+            time.sleep(strike.for_s)
+        returning.join()
+        self._until_back(broker, one)
+
+    def _power_cut(self, strike: Strike) -> None:
+        broker = self._cluster.broker(strike.broker)
+        for one in broker.dirs:
+            one.fail("eio")
+        broker.kill()
+        time.sleep(strike.for_s)
+        for one in broker.dirs:
+            one.heal()
+        self._start(broker.process)
+
+    def _full_kill(self, strike: Strike) -> None:
+        broker, one = self._where(strike)
+        one.fail("full")
+        time.sleep(strike.for_s / 2)
+        broker.kill()
+        time.sleep(strike.for_s / 2)
+        one.heal()
+        self._start(broker.process)
+        self._until_back(broker, one)
+
+    def _wipe(self, strike: Strike) -> None:
+        broker, one = self._where(strike)
+        one.fail("wipe")
+        self._until_given_up(broker, one)
+        time.sleep(strike.for_s)
+        one.heal()
+        # The last in-sync copies of something are given up when others have them again.
+        self._order(broker, "forget", one, but=ErrorCode.LOG_DIR_NOT_FOUND)
+        self._order(broker, "add", one, but=ErrorCode.INVALID_REQUEST)
+        self._until_back(broker, one)
+
+    def _move(self, strike: Strike) -> None:
+        """A third of the replicas to other directories, and some of them back at once."""
+        broker = self._cluster.broker(strike.broker)
+        count = max(1, self._partitions // 3)
+        for _ in range(2):
+            chosen = self._rng.sample(range(self._partitions), count)
+            target = self._rng.choice(broker.dirs)
+            moves = {str(target.path): [TopicPartition(self._topic, number) for number in chosen]}
+            # What cannot be moved just now stays.
+            with contextlib.suppress(KraftJbodError, TimeoutError):
+                asyncio.run(self._moved(broker.id, moves))
+            time.sleep(strike.for_s / 2)
+
+    def _where(self, strike: Strike) -> tuple[Broker, BrokerDir]:
+        broker = self._cluster.broker(strike.broker)
+        return broker, broker.dir(strike.dir)
+
+    def _until_given_up(self, broker: Broker, one: BrokerDir) -> None:
+        """Until the broker has noticed, or ended of it."""
+
+        def noticed() -> bool:
+            if not broker.is_running:
+                return True
+            try:
+                return one.state == "offline"
+            except KraftJbodError:
+                return False
+
+        if not _waited(noticed, _NOTICED_S):
+            raise ClusterTimeoutError(f"{broker} did not notice {one} in {_NOTICED_S:.0f} s")
+
+    def _until_back(self, broker: Broker, one: BrokerDir) -> None:
+        """A broker that leads in a dead directory stops if it can tell nobody, and is started."""
+
+        async def back(client: ClusterClient) -> None:
+            await client.retry(client.refresh_metadata)
+            await bring_back(client, broker.id, one.path, timeout_s=_TRY_S)
+
+        self._insist(broker, back)
+
+    def _order(self, broker: Broker, operation: str, one: BrokerDir, *, but: ErrorCode) -> None:
+        """``but`` says that it is so already: an earlier try was done, unheard."""
+        change = LogDirChange(operation=operation, broker=broker.id, target=str(one.path))
+
+        async def order(client: ClusterClient) -> None:
+            try:
+                await change_log_dir(client, change, timeout_ms=int(_TRY_S * 1000))
+            except OperatingError as e:
+                if e.code is not but:
+                    raise
+
+        self._insist(broker, order)
+
+    def _insist(self, broker: Broker, question: Question[None]) -> None:
+        """Ask until it is done; a broker that ended meanwhile is started."""
+        deadline = time.monotonic() + BACK_S
+        while True:
+            self._start(broker.process)
+            try:
+                self._ask(question)
+                break
+            except KraftJbodError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _ask_back(self, broker: Broker, one: BrokerDir) -> None:
+        """Once, and unheard if it takes too long."""
+
+        async def order(client: ClusterClient) -> None:
+            change = LogDirChange(operation="reattach", broker=broker.id, target=str(one.path))
+            await change_log_dir(client, change, timeout_ms=int(_TRY_S * 1000))
+
+        with contextlib.suppress(KraftJbodError):
+            self._ask(order)
+
+    async def _moved(self, broker_id: int, moves: dict[str, list[TopicPartition]]) -> None:
+        async with asyncio.timeout(_TRY_S), ClusterClient(self._bootstrap) as client:
+            await client.retry(client.refresh_metadata)
+            await alter_replica_log_dirs(client, broker_id, moves)
+
+    def _ask(self, question: Question[T]) -> T:
+        """In a loop of this strike's own."""
+
+        async def ask() -> T:
+            async with ClusterClient(self._bootstrap) as client:
+                return await question(client)
+
+        return asyncio.run(ask())
+
+
+def _waited(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

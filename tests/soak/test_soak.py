@@ -1,0 +1,44 @@
+"""Two minutes of random faults on a real cluster; ``make soak`` is the same for longer."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kraftjbod.testing import log_disks
+from tests.soak.plan import UNCLEAN, Kind, Round, plan
+from tests.soak.soak import soak
+
+SECONDS = 120.0
+
+
+def _costly(strikes: Round) -> set[int]:
+    """Brokers of which a round may cost records."""
+    return {
+        strike.broker
+        for strike in strikes
+        if strike.kind in UNCLEAN and not (strike.kind is Kind.FREEZE and strike.for_s <= 6.0)
+    }
+
+
+def test_a_plan_keeps_to_the_promise_and_leaves_no_kind_out() -> None:
+    for seed in range(50):
+        rounds = list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
+        assert all(len(_costly(strikes)) <= 1 for strikes in rounds), seed
+        assert {strike.kind for strikes in rounds for strike in strikes} == set(Kind)
+        assert rounds == list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
+
+
+@pytest.mark.process
+@pytest.mark.disk
+@pytest.mark.clients
+@pytest.mark.timeout(900)
+def test_nothing_acknowledged_is_lost() -> None:
+    reason = log_disks.why_not("ext4")
+    if reason is not None:
+        pytest.skip(f"no disks that lose what was not flushed: {reason}")
+    report = soak(20261122, SECONDS)
+    print("\n".join(report.lines()))
+    assert report.findings == []
+    assert report.rounds > 0 and report.acked > 0
