@@ -7,9 +7,8 @@ import builtins
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
-
-import pytest
 
 from kraftjbod.spark.pipeline_tool import JOBS
 from tests.tidy.house import PACKAGE, ROOT, SourceFile, read_drawing, read_sources
@@ -45,7 +44,21 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 MAX_SIGN_LINES = 12
 
-each_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+
+def each_source(check: Callable[[SourceFile], None]) -> Callable[[], None]:
+    """One test of a check for all files; what it finds is listed by file."""
+
+    def test() -> None:
+        wrong: dict[str, str] = {}
+        for path, source in SOURCES.items():
+            try:
+                check(source)
+            except AssertionError as e:
+                wrong[path] = str(e)
+        assert wrong == {}
+
+    test.__name__, test.__doc__ = check.__name__, check.__doc__
+    return test
 
 
 def functions(source: SourceFile) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
