@@ -14,6 +14,7 @@ UV_VERSION := 0.13.8
 BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
+SCANS_STAMP := $(VENV)/.scans-stamp
 
 # Commands of the test ladder and the Debian packages that hold them.
 TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3 systemd-nspawn \
@@ -38,7 +39,7 @@ help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 20
 
 .PHONY: setup
-setup: $(STAMP)  ## Build .venv from the pinned requirements.lock (once; again when the pins change)
+setup: $(STAMP) $(SCANS_STAMP)  ## Build .venv from the pinned requirements.lock (once; again when the pins change)
 
 $(STAMP): requirements.lock pyproject.toml
 	@"$(BASE_PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,6 +56,11 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip -q; \
 	  $(PY) -m pip install -q -r requirements.lock -e .; fi
 	@touch $(STAMP)
+
+# Without a C compiler this says so and does nothing: the source runs as it is, only slower.
+$(SCANS_STAMP): $(STAMP) conf/compile_scans.py kraftjbod/protocol/byte_scans.py
+	@$(PY) conf/compile_scans.py
+	@touch $(SCANS_STAMP)
 
 .PHONY: spark
 spark: $(SPARK_STAMP)  ## Add Spark and what the pipeline needs to .venv (half a gigabyte; once)
@@ -189,4 +195,5 @@ clean:  ## Stop the clusters, remove run/, Docker volumes and images, caches, bo
 	@$(CLUSTER) clean
 	@[ ! -f run/cluster.json ] || [ ! -x $(PY) ] || $(PY) -m kraftjbod.tour.main stop
 	@rm -rf run dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV) .uv
+	@rm -f kraftjbod/protocol/_byte_scans_*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -110,7 +110,8 @@ stop_engine() {
 sources_sum() {
   { echo "${BASE_IMAGE:-}"
     find Dockerfile .dockerignore pyproject.toml requirements.lock README.md conf/docker kraftjbod \
-      -type f ! -path '*/__pycache__/*' ! -name cluster.sh | LC_ALL=C sort | xargs cksum
+      conf/compile_scans.py conf/wheel_hook.py \
+      -type f ! -path '*/__pycache__/*' ! -name '_byte_scans_*' ! -name cluster.sh | LC_ALL=C sort | xargs cksum
   } | cksum | tr ' ' -
 }
 
@@ -146,7 +147,7 @@ choose_base() {
 
 # Wheels for the Python of the base, whatever this machine has. A base without one gets Debian 12's.
 fetch_wheels() {
-  local version arch platforms=() n
+  local version arch platforms=() own pure=false n
   version=$(docker run --rm --entrypoint python3 "$1" -c \
     'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version=3.11
   case $(docker version --format '{{.Server.Arch}}') in
@@ -154,12 +155,15 @@ fetch_wheels() {
     *) arch=x86_64 ;;
   esac
   for n in {17..36}; do platforms+=(--platform "manylinux_2_${n}_$arch"); done
+  # What this machine compiles fits its own kind only.
+  own=$($PYTHON -c 'import os, sys; print("%d.%d" % sys.version_info[:2], os.uname().machine)')
+  [ "$own" = "$version $arch" ] || pure=true
   rm -rf dist/wheels
   $PYTHON -m pip --version >/dev/null 2>&1 || $PYTHON -m ensurepip -q
-  $PYTHON -m pip wheel -q --no-deps -w dist/wheels .
+  HATCH_BUILD_NO_HOOKS=$pure $PYTHON -m pip wheel -q --no-deps -w dist/wheels .
   $PYTHON -m pip download -q -d dist/wheels -c requirements.lock --only-binary=:all: \
     --implementation cp --python-version "$version" "${platforms[@]}" \
-    --platform "manylinux2014_$arch" \
+    --platform "manylinux2014_$arch" --platform "linux_$arch" \
     "pip==$($PYTHON -m pip --version | cut -d' ' -f2)" dist/wheels/kraftjbod-*.whl
 }
 

@@ -46,6 +46,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol, TextIO, TypeVar
 
@@ -71,6 +72,7 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.daemon.journal import Journal, is_journal
 from kraftjbod.daemon.service_manager import ServiceManager, this_service
+from kraftjbod.protocol import record_scans
 from kraftjbod.storage.vfs import RealVfs, Vfs
 
 C = TypeVar("C", BrokerConfig, ControllerConfig)
@@ -341,6 +343,8 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
         metavar="KEY=VALUE",
         help="replaces one key of the file; may be repeated",
     )
+    told = f"{version('kraftjbod')}, byte scans: {record_scans.FORM}"
+    parser.add_argument("--version", action="version", version=f"%(prog)s {told}")
     options = parser.parse_args(argv)
     try:
         text = options.config.read_text(encoding="utf-8")

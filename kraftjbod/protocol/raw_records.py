@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
@@ -22,7 +23,8 @@ from kraftjbod.protocol.record_batch import (
     Buffer,
     compute_crc,
 )
-from kraftjbod.protocol.records import compress_body, encode_varint, open_body, read_varint
+from kraftjbod.protocol.record_scans import find_records, find_timestamp, require_end
+from kraftjbod.protocol.records import compress_body, encode_varint, open_body
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
@@ -31,10 +33,18 @@ _COMPRESSION_BITS: Final = 0x07
 _HORIZON_BIT: Final = 0x40
 NO_HORIZON: Final = -1
 _NO_TIMESTAMP: Final = -1
+_LARGEST_INT: Final = 2**31 - 1
+#: Deltas to it fit 64 bits.
+_LATEST_HORIZON: Final = 2**62
+#: A batch may unpack to millions of records; so many of them are held at a time.
+_SLICE_RECORDS: Final = 4096
 
 
 class RawRecord(NamedTuple):
-    """One record of an opened body; the bytes from ``begin`` to ``end`` are all of it."""
+    """One record of an opened body; the bytes from ``begin`` to ``end`` are all of it.
+
+    Its fields are what :func:`byte_scans.find_records` returns of a record.
+    """
 
     begin: int
     end: int
@@ -47,48 +57,69 @@ class RawRecord(NamedTuple):
     has_value: bool
 
 
-def raw_records(body: Buffer, count: int) -> Iterator[RawRecord]:
-    """The ``count`` records of an opened ``body``, one by one.
+def raw_records(
+    body: Buffer, count: int, last_offset_delta: int = _LARGEST_INT
+) -> Iterator[RawRecord]:
+    """The ``count`` records of an opened ``body``, one by one; so many at a time are held.
+
+    Their offset deltas grow, up to ``last_offset_delta``.
 
     :raises CorruptRecordError: if they contradict their lengths or their number.
     """
-    data, end = bytes(body), 0
-    try:
-        for _ in range(count):
-            begin = end
-            length, start = _varint(data, begin)
-            end = start + length
-            if length < 0 or end > len(data):
-                raise CorruptRecordError(f"a record claims {length} bytes")
-            delta_begin = start + 1
-            timestamp_delta, delta_end = _varint(data, delta_begin)
-            offset_delta, position = _varint(data, delta_end)
-            size, position = _varint(data, position)
-            key = None
-            if size >= 0:
-                key, position = data[position : position + size], position + size
-            size, position = _varint(data, position)
-            if position + max(0, size) > end:
-                raise CorruptRecordError(f"a record of {length} bytes ends inside a field")
-            yield RawRecord(
-                begin, end, delta_begin, delta_end, timestamp_delta, offset_delta, key, size >= 0
+    data, at, before = bytes(body), 0, -1
+    while count > 0:
+        found = find_records(data, at, min(count, _SLICE_RECORDS))
+        first, last = RawRecord._make(found[0]), RawRecord._make(found[-1])
+        if first.offset_delta <= before or last.offset_delta > last_offset_delta:
+            raise CorruptRecordError(
+                f"offset deltas {first.offset_delta} to {last.offset_delta} follow {before}, "
+                f"and {last_offset_delta} is the batch's last"
             )
-    except IndexError as e:
-        raise CorruptRecordError(f"a record is malformed: {e}") from e
-    if end != len(data):
-        raise CorruptRecordError(f"{len(data) - end} bytes are left over behind the records")
+        yield from map(RawRecord._make, found)
+        at, before, count = last.end, last.offset_delta, count - len(found)
+    require_end(data, at)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """As :func:`read_varint`; most are short, and that is most of the work here."""
-    low = data[position]
-    if low < 0x80:
-        return (low >> 1) ^ -(low & 1), position + 1
-    high = data[position + 1]
-    if high < 0x80:
-        low = low & 0x7F | high << 7
-        return (low >> 1) ^ -(low & 1), position + 2
-    return read_varint(data, position)
+class TimeSearch:
+    """Looks for the first record of an opened body from a time on, so many records at a time.
+
+    ``found`` is its offset delta and its timestamp, once :meth:`step` has come upon it.
+    """
+
+    def __init__(
+        self, header: BatchHeader, body: Buffer, timestamp: int, first_delta: int = 0
+    ) -> None:
+        """Of the batch with ``header``; records before ``first_delta`` do not count."""
+        self.found: tuple[int, int] | None = None
+        self._header = header
+        self._data = bytes(body)
+        self._at = 0
+        self._left = header.record_count
+        self._first_delta = first_delta
+        #: Outside of an int64 there are no timestamps, so all are younger, or none.
+        earliest = timestamp - header.base_timestamp
+        if header.has_append_time:
+            earliest = -MAX_LONG if timestamp <= header.max_timestamp else MAX_LONG
+        self._earliest = max(-MAX_LONG, min(earliest, MAX_LONG))
+
+    def step(self, max_records: int = _SLICE_RECORDS) -> bool:
+        """Look at some more; whether the search has ended.
+
+        :raises CorruptRecordError: if they contradict their lengths.
+        """
+        limit = min(self._left, max_records)
+        self._at, offset_delta, delta = find_timestamp(
+            self._data, self._at, limit, self._earliest, self._first_delta
+        )
+        self._left -= limit
+        if offset_delta < 0:
+            return self._left <= 0
+        header = self._header
+        timestamp = (
+            header.max_timestamp if header.has_append_time else header.base_timestamp + delta
+        )
+        self.found = (offset_delta, timestamp)
+        return True
 
 
 def require_keys(buf: Buffer, position: int, header: BatchHeader) -> None:
@@ -117,10 +148,13 @@ def thinned_batch(
     """The batch with nothing but the records ``kept`` (one or more) of its opened ``body``.
 
     ``horizon_ms`` becomes its delete horizon unless it has one already.
+
+    :raises CorruptRecordError: for timestamps that no clock ever showed.
     """
     assert kept, "a batch without records is an empty_batch"
     base, attributes, shift = header.base_timestamp, header.attributes, 0
     if horizon_ms != NO_HORIZON and not attributes & _HORIZON_BIT:
+        horizon_ms = min(horizon_ms, _LATEST_HORIZON)
         shift = base - horizon_ms
         base, attributes = horizon_ms, attributes | _HORIZON_BIT
     out = bytearray()
@@ -137,6 +171,9 @@ def thinned_batch(
     newest = header.max_timestamp
     if not header.has_append_time:
         newest = header.base_timestamp + max(record.timestamp_delta for record in kept)
+        oldest = header.base_timestamp + min(record.timestamp_delta for record in kept)
+        if not (oldest >= -_LATEST_HORIZON and newest <= MAX_LONG):
+            raise CorruptRecordError(f"records with timestamps from {oldest} to {newest}")
     packed = compress_body(header.compression, bytes(out))
     return _sealed(header, attributes, base, newest, len(kept), packed)
 

@@ -163,7 +163,7 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
         for _ in range(header.record_count):
             record, end = _read_record(body, end, header)
             yield record
-    except (IndexError, UnicodeDecodeError) as e:
+    except IndexError as e:
         raise CorruptRecordError(f"records of the batch at {position} are malformed: {e}") from e
     if end != len(body):
         raise CorruptRecordError(f"the batch at {position} has {len(body) - end} bytes left over")
@@ -200,9 +200,12 @@ def _read_record(
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
         header_value, position = _read_bytes(body, position, end)
-        headers.append(((name or b"").decode(), header_value))
+        # Brokers do not look into names; Java's clients read them like this, too.
+        headers.append(((name or b"").decode(errors="replace"), header_value))
     if position != end:
         raise CorruptRecordError(f"a record of {length} bytes ends elsewhere")
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptRecordError(f"a record has offset delta {offset_delta}")
     by_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     record = Record(
         key=key,
@@ -241,6 +244,8 @@ def read_varint(body: Buffer, position: int) -> tuple[int, int]:
         shift += 7
         if shift > _MAX_VARINT_BITS + 7:
             raise CorruptRecordError("a varint is longer than 10 bytes")
+    if value >> (_MAX_VARINT_BITS + 1):
+        raise CorruptRecordError("a varint does not fit 64 bits")
     return (value >> 1) ^ -(value & 1), position
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import kraftjbod
 from kraftjbod.core.errors import StartupError
 
-#: The map, the decisions: nothing that code reads.
-_NOT_SHIPPED = frozenset({".md", ".pyc"})
+#: The map, the decisions: nothing that code reads. And what cannot be loaded from a zip: there the
+#: source of the byte scans runs.
+_NOT_SHIPPED = frozenset({".md", ".pyc", ".so"})
 
 
 def package_zip() -> str | None:

@@ -95,7 +95,7 @@ def put_keys(
     """
     if not header.is_control and header.record_count:
         body = open_body(data, position, header)
-        for record in raw_records(body, header.record_count):
+        for record in raw_records(body, header.record_count, header.last_offset_delta):
             offset = header.base_offset + record.offset_delta
             if offset < first_offset or record.key is None:
                 continue
@@ -139,7 +139,7 @@ class BatchFilter:
             return whole if stays else None
         body, horizon = open_body(data, position, header), delete_horizon(header)
         kept, has_tombstones = [], False
-        for record in raw_records(body, header.record_count):
+        for record in raw_records(body, header.record_count, header.last_offset_delta):
             if self._keeps(header, record, horizon):
                 kept.append(record)
                 has_tombstones |= not record.has_value

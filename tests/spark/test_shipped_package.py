@@ -17,7 +17,16 @@ def test_the_zip_holds_every_module_and_nothing_for_readers() -> None:
     with zipfile.ZipFile(path) as file:
         names = set(file.namelist())
     assert modules <= names
-    assert [name for name in names if name.endswith((".md", ".pyc"))] == []
+    assert [name for name in names if name.endswith((".md", ".pyc", ".so"))] == []
+
+
+def test_from_the_zip_the_byte_scans_run_as_their_source(tmp_path: Path) -> None:
+    script = "from kraftjbod.protocol import record_scans as r; print(r.FORM, r.__file__)"
+    path = package_zip()
+    done = run(
+        sys.executable, "-S", "-c", script, env=environment(PYTHONPATH=str(path)), cwd=tmp_path
+    )
+    assert done.stdout.split() == ["interpreted", f"{path}/kraftjbod/protocol/record_scans.py"]
 
 
 def test_from_the_zip_nothing_is_shipped_again(tmp_path: Path) -> None:

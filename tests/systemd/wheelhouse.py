@@ -29,7 +29,8 @@ def wheels() -> Path:
             [
                 *(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"),
                 *("--only-binary=:all:", f"--python-version={_PYTHON}", f"--dest={part}"),
-                *("--constraint", str(ROOT / "requirements.lock"), str(ROOT), "hatchling"),
+                *("--constraint", str(ROOT / "requirements.lock"), str(ROOT)),
+                *("hatchling", "mypy", "setuptools"),  # What builds the wheel.
             ],
             check=True,
             timeout=_TIMEOUT_S,

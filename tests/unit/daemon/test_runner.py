@@ -10,12 +10,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.daemon import runner
+from kraftjbod.protocol import record_scans
 
 _PREAMBLE = """
 import asyncio, os, signal, sys
@@ -367,3 +369,11 @@ def test_a_status_that_cannot_be_told_is_a_bug(tmp_path: Path) -> None:
     heard.close()
     assert (code, out) == (runner.EXIT_BUG, "stopped\n")
     assert "no idea" in err
+
+
+@pytest.mark.parametrize("name", ["broker", "controller"])
+def test_the_version_says_which_form_of_the_byte_scans_runs(name: str) -> None:
+    command = (sys.executable, "-m", f"kraftjbod.daemon.{name}_server", "--version")
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    told = f"kraftjbod-{name} {version('kraftjbod')}, byte scans: {record_scans.FORM}\n"
+    assert done.stdout == told

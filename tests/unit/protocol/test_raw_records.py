@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.raw_records import (
     NO_HORIZON,
+    TimeSearch,
     delete_horizon,
     empty_batch,
     raw_records,
@@ -150,3 +151,67 @@ def test_rubbish_is_corrupt_and_nothing_else(body: bytes, count: int):
         return
     assert len(found) == count
     assert found[-1].end == len(body)
+
+
+def search(records: list[Record], timestamp: int, **limits: int) -> tuple[int, int] | None:
+    batch = build_batch(records)
+    header = read_header(batch)
+    looking = TimeSearch(
+        header, open_body(batch, 0, header), timestamp, limits.get("first_delta", 0)
+    )
+    steps = 0
+    while not looking.step(limits.get("max_records", 4096)):
+        steps += 1
+    assert steps <= len(records)
+    return looking.found
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 4096])
+@pytest.mark.parametrize("timestamp", [-(2**63), 900, 1000, 1001, 1_000_000, 1_000_001, 2**63 - 1])
+@pytest.mark.parametrize("first_delta", [0, 1, 2, 4])
+def test_a_time_is_found_as_by_looking_at_every_record(
+    max_records: int, timestamp: int, first_delta: int
+) -> None:
+    expected = next(
+        (
+            (at, record.timestamp_ms)
+            for at, record in enumerate(RECORDS)
+            if record.timestamp_ms >= timestamp and at >= first_delta
+        ),
+        None,
+    )
+    found = search(RECORDS, timestamp, max_records=max_records, first_delta=first_delta)
+    assert found == expected
+
+
+def test_append_time_is_the_time_of_every_record() -> None:
+    batch = build_batch(RECORDS)
+    header = read_header(batch)
+    header = header._replace(attributes=header.attributes | 8, max_timestamp=77)
+    for timestamp, expected in ((77, (2, 77)), (78, None)):
+        looking = TimeSearch(header, open_body(batch, 0, header), timestamp, 2)
+        assert looking.step()
+        assert looking.found == expected
+
+
+def test_offset_deltas_grow_up_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction believes them: one that is too large would let newer records go."""
+    monkeypatch.setattr("kraftjbod.protocol.raw_records._SLICE_RECORDS", 1)
+    body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
+    assert len(list(raw_records(body, 4, 3))) == 4
+    with pytest.raises(CorruptRecordError, match="follow 2, and 2 is the"):
+        list(raw_records(body, 4, 2))
+    with pytest.raises(CorruptRecordError, match="deltas 0 to 0 follow 3"):
+        list(raw_records(bytes(body) * 2, 8, 7))
+
+
+def test_a_horizon_beyond_all_time_and_timestamps_beyond_it_break_nothing() -> None:
+    batch = packed(Compression.NONE)
+    header = read_header(batch)
+    body = open_body(batch, 0, header)
+    kept = list(raw_records(body, 4))
+    thin = thinned_batch(header, body, kept, 2**63 + 5)
+    assert [r.timestamp_ms for r in read_records(thin)] == [r.timestamp_ms for r in RECORDS]
+    for base in (2**63 - 1, -(2**63)):
+        with pytest.raises(CorruptRecordError, match="timestamps from"):
+            thinned_batch(header._replace(base_timestamp=base), body, kept)
