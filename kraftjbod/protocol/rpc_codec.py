@@ -10,6 +10,8 @@ response 1    correlation_id error_code error_message body, a map; nil on an err
 * Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
 * An api that we do not know, or a version above ours, is no malformed request: its sender is told
   UNSUPPORTED_VERSION and goes on. A version is raised only when an older peer must not guess.
+* What a frame unpacks to is bounded as a whole: an empty list costs seventy times the byte that
+  says it.
 * Nothing else in the house knows msgpack's part in this.
 """
 
@@ -73,10 +75,15 @@ _RESPONSE: Final = 1
 _ENVELOPE_FIELDS: Final = 5
 #: Of any array or map inside a body. Claims cost memory before they are proved, so they are low.
 MAX_ELEMENTS: Final = 200_000
+#: Of all arrays and maps of a frame together; a request names 10,000 things at most.
+MAX_REQUEST_ELEMENTS: Final = 500_000
+#: A response may list what all of a cluster has.
+MAX_RESPONSE_ELEMENTS: Final = 4_000_000
 _MAX_CORRELATION_ID: Final = 0xFFFFFFFF
 _KNOWN_CODES: Final = frozenset(int(code) for code in ErrorCode)
 
 B = TypeVar("B", bound=RpcBody)
+C = TypeVar("C", list[Any], dict[Any, Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +162,20 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
             raise RemoteProtocolError("a response envelope has fields of wrong types")
 
 
+class _ElementCount:
+    """Counts a frame's lists and maps, and what is in them, as soon as they are unpacked."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.left = limit
+
+    def add(self, container: C) -> C:
+        self.left -= 1 + len(container)
+        if self.left < 0:
+            raise ValueError(f"it has more than {self._limit} elements")
+        return container
+
+
 @functools.cache
 def _fields_after(kind: type[RpcRequest], version: int) -> frozenset[str]:
     return kind.fields_after(version)
@@ -168,12 +189,16 @@ def _frame(envelope: list[Any]) -> bytes:
 def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
     """The envelope's fields behind its kind."""
     max_elements = min(MAX_ELEMENTS, len(frame))
+    count = _ElementCount(MAX_REQUEST_ELEMENTS if kind == _REQUEST else MAX_RESPONSE_ELEMENTS)
+    # Each element takes a byte at least, so that most frames need no counting.
+    counting = {"list_hook": count.add, "object_hook": count.add} if len(frame) > count.left else {}
     try:
         envelope = msgpack.unpackb(
             frame,
             max_array_len=max_elements,
             max_map_len=max_elements,
             strict_map_key=False,  # partitions are ints; pydantic judges the rest
+            **counting,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
         raise RemoteProtocolError(f"a frame is no msgpack: {e or type(e).__name__}") from e

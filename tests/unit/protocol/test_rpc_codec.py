@@ -157,6 +157,32 @@ def test_claims_are_refused_before_memory_is_spent(frame: bytes) -> None:
         tracemalloc.stop()
 
 
+EMPTY_LISTS = b"\xdd\x00\x03\x00\x00" + b"\x90" * 0x30000
+EMPTY_MAPS = b"\xdd\x00\x03\x00\x00" + b"\x80" * 0x30000
+NESTED = b"\xdd\x00\x01\x00\x00" + b"\x91\x91\x91\x91\x90" * 0x10000
+
+
+@pytest.mark.parametrize("part", [EMPTY_LISTS, EMPTY_MAPS, NESTED])
+def test_many_small_containers_are_refused_as_a_whole(part: bytes) -> None:
+    """Each of them is allowed; together they would take seventy times their bytes."""
+    frame = b"\x9a" + part * 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="more than 500000 elements"):
+            decode_request(frame)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_as_many_elements_as_a_request_may_name_are_counted_and_taken() -> None:
+    fields = {f"field-{number}": [b"x"] * 100 for number in range(4000)}
+    version = BrokerHeartbeatRequest.version
+    frame = msgpack.packb([0, 4, "BrokerHeartbeat", version, {**HEARTBEAT, **fields}])
+    assert len(frame) > 500_000
+    assert decode_request(frame).body is not None
+
+
 GOOD = payload(encode_request(7, REGISTRATION))
 
 
