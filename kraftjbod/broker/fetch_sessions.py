@@ -8,20 +8,28 @@ Neither side looks at the rest.
   sessions that watch it, and nothing else is looked at in the next fetch.
 * One fetch of a session is served at a time. Its epoch grows by one with each.
 * Consumers get no sessions: they name all they want each time.
+* Sessions are bounded in all, per follower and in what they remember. Who opens one too many loses
+  an old one of its own; only who has more than others makes room for them, and whoever says to be
+  a follower that metadata does not know makes room for everybody (KIP-227's privileges).
+* Ids are drawn, so that nobody goes on with a session that another one opened.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.partition import ANY_EPOCH
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicIdPartition, TopicPartition
 from kraftjbod.core.timing import Clock
 
 _LAST_EPOCH: Final = 2**31 - 1
-_LAST_ID: Final = 2**31 - 1
+_ID_MASK: Final = 2**31 - 1
+_ID_BYTES: Final = 4
 
 
 #: ``replica_id`` of a consumer.
@@ -56,9 +64,37 @@ class SessionPart:
         self.told_log_start_offset = -1
 
 
+class Follower(NamedTuple):
+    """Who has sessions: one incarnation of a broker."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """What all sessions together may be."""
+
+    max_sessions: int = 10_000
+    max_per_follower: int = 1_000
+    max_idle_ms: int = 60_000
+    max_partitions: int = 200_000
+    """Of one session."""
+
+
 class FetchSession:
-    def __init__(self, session_id: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        now_ms: int,
+        *,
+        follower: Follower | None = None,
+        max_partitions: int = SessionLimits().max_partitions,
+    ) -> None:
         self.session_id = session_id
+        #: None if metadata knows of no such follower.
+        self.follower = follower
+        self._max_partitions = max_partitions
         #: Of the next request.
         self.epoch = 1
         self.last_used_ms = now_ms
@@ -70,6 +106,23 @@ class FetchSession:
 
     def __repr__(self) -> str:
         return f"<FetchSession {self.session_id} parts={len(self.parts)} news={len(self.news)}>"
+
+    def follow(self, key: TopicIdPartition, wanted: FetchFrom) -> None:
+        """The follower wants this from now on, and shall hear of it next.
+
+        :raises OperatingError: INVALID_REQUEST, if it wants too many partitions.
+        """
+        part = self.parts.get(key)
+        if part is not None:
+            part.wanted = wanted
+        elif len(self.parts) < self._max_partitions:
+            self.parts[key] = SessionPart(wanted)
+        else:
+            raise OperatingError(
+                f"a fetch session remembers {self._max_partitions} partitions and no more",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        self.news[key] = None
 
     def moved(self, key: TopicIdPartition, size_bytes: int) -> None:
         """The partition has news; with ``size_bytes`` more to read, which may end a wait."""
@@ -117,30 +170,80 @@ class FetchSessions:
     """All sessions of this broker; one that was not used for ``max_idle_ms`` is forgotten."""
 
     def __init__(
-        self, *, clock: Clock, max_sessions: int = 1_000, max_idle_ms: int = 60_000
+        self,
+        *,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        limits: SessionLimits = SessionLimits(),
     ) -> None:
         self._clock = clock
-        self._max_sessions = max_sessions
-        self._max_idle_ms = max_idle_ms
+        self._random_bytes = random_bytes
+        self._limits = limits
         #: The least recently used first.
         self._sessions: dict[int, FetchSession] = {}
-        self._last_id = 0
+        #: By follower; None: all whom metadata does not know.
+        self._counts: Counter[Follower | None] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self) -> tuple[FetchSession, list[FetchSession]]:
-        """A new session, and those that had to go for it."""
+    def open(self, follower: Follower | None) -> tuple[FetchSession, list[FetchSession]]:
+        """A new session, and those that had to go for it.
+
+        :param follower: None for one that metadata does not know.
+        :raises OverloadedError: that one finds no room, as the known ones have it all.
+        """
         now_ms = self._clock.now_ms()
-        gone = [s for s in self._sessions.values() if now_ms - s.last_used_ms > self._max_idle_ms]
-        overdue = len(self._sessions) - len(gone) - self._max_sessions + 1
-        gone += [s for s in self._sessions.values() if s not in gone][: max(0, overdue)]
+        gone = [s for s in self._sessions.values() if self._is_over(s, follower, now_ms)]
         for session in gone:
             self.close(session.session_id)
-        self._last_id = self._last_id % _LAST_ID + 1
-        opened = FetchSession(self._last_id, now_ms)
+        while (oldest := self._in_the_way(follower)) is not None:
+            self.close(oldest.session_id)
+            gone.append(oldest)
+        opened = FetchSession(
+            self._unused_id(),
+            now_ms,
+            follower=follower,
+            max_partitions=self._limits.max_partitions,
+        )
         self._sessions[opened.session_id] = opened
+        self._counts[follower] += 1
         return opened, gone
+
+    def _is_over(self, session: FetchSession, opening: Follower | None, now_ms: int) -> bool:
+        """Idle for long, or of an earlier life of the broker that opens one now."""
+        if now_ms - session.last_used_ms > self._limits.max_idle_ms:
+            return True
+        follower = session.follower
+        return (
+            follower is not None
+            and opening is not None
+            and follower.broker_id == opening.broker_id
+            and follower.epoch != opening.epoch
+        )
+
+    def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
+        """The session that has to go before ``opening`` has another one; None if there is room."""
+        counts = self._counts
+        if counts[opening] >= self._limits.max_per_follower:
+            owner = opening
+        elif len(self._sessions) < self._limits.max_sessions:
+            return None
+        elif counts[None]:
+            owner = None
+        elif opening is None:
+            raise OverloadedError(f"{len(self._sessions)} fetch sessions are all followers'")
+        else:
+            owner = max(counts, key=counts.__getitem__)
+            if counts[owner] == counts[opening]:
+                owner = opening
+        return next(s for s in self._sessions.values() if s.follower == owner)
+
+    def _unused_id(self) -> int:
+        while True:
+            drawn = int.from_bytes(self._random_bytes(_ID_BYTES)) & _ID_MASK
+            if drawn and drawn not in self._sessions:
+                return drawn
 
     def take(self, session_id: int, epoch: int) -> FetchSession:
         """The session for its next fetch.
@@ -162,5 +265,8 @@ class FetchSessions:
         """Forget the session; its wait, if there is one, ends."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self._counts[session.follower] -= 1
+            if not self._counts[session.follower]:
+                del self._counts[session.follower]
             session.wake()
         return session

@@ -13,7 +13,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 
-from kraftjbod.broker.fetch_sessions import FetchFrom, FetchSession, FetchSessions, SessionPart
+from kraftjbod.broker.fetch_sessions import (
+    FetchFrom,
+    FetchSession,
+    FetchSessions,
+    Follower,
+    SessionPart,
+)
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.replica_reads import FetchedData, ReplicaReads
@@ -56,7 +62,12 @@ class FollowerFetches:
         except OperatingError as e:
             response = FetchResponse(error_code=e.code)
             return response
-        named = self._update(session, request)
+        try:
+            named = self._update(session, request)
+        except OperatingError as e:
+            self._unwatch(self._sessions.close(session.session_id))
+            response = FetchResponse(error_code=e.code)
+            return response
         answers = await self._fill(session, request, named)
         self._count(session, answers)
         response = FetchResponse(session_id=session.session_id, responses=_topics(session, answers))
@@ -68,10 +79,17 @@ class FollowerFetches:
         if request.session_epoch > 0:
             return self._sessions.take(request.session_id, request.session_epoch)
         self._unwatch(self._sessions.close(request.session_id))
-        opened, gone = self._sessions.open()
+        opened, gone = self._sessions.open(self._follower_of(request))
         for session in gone:
             self._unwatch(session)
         return opened
+
+    def _follower_of(self, request: Message) -> Follower | None:
+        """None if metadata knows of no such incarnation of a broker, here or not yet."""
+        state = request.replica_state
+        follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))
+        known = self._cache.state.brokers.get(follower.broker_id)
+        return follower if known is not None and known.epoch == follower.epoch else None
 
     def _update(self, session: FetchSession, request: Message) -> Collection[TopicIdPartition]:
         """Take over what the request says; the partitions that it names."""
@@ -101,12 +119,7 @@ class FollowerFetches:
         return named.keys()
 
     def _follow(self, session: FetchSession, key: TopicIdPartition, wanted: FetchFrom) -> None:
-        part = session.parts.get(key)
-        if part is None:
-            session.parts[key] = SessionPart(wanted)
-        else:
-            part.wanted = wanted
-        session.news[key] = None
+        session.follow(key, wanted)
         replica = self._replicas.get(wanted.topic_partition)
         if replica is not None and replica.topic_id == key.topic_id:
             replica.watchers[session] = None

@@ -376,6 +376,10 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     replica_fetch_response_max_bytes: int = Field(default=10 * MIB, ge=1)
     replica_fetch_backoff_ms: int = Field(default=1000, ge=1)
     replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
+    max_incremental_fetch_session_cache_slots: int = Field(default=10_000, ge=1)
+    """Fetch sessions in all (KIP-227); here only followers have some."""
+    max_fetch_sessions_per_follower: int = Field(default=1000, ge=1)
+    """A follower has one per directory that follows this broker."""
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
 
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)

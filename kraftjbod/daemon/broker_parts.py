@@ -19,7 +19,7 @@ from kraftjbod.broker.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.feature_apis import FeatureApis
-from kraftjbod.broker.fetch_sessions import FetchSessions
+from kraftjbod.broker.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.follower_fetches import FollowerFetches
 from kraftjbod.broker.follower_session import FetchLimits
 from kraftjbod.broker.hosted_replicas import HostedReplicas
@@ -504,7 +504,14 @@ class BrokerParts:
             appends=self.appends,
             reads=reads,
             followers=FollowerFetches(
-                sessions=FetchSessions(clock=around.clock),
+                sessions=FetchSessions(
+                    clock=around.clock,
+                    random_bytes=around.random_bytes,
+                    limits=SessionLimits(
+                        max_sessions=config.max_incremental_fetch_session_cache_slots,
+                        max_per_follower=config.max_fetch_sessions_per_follower,
+                    ),
+                ),
                 replicas=self.hosted,
                 reads=reads,
                 cache=self.cache,

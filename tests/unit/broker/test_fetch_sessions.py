@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
+from collections import Counter
 
 import pytest
 
-from kraftjbod.broker.fetch_sessions import FetchFrom, FetchSession, FetchSessions, SessionPart
-from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.broker.fetch_sessions import (
+    FetchFrom,
+    FetchSession,
+    FetchSessions,
+    Follower,
+    SessionLimits,
+    SessionPart,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
 from tests.faults.rig import ManualClock
 
 KEY = TopicIdPartition(TopicId(b"t" * 16), 0)
@@ -55,9 +65,20 @@ async def test_a_wait_ends_at_its_deadline():
     await session().wait(10, 1)
 
 
+ONE, TWO, THREE = (Follower(BrokerId(n), BrokerEpoch(10 * n)) for n in (1, 2, 3))
+
+
+def sessions_of(clock: ManualClock | None = None, **limits: int) -> FetchSessions:
+    return FetchSessions(
+        clock=clock or ManualClock(),
+        random_bytes=random.Random(1).randbytes,
+        limits=SessionLimits(**limits),
+    )
+
+
 def test_epochs_grow_by_one_and_nothing_else_is_taken():
-    sessions = FetchSessions(clock=ManualClock())
-    opened, _ = sessions.open()
+    sessions = sessions_of()
+    opened, _ = sessions.open(ONE)
     assert sessions.take(opened.session_id, 1) is opened
     assert sessions.take(opened.session_id, 2) is opened
     with pytest.raises(OperatingError) as refused:
@@ -68,20 +89,74 @@ def test_epochs_grow_by_one_and_nothing_else_is_taken():
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_the_least_recently_used_goes_when_there_are_too_many():
-    sessions = FetchSessions(clock=ManualClock(), max_sessions=2)
-    first, _ = sessions.open()
-    second, _ = sessions.open()
+def test_ids_cannot_be_guessed_from_one_s_own():
+    sessions = sessions_of()
+    ids = [sessions.open(ONE)[0].session_id for _ in range(10)]
+    assert all(abs(one - other) > 1000 for one, other in itertools.combinations(ids, 2))
+
+
+def test_who_opens_one_too_many_loses_its_own_least_recently_used():
+    sessions = sessions_of(max_per_follower=2)
+    other, _ = sessions.open(TWO)
+    first, _ = sessions.open(ONE)
+    second, _ = sessions.open(ONE)
     sessions.take(first.session_id, 1)
-    _, gone = sessions.open()
+    _, gone = sessions.open(ONE)
     assert gone == [second]
-    assert len(sessions) == 2
+    assert sessions.take(other.session_id, 1) is other
+    assert len(sessions) == 3
+
+
+def test_no_follower_takes_another_s_place():
+    """Whoever opens how many sessions in which order: a fair share of each one's stays."""
+    chance = random.Random(227)
+    followers = (None, ONE, TWO, THREE)
+    for _ in range(200):
+        limits = {"max_sessions": chance.randint(3, 12), "max_per_follower": chance.randint(1, 12)}
+        sessions, alive = sessions_of(**limits), dict[int, FetchSession]()
+        for _ in range(60):
+            opening = chance.choice(followers)
+            before = Counter(s.follower for s in alive.values())
+            try:
+                opened, gone = sessions.open(opening)
+            except OverloadedError:
+                assert opening is None
+                assert not before[None]
+                continue
+            for session in gone:
+                del alive[session.session_id]
+                owner = session.follower
+                assert owner in (opening, None) or before[owner] > before[opening]
+                if owner is None and opening is not None:
+                    assert len(alive) + 1 >= limits["max_sessions"]
+            alive[opened.session_id] = opened
+            held = Counter(s.follower for s in alive.values())
+            assert max(held.values()) <= limits["max_per_follower"]
+            assert len(sessions) == len(alive) <= limits["max_sessions"]
+
+
+def test_a_broker_that_was_started_anew_needs_what_it_had_no_more():
+    sessions = sessions_of()
+    old, _ = sessions.open(ONE)
+    other, _ = sessions.open(TWO)
+    _, gone = sessions.open(ONE._replace(epoch=BrokerEpoch(99)))
+    assert gone == [old]
+    assert sessions.take(other.session_id, 1) is other
 
 
 def test_what_was_not_used_for_long_is_forgotten():
     clock = ManualClock()
-    sessions = FetchSessions(clock=clock, max_idle_ms=100)
-    idle, _ = sessions.open()
+    sessions = sessions_of(clock, max_idle_ms=100)
+    idle, _ = sessions.open(ONE)
     clock.ms += 101
-    _, gone = sessions.open()
+    _, gone = sessions.open(TWO)
     assert gone == [idle]
+
+
+def test_a_session_remembers_so_many_partitions():
+    opened, _ = sessions_of(max_partitions=1).open(ONE)
+    opened.follow(KEY, PART.wanted)
+    opened.follow(KEY, PART.wanted)
+    with pytest.raises(OperatingError) as refused:
+        opened.follow(OTHER, PART.wanted)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
