@@ -169,19 +169,21 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
         raise CorruptRecordError(f"the batch at {position} has {len(body) - end} bytes left over")
 
 
-def open_body(buf: Buffer, position: int, header: BatchHeader) -> bytes | memoryview:
+def open_body(
+    buf: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_OPENED_BYTES
+) -> bytes | memoryview:
     """What follows the header of the whole batch at ``position``, decompressed.
 
     :raises CorruptRecordError: if the batch is cut off, or contradicts the compression.
     :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it unpacks to more
-        than ``MAX_OPENED_BYTES``.
+        than ``max_bytes``.
     """
     packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
     if len(packed) != header.size_bytes - HEADER_BYTES:
         raise CorruptRecordError(f"the batch at {position} is cut off")
     if not header.compression:
         return packed
-    return _decompress(header.compression, packed)
+    return _decompress(header.compression, packed, max_bytes)
 
 
 def _read_record(
@@ -249,20 +251,20 @@ def read_varint(body: Buffer, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), position
 
 
-def _decompress(compression: int, packed: memoryview) -> bytes | memoryview:
+def _decompress(compression: int, packed: memoryview, max_bytes: int) -> bytes | memoryview:
     # Imported late: daemons open compressed batches only where topics are compacted.
     import cramjam
 
     try:
         match compression:
             case Compression.GZIP:
-                return _gunzip(packed)
+                return _gunzip(packed, max_bytes)
             case Compression.SNAPPY:
-                return _unsnappy(bytes(packed))
+                return _unsnappy(bytes(packed), max_bytes)
             case Compression.LZ4:
-                return _unpack(cramjam.lz4.decompress_into, packed)
+                return _unpack(cramjam.lz4.decompress_into, packed, max_bytes)
             case Compression.ZSTD:
-                return _unpack(cramjam.zstd.decompress_into, packed)
+                return _unpack(cramjam.zstd.decompress_into, packed, max_bytes)
             case _:
                 raise OperatingError(
                     f"compression type {compression} is unknown",
@@ -272,40 +274,43 @@ def _decompress(compression: int, packed: memoryview) -> bytes | memoryview:
         raise CorruptRecordError(f"compressed records are malformed: {e}") from e
 
 
-def _gunzip(packed: memoryview) -> bytes:
+def _gunzip(packed: memoryview, max_bytes: int) -> bytes:
     stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-    out = stream.decompress(packed, MAX_OPENED_BYTES + 1)
-    _require_bounded(len(out))
+    out = stream.decompress(packed, max_bytes + 1)
+    _require_bounded(len(out), max_bytes)
     if not stream.eof:
         raise CorruptRecordError("compressed records are cut off")
     return out
 
 
-def _unpack(unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview) -> memoryview:
+def _unpack(
+    unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int
+) -> memoryview:
     """These do not say how long it gets, so that room is offered until it is enough."""
     import cramjam
 
     size_bytes = max(_FIRST_OPENED_BYTES, len(packed))
     while True:
-        out = bytearray(min(size_bytes, MAX_OPENED_BYTES + 1))
+        out = bytearray(min(size_bytes, max_bytes + 1))
         try:
             size_bytes = unpack_into(packed, out)
         except cramjam.DecompressionError as e:
             if str(e) != _NO_ROOM:
                 raise
-            _require_bounded(len(out))
+            _require_bounded(len(out), max_bytes)
             size_bytes = 4 * len(out)
             continue
-        _require_bounded(size_bytes)
+        _require_bounded(size_bytes, max_bytes)
         return memoryview(out)[:size_bytes]
 
 
-def _unsnappy(packed: bytes) -> bytes:
+def _unsnappy(packed: bytes, max_bytes: int) -> bytes:
     """Raw snappy, or the blocks with lengths that Java clients write."""
     import cramjam
 
     def unpack(block: bytes, before_bytes: int) -> bytes:
-        _require_bounded(before_bytes + cramjam.snappy.decompress_raw_len(block))
+        size_bytes = before_bytes + cramjam.snappy.decompress_raw_len(block)
+        _require_bounded(size_bytes, max_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
 
     if not packed.startswith(_XERIAL_MAGIC):
@@ -319,10 +324,10 @@ def _unsnappy(packed: bytes) -> bytes:
     return bytes(out)
 
 
-def _require_bounded(size_bytes: int) -> None:
-    if size_bytes > MAX_OPENED_BYTES:
+def _require_bounded(size_bytes: int, max_bytes: int) -> None:
+    if size_bytes > max_bytes:
         raise OperatingError(
-            f"records unpack to more than {MAX_OPENED_BYTES} bytes; send smaller batches",
+            f"records unpack to more than {max_bytes} bytes; send smaller batches",
             code=ErrorCode.MESSAGE_TOO_LARGE,
         )
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -115,9 +115,11 @@ class KeyReading:
         end_offset: int,
         first: int,
         step_bytes: int = STEP_BYTES,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Records below the offset ``first`` are passed over."""
+        """Records below the offset ``first`` are passed over; ``beat`` says that a step goes on."""
         self._found = found
+        self._beat = beat
         self._step_bytes = step_bytes
         self._reader = _Reader(segment, file, end_offset)
         self._first = first
@@ -131,7 +133,7 @@ class KeyReading:
                 read_bytes += header.size_bytes
                 if header.last_offset < self._first:
                     continue
-                if not put_keys(self._found, data, position, header, self._first):
+                if not put_keys(self._found, data, position, header, self._first, self._beat):
                     self.is_map_full = True
                     return Stepped(read_bytes, 0, True)
         return Stepped(read_bytes, 0, self._reader.is_done)

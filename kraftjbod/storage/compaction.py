@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kraftjbod.protocol.raw_records import (
     NO_HORIZON,
@@ -25,6 +25,12 @@ from kraftjbod.protocol.raw_records import (
 from kraftjbod.protocol.record_batch import BatchHeader, Buffer
 from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.cleaner_map import CleanerMap
+
+_RECORDS_PER_BEAT: Final = 10_000
+
+
+def _silent() -> None:
+    """Nobody watches."""
 
 
 class Dirt(NamedTuple):
@@ -87,15 +93,25 @@ def group_segments(
 
 
 def put_keys(
-    found: CleanerMap, data: Buffer, position: int, header: BatchHeader, first_offset: int
+    found: CleanerMap,
+    data: Buffer,
+    position: int,
+    header: BatchHeader,
+    first_offset: int,
+    beat: Callable[[], None] = _silent,
 ) -> bool:
     """Note the keys of the batch at ``position``, from ``first_offset`` on; False: the map is full.
+
+    ``beat`` is called from time to time: a batch may have very many records.
 
     :raises CorruptRecordError: if its records cannot be opened.
     """
     if not header.is_control and header.record_count:
         body = open_body(data, position, header)
-        for record in raw_records(body, header.record_count, header.last_offset_delta):
+        records = raw_records(body, header.record_count, header.last_offset_delta)
+        for number, record in enumerate(records):
+            if not number % _RECORDS_PER_BEAT:
+                beat()
             offset = header.base_offset + record.offset_delta
             if offset < first_offset or record.key is None:
                 continue
@@ -115,9 +131,11 @@ class BatchFilter:
         now_ms: int,
         delete_retention_ms: int,
         kept_batches: frozenset[int],
+        beat: Callable[[], None] = _silent,
     ) -> None:
-        """``now_ms`` is the wall clock's; ``kept_batches`` are last offsets."""
+        """``now_ms`` is the wall clock's; ``kept_batches`` are last offsets; ``beat`` as above."""
         self._latest = latest
+        self._beat = beat
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
         self._kept_batches = kept_batches
@@ -139,7 +157,10 @@ class BatchFilter:
             return whole if stays else None
         body, horizon = open_body(data, position, header), delete_horizon(header)
         kept, has_tombstones = [], False
-        for record in raw_records(body, header.record_count, header.last_offset_delta):
+        records = raw_records(body, header.record_count, header.last_offset_delta)
+        for number, record in enumerate(records):
+            if not number % _RECORDS_PER_BEAT:
+                self._beat()
             if self._keeps(header, record, horizon):
                 kept.append(record)
                 has_tombstones |= not record.has_value

@@ -88,6 +88,8 @@ class LogDirExecutor(Executor):
         self._queued_bytes = 0
         #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
         self._running_since_ms = _IDLE
+        #: Of all operations so far; written by the thread.
+        self.beats = 0
         #: (since when, how many ms): time of the running op in which this process stood still.
         self._excused = (_IDLE, 0)
         self._wakeup_sent = False
@@ -165,6 +167,7 @@ class LogDirExecutor(Executor):
 
     def beat(self) -> None:
         """Called by a long operation between its steps: it is slow, not stuck."""
+        self.beats += 1
         self._running_since_ms = self._clock.now_ms()
 
     def running_for_ms(self) -> int:

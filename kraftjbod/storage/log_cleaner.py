@@ -278,6 +278,7 @@ class LogCleaner:
             now_ms=self._clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
             kept_batches=await handle.kept_producer_batches(),
+            beat=self._lane(handle.log_dir).beat,
         )
         ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
         known = [s for s in cleanable.segments if s.base_offset <= latest.latest_offset]
@@ -319,6 +320,7 @@ class LogCleaner:
                 end_offset,
                 cleanable.first_dirty,
                 self._limits.step_bytes,
+                self._lane(handle.log_dir).beat,
             )
             try:
                 await self._step_through(handle, reading.step)

@@ -12,7 +12,8 @@
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
   the end. Which of two dirs a copy between them waits for is not clear; their own checks tell.
-* fsyncs of segments have a lane of their own, so that a slow one does not hold up appends.
+* fsyncs of segments have a lane of their own, so that a slow one does not hold up appends. So has
+  what only computes: it holds up no operation, and says nothing of the disk.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ R = TypeVar("R")
 _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
 #: What file systems say that the kernel cannot copy between.
 _NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
+#: What may wait to be computed for one dir.
+_MAX_COMPUTED_OPS: Final = 1_000
+_MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
 #: No read ever fails with these.
 _WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
 
@@ -119,19 +123,7 @@ class LogDir(DirCondition):
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel
         self._io_timeout_ms = io_timeout_ms
-        self._lane = LogDirExecutor(
-            name=f"log-dir:{path}",
-            clock=clock,
-            max_ops=max_queued_ops,
-            max_bytes=max_queued_bytes,
-            statistics=self.statistics,
-        )
-        self._flush_lane = LogDirExecutor(
-            name=f"log-dir-flush:{path}",
-            clock=clock,
-            max_ops=max_queued_ops,
-            statistics=self.statistics,
-        )
+        self._make_lanes(clock, max_queued_ops, max_queued_bytes)
         self._watch = DirWatch(
             self,
             {
@@ -164,6 +156,28 @@ class LogDir(DirCondition):
         self._check: asyncio.Future[None] | None = None
         #: Why others hold it for stalled, though its operations end.
         self._demotion = ""
+
+    def _make_lanes(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
+        self._lane = LogDirExecutor(
+            name=f"log-dir:{self.path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            max_bytes=max_queued_bytes,
+            statistics=self.statistics,
+        )
+        self._flush_lane = LogDirExecutor(
+            name=f"log-dir-flush:{self.path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            statistics=self.statistics,
+        )
+        #: Takes time but no disk, so nobody watches it.
+        self._compute_lane = LogDirExecutor(
+            name=f"log-dir-compute:{self.path}",
+            clock=clock,
+            max_ops=_MAX_COMPUTED_OPS,
+            max_bytes=_MAX_COMPUTED_BYTES,
+        )
 
     def __repr__(self) -> str:
         return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
@@ -297,7 +311,7 @@ class LogDir(DirCondition):
         source._guests.add(done)
         self._guests.add(done)
         try:
-            await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
+            await self._until_done_or_hung(done, lane)
             if not done.done():
                 await source.run(OpKind.READ, read_again, replica=replica)
             if not done.done():
@@ -313,6 +327,13 @@ class LogDir(DirCondition):
         finally:
             source._guests.discard(done)
             self._guests.discard(done)
+
+    async def _until_done_or_hung(self, done: asyncio.Future[Any], lane: LogDirExecutor) -> None:
+        """Who beats is not hung, however long it takes."""
+        beats = None
+        while not done.done() and beats != lane.beats:
+            beats = lane.beats
+            await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
 
     async def run_beside(
         self, lane: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
@@ -334,6 +355,18 @@ class LogDir(DirCondition):
             return await asyncio.shield(done)
         finally:
             self._guests.discard(done)
+
+    async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
+        """Carry out ``op``, which touches no file, beside the dir's threads: it proves nothing.
+
+        ``size_bytes`` are held meanwhile.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        :raises OverloadedError: too much waits.
+        """
+        self.require_allowed(OpKind.READ)
+        future: asyncio.Future[T] = self._compute_lane.submit_op(op, size_bytes=size_bytes)
+        return await asyncio.shield(future)
 
     def beat(self) -> None:
         """A long operation is making progress; called in the dir's thread."""
@@ -395,6 +428,7 @@ class LogDir(DirCondition):
         self._watch.stop()
         self._lane.abandon(self.offline_error)
         self._flush_lane.abandon(self.offline_error)
+        self._compute_lane.abandon(self.offline_error)
         for guest in [guest for guest in self._guests if not guest.done()]:
             guest.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
@@ -410,6 +444,7 @@ class LogDir(DirCondition):
                 self.submit(OpKind.START, self._lock_file.close)
             self._lane.shutdown(wait=False)
             self._flush_lane.shutdown(wait=False)
+            self._compute_lane.shutdown(wait=False)
 
     # -- judging ----------------------------------------------------------------------------
 

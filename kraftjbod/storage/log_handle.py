@@ -32,6 +32,7 @@ from kraftjbod.storage.published_log import PublishedLog
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_scrub import SegmentScrub
 from kraftjbod.storage.segment_swap import CleaningFiles
+from kraftjbod.storage.time_search import LogTimeSearch
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import Buffer, VfsFile
 
@@ -264,10 +265,18 @@ class LogHandle:
         return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first record not older than ``timestamp`` (wall ms), or None."""
-        return await asyncio.shield(
-            self._published.ask(OpKind.READ, lambda log: log.offset_for_timestamp(timestamp))
-        )
+        """The first record not older than ``timestamp`` (wall ms), or None.
+
+        Of a batch that does not open, or unpacks to too much, its beginning is told.
+
+        :raises OverloadedError: too many searches wait.
+        """
+        search = LogTimeSearch(timestamp)
+        while not search.is_over:
+            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.look_for(search)))
+            if unopened_bytes := search.unopened_bytes:
+                await self.log_dir.compute(search.open, size_bytes=unopened_bytes)
+        return search.answer
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         return await asyncio.shield(

@@ -58,7 +58,7 @@ from kraftjbod.storage.producer_state import ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segment_scrub import SegmentScrub
-from kraftjbod.storage.time_search import first_from, youngest
+from kraftjbod.storage.time_search import LogTimeSearch, youngest
 from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
 
 _NO_TIMESTAMP: Final = -1
@@ -317,9 +317,9 @@ class UnifiedLog:
         """Believe a scrub of a closed segment; False if that is another one by now."""
         return self._soundness.take_scrubbed(scrub)
 
-    def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first record that is not older than ``timestamp``; its batch, if that won't open."""
-        return first_from(self.segments.all, timestamp, self._start, self._soundness.by_index)
+    def look_for(self, search: LogTimeSearch) -> None:
+        """One turn of a search by time; what it found is opened in another thread."""
+        search.look(self.segments.all, self._start, self._soundness.by_index)
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The largest timestamp, and the last offset of its batch."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, VfsFile
+from tests.faults.compaction_rig import NOW_MS, compacting_manager, flush_and_roll
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -24,6 +27,7 @@ from tests.faults.rig import (
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.tiny_records import tiny
 
 SUSPECT_MS = 2000
 TIMEOUT_MS = 30_000
@@ -293,3 +297,50 @@ async def test_a_dir_that_hangs_while_it_is_loaded_costs_its_own_replicas_at_mos
     node.vfss[1].release()
     for log_dir in manager.dirs():
         log_dir.close()
+
+
+class FastClock:
+    """Twenty times as fast as the real one: what takes two seconds takes forty."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 50_000
+
+    wall_ms = now_ms
+
+
+async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_append():
+    """Some KiB from a producer and one ListOffsets took the directory offline."""
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    log_dir = open_dir(vfs, clock=FastClock(), io_suspect_ms=SUSPECT_MS, io_timeout_ms=TIMEOUT_MS)
+    handle = await manager_of([log_dir]).create(TP, TOPIC_ID)
+    log_dir.start_watches()
+    data = tiny(990_000, compression=Compression.ZSTD, newest=1_000_000)
+    await handle.append_as_follower(data)
+    searching = asyncio.ensure_future(handle.offset_for_timestamp(300))
+    appends = 0
+    while not searching.done():
+        more = batch(base_offset=handle.log_end_offset, timestamp=2_000_000)
+        await handle.append_as_follower(more)
+        appends += 1
+        await asyncio.sleep(0.01)
+    assert await searching == (2_000_000, 990_000, 0)
+    assert appends > 5
+    assert log_dir.is_online
+    log_dir.close()
+
+
+async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk():
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    log_dir = open_dir(vfs, clock=ManualClock(NOW_MS), io_timeout_ms=250)
+    manager = compacting_manager([log_dir])
+    handle = await manager.create(TP, TOPIC_ID)
+    data = tiny(400_000, compression=Compression.ZSTD, newest=NOW_MS, is_keyed=True)
+    await handle.append_as_follower(data)
+    handle.high_watermark = handle.log_end_offset
+    await flush_and_roll(handle)
+    with capture_logs() as told:
+        assert await manager.cleaner.clean_dirtiest(log_dir)
+    assert "log_compacted" in [e["event"] for e in told]
+    assert log_dir.is_online

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
 
 from kraftjbod.protocol.raw_records import empty_batch
-from kraftjbod.protocol.record_batch import read_header
+from kraftjbod.protocol.record_batch import HEADER_BYTES, Compression, read_header
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.storage.batch_walk import Located
 from kraftjbod.storage.leader_epochs import EpochEntry
 from kraftjbod.storage.log_values import FoundTimestamp
 from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.time_search import first_from, youngest
+from kraftjbod.storage.time_search import ByIndex, LogTimeSearch, youngest
 from tests.faults.rig import headers_of
 from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.tiny_records import tiny
+
+T = TypeVar("T")
 
 #: Where a batch says how its records are compressed, and one of the ways.
 _ATTRIBUTES, _GZIP = 21, 1
@@ -44,8 +49,20 @@ def segments(*contents: list[bytes]) -> list[LogSegment]:
     return made
 
 
-def straight(_at: int, look: Callable[[], Located | None]) -> Located | None:
+def straight(_at: int, look: Callable[[], T]) -> T:
     return look()
+
+
+def first_from(
+    made: list[LogSegment], timestamp: int, start: int, by_index: ByIndex
+) -> FoundTimestamp | None:
+    """The whole search, as a handle makes it."""
+    search = LogTimeSearch(timestamp)
+    while not search.is_over:
+        search.look(made, start, by_index)
+        if search.unopened_bytes:
+            search.open()
+    return search.answer
 
 
 def test_the_first_record_that_is_not_older():
@@ -88,7 +105,7 @@ def test_a_batch_whose_records_were_compacted_away_is_no_answer():
 def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
     made, asked = segments([at(0, 100)], [at(1, 200)]), list[int]()
 
-    def by_index(number: int, look: Callable[[], Located | None]) -> Located | None:
+    def by_index(number: int, look: Callable[[], T]) -> T:
         asked.append(number)
         return look()
 
@@ -101,3 +118,61 @@ def test_the_largest_timestamp():
     epochs = (EpochEntry(0, 0), EpochEntry(1, 1), EpochEntry(2, 2))
     assert youngest(made, epochs) == FoundTimestamp(900, 1, 1)
     assert youngest([], epochs) is None
+
+
+# -- what anyone may ask ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
+def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_told(compression: Compression):
+    """Some KiB of it took a directory offline: 30 s of opening looked like a disk that hangs."""
+    small = tiny(3_000_000, compression=compression, base=1)
+    assert len(small) < 150_000
+    made = segments([at(0, 100), small])
+    assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 1, -1)
+    assert first_from(made, 300, 7, straight) == FoundTimestamp(500, 7, -1)
+
+
+def test_of_a_batch_with_too_many_records_its_beginning_is_told():
+    made = segments([tiny(1_000_001, compression=Compression.ZSTD)])
+    assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
+    within = segments([tiny(1_000, compression=Compression.ZSTD)])
+    assert first_from(within, 300, 0, straight) is None
+
+
+def test_a_search_opens_so_many_batches_and_no_more():
+    lies = [tiny(1, compression=Compression.NONE, base=base) for base in range(100)]
+    made = segments(lies[:40], lies[40:])
+    search, opened = LogTimeSearch(300), 0
+    while not search.is_over:
+        search.look(made, 0, straight)
+        if search.unopened_bytes:
+            search.open()
+            opened += 1
+    assert search.answer == FoundTimestamp(500, opened - 1, -1)
+    assert opened < 20
+
+
+def test_a_look_is_at_a_few_batches_and_the_next_goes_on_behind_them():
+    """The rest of the directory waits behind it."""
+    old = [at(base, 100) for base in range(5_000)]
+    young = at(5_000, 99)
+    made = segments([at(0, 900, 900), *old[2:], young, at(5_001, 700)])
+    search, looks = LogTimeSearch(500), 0
+    while not search.is_over:
+        # What the index says is of no help: the first batch was young, before the log's start.
+        search.look(made, 2, straight)
+        looks += 1
+        if search.unopened_bytes:
+            search.open()
+    assert search.answer == FoundTimestamp(700, 5_001, 5_001)
+    assert looks >= 3
+
+
+def test_a_record_that_no_batch_can_hold_is_no_answer():
+    data = bytearray(at(3, 200, 300))
+    delta_at = HEADER_BYTES + 3
+    assert data[delta_at] == 0
+    data[delta_at] = 2 * 60
+    made = segments([bytes(data)])
+    assert first_from(made, 150, 0, straight) == FoundTimestamp(300, 3, 3)

@@ -19,6 +19,8 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log_loader import LogLoader, create_log
+from kraftjbod.storage.log_values import FoundTimestamp
+from kraftjbod.storage.time_search import LogTimeSearch
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
@@ -258,15 +260,24 @@ def test_roll_by_time():
     assert [s.base_offset for s in log.view().segments] == [0, 2]
 
 
+def found_by_time(log: UnifiedLog, timestamp: int) -> FoundTimestamp | None:
+    search = LogTimeSearch(timestamp)
+    while not search.is_over:
+        log.look_for(search)
+        if search.unopened_bytes:
+            search.open()
+    return search.answer
+
+
 def test_every_offset_is_found_by_its_time():
     log = make()
     for i in range(50):
         append(log, 2, now_ms=1000 + 10 * i)
     for i in range(50):
-        found = log.offset_for_timestamp(1000 + 10 * i - 5)
+        found = found_by_time(log, 1000 + 10 * i - 5)
         assert found is not None
         assert (found.timestamp, found.offset) == (1000 + 10 * i, 2 * i)
-    assert log.offset_for_timestamp(2000) is None
+    assert found_by_time(log, 2000) is None
     youngest = log.offset_of_max_timestamp()
     assert youngest is not None
     assert youngest.timestamp == 1490
