@@ -134,7 +134,7 @@ def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_told(compression: 
 
 
 def test_of_a_batch_with_too_many_records_its_beginning_is_told():
-    made = segments([tiny(1_000_001, compression=Compression.ZSTD)])
+    made = segments([tiny(1_100_000, compression=Compression.ZSTD)])
     assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
     within = segments([tiny(1_000, compression=Compression.ZSTD)])
     assert first_from(within, 300, 0, straight) is None
