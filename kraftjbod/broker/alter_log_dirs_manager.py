@@ -56,6 +56,7 @@ from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff, TokenBucket
+from kraftjbod.storage.asked_moves import AskedMoves
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.future_replica import CopyStep, FutureReplica
 from kraftjbod.storage.log_dir import LogDir
@@ -75,6 +76,7 @@ _IDLE_MS: Final = 10
 #: stalled directory answers again.
 _SLICE_MS: Final = 200
 _WATCH_INTERVAL_MS: Final = 1_000
+_LEAVES_SOURCE: Final = (MoveEnd.PROMOTED, MoveEnd.SOURCE_FAILED, MoveEnd.UNWANTED)
 
 
 class ReplicaAlterLogDirsManager:
@@ -92,6 +94,7 @@ class ReplicaAlterLogDirsManager:
         removals: ReplicaRemovals,
         logs: LogManager,
         assignments: AssignmentsManager,
+        asked_moves: AskedMoves,
         fetchers: ReplicaFetcherManager,
         pool: MoverPool,
         clock: Clock,
@@ -107,6 +110,7 @@ class ReplicaAlterLogDirsManager:
         self._removals = removals
         self._logs = logs
         self._assignments = assignments
+        self._asked_moves = asked_moves
         self._fetchers = fetchers
         self._pool = pool
         self._clock = clock
@@ -267,6 +271,8 @@ class ReplicaAlterLogDirsManager:
                 raise  # The broker stops.
         if before is not None:
             await asyncio.wait({before})
+        if move.was_source_left:
+            await self._forget_asking(move)
         if move.drops_future:
             await self._removals.drop_future(move.topic_partition)
         if self._moves.get(move.topic_partition) is move:
@@ -287,6 +293,8 @@ class ReplicaAlterLogDirsManager:
                 if step is None:
                     continue
                 # KIP-858: caught up for the first time, the controller is asked; meanwhile 3.
+                if step.is_caught_up and not await self._noted(move):
+                    continue
                 self._handle(move, Copied(is_caught_up=step.is_caught_up))
                 if move.is_swapping:
                     # 4. to 9. The controller has agreed, and the copy has caught up again.
@@ -328,6 +336,24 @@ class ReplicaAlterLogDirsManager:
             self._metrics.count("ReplicaAlterLogDirsBytes", step.copied_bytes)
             move.note_progress(self._clock.now_ms())
         return step
+
+    async def _noted(self, move: ReplicaMove) -> bool:
+        """That the controller is asked outlives this process, or False."""
+        source, target = move.source.directory_id, move.target.directory_id
+        try:
+            await self._whole(self._asked_moves.note(move.replica.key, source, target))
+        except OperatingError as e:
+            await self._step_failed(move, e)
+            return False
+        return not move.state.is_over
+
+    async def _forget_asking(self, move: ReplicaMove) -> None:
+        """Nothing counts on it but a new log of the replica, which sees to it by itself."""
+        try:
+            await self._asked_moves.forget(move.replica.key)
+        except OperatingError as e:
+            partition = str(move.topic_partition)
+            self._log.info("asked_move_not_forgotten", partition=partition, reason=str(e))
 
     async def _swap(self, move: ReplicaMove, lane: LogDirExecutor) -> None:
         """4. to 9.: under the gate, let the two copies change places."""
@@ -415,6 +441,8 @@ class ReplicaAlterLogDirsManager:
                 pass  # The coroutine that told of the step goes on by the phase.
             case End(how=how):
                 replica.is_assigned_by_move = False
+                # Where it is not, the source serves on, and the controller may not know yet.
+                move.was_source_left = how in _LEAVES_SOURCE
                 self._ended(move, how)
             case _:
                 assert_never(action)

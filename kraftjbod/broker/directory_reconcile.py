@@ -7,10 +7,14 @@ that happens when broker is moving data or swapping replica".
   dead one, or one that was taken out of ``log.dirs``.
 * While a directory is offline, a replica that may live there is not made anew elsewhere: the empty
   copy could be taken for the real one, and the healthy disks would fill with copies of it.
-* A member of the ISR whose copy is gone is reported as LOST, which is what that id is for, before
-  an empty log takes its place: the empty one must not count as in sync, and must not be elected.
-  This is stricter than the KIPs' text. The last member stays without a log.
+* A replica that counts as in sync and whose copy is gone is reported as LOST, which is what that id
+  is for, before an empty or an unfinished one takes its place: that one must not count as in sync,
+  and must not be elected. This is stricter than the KIPs' text. The last one stays without a log
+  until its disk is back or the operator gives its records up; what a move had copied is kept.
+* A log that nothing says was ever made is not gone: see ``Wanted.was_made``.
 * A move that was going on goes on: with both copies here nothing else can be decided at once.
+* The source of a move that the controller had agreed to is whole if this broker noted that: it
+  serves when the target is dead.
 * A copy of an older topic with the same name is never served.
 """
 
@@ -40,17 +44,24 @@ class LocalCopy:
 class Wanted:
     """What metadata wants of this broker for one partition.
 
-    ``directory_id`` is this broker's entry in the partition's directories. ``is_new`` says that
-    the replica came into being while this broker followed the metadata, so that no disk which
-    died can hold a copy; at start it is False for all. ``is_in_isr`` is about this broker.
-    ``may_lose_records`` is the operator's word: unclean elections are allowed.
+    ``directory_id`` is this broker's entry in the partition's directories.
     """
 
     topic_id: TopicId
     directory_id: DirectoryId
     is_new: bool
-    is_in_isr: bool
+    """It came into being while this broker followed the metadata, so that no disk which died can
+    hold a copy; at a start it is False for all."""
+    is_in_sync: bool
+    """This broker is one of those that hold all that is committed."""
+    is_last: bool = False
+    """It is the only one of those."""
+    was_made: bool = True
+    """A directory that is online remembers a log of it. One that was never made held nothing."""
     may_lose_records: bool = False
+    """The operator's word: unclean elections are allowed."""
+    moved_from: DirectoryId | None = None
+    """A move into ``directory_id`` was under way, and until its end the copy here is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,10 @@ class WaitOffline:
 
 @dataclass(frozen=True, slots=True)
 class WaitOutOfSync:
-    """Make nothing: the copy is lost, and an empty log would still count as in sync."""
+    """Make nothing: the copy is lost, and whatever took its place would count as in sync.
+
+    A future copy is kept: it may be all there is.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +192,7 @@ def _with_copy(wanted: Wanted, copy: LocalCopy, dirs: LocalDirs) -> Action:
         return KeepAsIs()
     if _is_undecided(wanted.directory_id) or wanted.directory_id in dirs.online:
         return Assign(directory_id=copy.directory_id)
-    if dirs.any_offline:
+    if dirs.any_offline and copy.directory_id != wanted.moved_from:
         # The dead disk may hold the real copy, and this one may be an old one that came back.
         return WaitOffline()
     return Assign(directory_id=copy.directory_id)
@@ -197,35 +211,45 @@ def _with_both(
 
 
 def _with_future_alone(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
-    """KIP-113: the future copy takes the place of the other one, if no dead disk may hold that."""
-    if not dirs.any_offline:
-        return AdoptFuture(directory_id=future.directory_id)
-    if _is_undecided(wanted.directory_id):
-        return Assign(directory_id=LOST_DIR)
-    if wanted.directory_id != future.directory_id:
+    """KIP-113: the future copy takes the place of the other one, if no dead disk may hold that.
+
+    It may miss acknowledged records: as a follower it is cut and catches up, but it must not lead.
+    """
+    may_be_elsewhere = not _is_undecided(wanted.directory_id) and (
+        wanted.directory_id != future.directory_id
+    )
+    if dirs.any_offline and may_be_elsewhere:
         return WaitOffline()
-    # It may miss acknowledged records: as a follower it is cut and catches up, but it must not
-    # lead. That it was assigned to is what the controller knows.
-    if wanted.is_in_isr:
-        return Assign(directory_id=LOST_DIR)
-    return AdoptFuture(directory_id=future.directory_id)
+    return _out_of_sync_first(wanted, AdoptFuture(directory_id=future.directory_id))
 
 
 def _without_copy(wanted: Wanted, dirs: LocalDirs) -> Action:
-    if wanted.directory_id in dirs.online:
-        return Create(directory_id=wanted.directory_id)
+    is_here = wanted.directory_id in dirs.online
+    make = Create(directory_id=wanted.directory_id) if is_here else CreateChosen()
     if wanted.is_new:
-        return CreateChosen()
+        return make
     is_undecided = _is_undecided(wanted.directory_id)
-    if dirs.any_offline:
-        if not is_undecided:
-            return WaitOffline()
-        # Its copy may have been made in the dead directory before that could be reported.
-        return Assign(directory_id=LOST_DIR) if wanted.is_in_isr else CreateChosen()
-    if is_undecided or not wanted.is_in_isr or wanted.may_lose_records:
-        return CreateChosen()
-    # The disk was replaced by an empty one, or taken out of log.dirs with what it held.
-    return WaitOutOfSync() if wanted.directory_id == LOST_DIR else Assign(directory_id=LOST_DIR)
+    if dirs.any_offline and not is_here and not is_undecided:
+        return WaitOffline()
+    # While a directory is offline a log of it may have been made there before that was reported.
+    may_be_unmade = is_here or (is_undecided and not dirs.any_offline)
+    if wanted.is_last and may_be_unmade and not wanted.was_made:
+        return make
+    # The disk was replaced by an empty one, lost what it held, or was taken out of log.dirs.
+    return _out_of_sync_first(wanted, make)
+
+
+def _out_of_sync_first(wanted: Wanted, make: Action) -> Action:
+    """``make`` gives a log that may lack acknowledged records: not while it counts as in sync.
+
+    The last one in sync stays so, without a log, but for the operator's word; and it is reported
+    even then, because it must not lead on in the epoch in which it acknowledged them.
+    """
+    if not wanted.is_in_sync:
+        return make
+    if wanted.directory_id != LOST_DIR:
+        return Assign(directory_id=LOST_DIR)
+    return make if wanted.is_last and wanted.may_lose_records else WaitOutOfSync()
 
 
 def _is_undecided(directory_id: DirectoryId) -> bool:

@@ -22,6 +22,7 @@ from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import DirectoryId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.storage.asked_moves import AskedMoves
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 
@@ -40,6 +41,7 @@ class ReplicaMaker:
         removals: ReplicaRemovals,
         logs: LogManager,
         topic_configs: TopicConfigs,
+        asked_moves: AskedMoves,
         backoff: ExponentialBackoff,
         next_step: Callable[[HostedReplica], Action],
         stay_offline: Callable[[HostedReplica, Action], None],
@@ -48,6 +50,7 @@ class ReplicaMaker:
         self._removals = removals
         self._logs = logs
         self._topic_configs = topic_configs
+        self._asked_moves = asked_moves
         self._backoff = backoff
         self._next_step = next_step
         self._stay_offline = stay_offline
@@ -114,6 +117,8 @@ class ReplicaMaker:
     ) -> LogHandle | None:
         """The log, unless it or the replica is gone by then."""
         topic_partition = replica.topic_partition
+        # From now on it is not only in the source of a move that it may have been written to.
+        await self._asked_moves.forget(replica.key)
         if isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
             handle = await self._logs.adopt_future(topic_partition)

@@ -59,6 +59,7 @@ from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.storage.asked_moves import AskedMoves
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
@@ -78,6 +79,7 @@ class ReplicaManager:
         backoff: ExponentialBackoff,
         removals: ReplicaRemovals,
         metrics: Metrics,
+        asked_moves: AskedMoves,
         replica_lag_time_max_ms: int,
     ) -> None:
         self._broker_id = broker_id
@@ -90,11 +92,13 @@ class ReplicaManager:
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         #: A new log of the same name waits for those on their way out.
         self._removals = removals
+        self._asked_moves = asked_moves
         self._maker = ReplicaMaker(
             replicas=replicas,
             removals=removals,
             logs=logs,
             topic_configs=topic_configs,
+            asked_moves=asked_moves,
             backoff=backoff,
             next_step=lambda replica: self._reconcile(replica, None)[-1],
             stay_offline=self._stay_offline,
@@ -494,14 +498,18 @@ class ReplicaManager:
         return reconcile(self._wanted(replica), _copy_of(handle), building, self._dirs())
 
     def _wanted(self, replica: HostedReplica) -> Wanted:
-        registration = replica.registration
-        config = self._topic_configs.get(replica.topic_partition.topic)
+        registration, tp = replica.registration, replica.topic_partition
+        named = registration.directory_of(self._broker_id) or LOST_DIR
+        in_sync = set(registration.isr)
         return Wanted(
             topic_id=replica.topic_id,
-            directory_id=registration.directory_of(self._broker_id) or LOST_DIR,
+            directory_id=named,
             is_new=replica.is_new,
-            is_in_isr=self._broker_id in registration.isr,
-            may_lose_records=config.unclean_leader_election_enable,
+            is_in_sync=self._broker_id in in_sync,
+            is_last=in_sync == {self._broker_id},
+            was_made=self._logs.remembers(tp),
+            may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
+            moved_from=self._asked_moves.source_of(replica.key, named),
         )
 
     def _dirs(self) -> LocalDirs:

@@ -55,6 +55,8 @@ class ReplicaMove:
         self.failures = 0
         #: The future copy goes when nothing is under way any more.
         self.drops_future = False
+        #: The replica is served from elsewhere now, or from nowhere.
+        self.was_source_left = False
         #: When it last came further; None while it waits for its turn.
         self._progress_at_ms: int | None = None
         self._is_stall_told = False

@@ -62,7 +62,7 @@ from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
 from kraftjbod.core.errors import NoLogDirError
-from kraftjbod.core.ids import BrokerId, TopicIdPartition, Uuid
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
@@ -70,6 +70,7 @@ from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import Listener
 from kraftjbod.protocol.rpc_messages import ListenerInfo
+from kraftjbod.storage.asked_moves import AskedMove, AskedMoves
 from kraftjbod.storage.dir_attacher import DirAttacher
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_cleaner import CleanerLimits
@@ -260,6 +261,7 @@ class BrokerParts:
         self.removals = ReplicaRemovals(
             logs=self._disks.logs, backoff=self._backoff(config.replica_fetch_backoff_ms)
         )
+        self.asked_moves = AskedMoves(self._disks.metadata_dir)
         self.replicas = ReplicaManager(
             broker_id=config.node_id,
             replicas=self.hosted,
@@ -271,6 +273,7 @@ class BrokerParts:
             clock=around.clock,
             backoff=self._backoff(config.replica_fetch_backoff_ms),
             metrics=around.metrics,
+            asked_moves=self.asked_moves,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
         self.damaged = DamagedReplicas(
@@ -372,6 +375,7 @@ class BrokerParts:
             removals=self.removals,
             logs=self._disks.logs,
             assignments=self.assignments,
+            asked_moves=self.asked_moves,
             fetchers=self.fetchers,
             pool=MoverPool(
                 threads=config.num_replica_alter_log_dirs_threads or len(config.data_dirs),
@@ -563,10 +567,17 @@ class BrokerParts:
             request_timeout_ms=config.controller_request_timeout_ms,
         )
 
+    def is_agreed_to(self, key: TopicIdPartition, move: AskedMove) -> bool:
+        """Whether metadata names the target of a move that was asked for."""
+        return self._directory_of(key) == move.target
+
     def _is_replica(self, key: TopicIdPartition) -> bool:
         """Whether metadata still has a replica of the partition here."""
+        return self._directory_of(key) is not None
+
+    def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
         partition = self.cache.state.partition(key)
-        return partition is not None and partition.directory_of(self._config.node_id) is not None
+        return None if partition is None else partition.directory_of(self._config.node_id)
 
 
 def _identity(

@@ -88,6 +88,7 @@ class BrokerServer:
         await parts.loader.caught_up(await parts.lifecycle.registered())
         parts.replicas.apply_configs()
         await disks.logs.load(self._tell_progress)
+        await parts.asked_moves.load(parts.is_agreed_to)
         await parts.leftovers.resolve()
         parts.log_dir_admin.tell_of_unknown()
         parts.publisher.open()

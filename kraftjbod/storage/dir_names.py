@@ -33,6 +33,7 @@ FUTURE_CHECKPOINT: Final = "future-copy-checkpoint"
 GAPS_MARK: Final = "may-have-gaps"
 SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
+ASKED_MOVES: Final = "asked-moves.json"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 
@@ -61,6 +62,7 @@ OWN_FILES: Final = frozenset(
         CLEANER_CHECKPOINT,
         SCRUB_FILE,
         KNOWN_LOG_DIRS,
+        ASKED_MOVES,
         BOOTSTRAP_FILE,
     }
 )

@@ -192,6 +192,10 @@ class LogManager:
     def dir_by_id(self, directory_id: DirectoryId) -> LogDir | None:
         return self._book.dir_by_id(directory_id)
 
+    def remembers(self, topic_partition: TopicPartition) -> bool:
+        """Whether a dir that is online says that there is, or was, a log of that name."""
+        return self._checkpoints.remembers(topic_partition)
+
     @property
     def duplicates(self) -> Mapping[TopicPartition, Sequence[LogHandle]]:
         """Partitions with several current copies, none of which :meth:`get` gives."""

@@ -72,6 +72,13 @@ class OffsetCheckpoints:
         for told in offsets:
             self._named[log_dir].update(told)
 
+    def remembers(self, tp: TopicPartition) -> bool:
+        """Whether a dir that is online says that it has, or had, a log of that name.
+
+        Of what a run made the files tell within seconds (``write_high_watermarks``).
+        """
+        return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
+
     async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """Let the files say nothing of a replica that is about to be made.
 

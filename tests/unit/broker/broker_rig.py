@@ -280,6 +280,7 @@ async def brokers(
                 for rig in rigs:
                     await rig.logs.load()
                     rig.replay(*(other.registration() for other in rigs))
+                    await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
                     if opens:
                         rig.parts.publisher.open()
                 yield rigs

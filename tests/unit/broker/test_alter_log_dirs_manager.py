@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from errno import EMFILE
 from typing import Any
@@ -14,8 +15,8 @@ from structlog.testing import capture_logs
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.replica_move_state import MovePhase
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
-from kraftjbod.metadata.records import RemoveTopicRecord
+from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.log_dir import LogDir
 from tests.faults.rig import batch
@@ -583,20 +584,126 @@ async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy():
         assert rig.logs.futures() == [] and assigned(rig) == [D1]
 
 
-async def test_a_future_copy_that_is_alone_becomes_the_replica():
+def without_source(disks: tuple[MemVfs, ...]) -> None:
+    """The copy in the first directory vanishes; what the move had made is all there is."""
+    disks[0].remove_tree("/d1/t-0")
+
+
+async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync():
     """KIP-113, "Handle failure": if there is no bad directory."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
-    for name in [entry.name for entry in disks[0].list_dir("/d1") if entry.name == "t-0"]:
-        disks[0].remove_tree(f"/d1/{name}")
+    without_source(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
-        rig.replay(topic(), partition(directories=[D1]))
+        directories = [D1, dir_of(2, 1)]
+        rig.replay(topic(), partition(replicas=(1, 2), directories=directories, isr=[2], leader=2))
         with capture_logs() as lines:
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
         await rig.parts.assignments.idle()
         assert told(lines, "future_replica_adopted")
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
+
+
+async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss():
+    """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    without_source(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await rig.parts.assignments.idle()
+            assert [line["event"] for line in lines] == ["replica_reported_lost"]
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert told(lines, "last_in_sync_replica_lost")
+        assert hosted(rig).is_offline and assigned(rig) == [LOST_DIR]
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True]
+        with capture_logs() as lines:
+            await rig.follow(
+                ConfigRecord(
+                    resource_type=ResourceType.TOPIC,
+                    resource_name="t",
+                    name="unclean.leader.election.enable",
+                    value="true",
+                )
+            )
+        assert told(lines, "future_replica_adopted")
+        await rig.parts.assignments.idle()
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [LOST_DIR, D2]
+
+
+# --- a target that died, and a source that is whole -----------------------------------------------
+
+
+async def started_without_target(rig: BrokerRig) -> None:
+    """Metadata names the target, which is offline."""
+    rig.replay(topic(), partition(directories=[D2]))
+    rig.dirs[1].go_offline("test")
+    rig.logs.drop(rig.dirs[1])
+    await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
+    rig.parts.publisher.open()
+    await rig.parts.publisher.disk_work_done()
+    await rig.parts.assignments.idle()
+
+
+async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_back_serves():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    for _ in range(2):  # The controller may never have heard, and the broker may stop again.
+        async with brokers(1, *disks, opens=False) as (rig,):
+            await started_without_target(rig)
+            assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
+            assert await read_values(rig) == 3
+
+
+async def test_a_target_that_died_under_a_broker_that_could_not_take_its_move_back_costs_nothing():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    async with one_broker(*disks) as rig:
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        rig.dirs[1].go_offline("test")
+        await ended(rig)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await started_without_target(rig)
+        assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
+
+
+async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_named():
+    """It looks the same, but nobody noted that a move from there was under way."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    disks[0].unlink_if_exists("/d1/asked-moves.json")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await started_without_target(rig)
+        assert hosted(rig).is_offline and assigned(rig) == []
+        assert names(rig, 1) == ["t-0"]
+
+
+async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_any_more():
+    """The source died, another log took its place, that died in turn, and the source is back."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    async with one_broker(*disks) as rig:
+        begin(rig)
+        await ended(rig)
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.controller.may_answer.clear()
+        begin(rig, 3)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        note = json.loads(disks[0].read_if_exists("/d1/asked-moves.json") or b"")
+        assert [(m["source"], m["target"]) for m in note["moves"]] == [(str(D2), str(D3))]
+        rig.controller.may_answer.set()
+        # Another one takes over, and what the dead directory holds is given up.
+        both = {"replicas": (1, 2), "isr": [2], "leader": 2}
+        rig.dirs[1].go_offline("test")
+        await until(lambda: hosted(rig).is_offline)
+        await rig.follow(partition(directories=[UNASSIGNED_DIR, dir_of(2, 1)], epoch=1, **both))
+        assert where(rig) is not rig.dirs[1]
+        note = json.loads(disks[0].read_if_exists("/d1/asked-moves.json") or b"")
+        assert note["moves"] == []
 
 
 async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline():

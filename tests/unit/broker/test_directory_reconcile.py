@@ -41,15 +41,21 @@ def wanted(
     directory_id: DirectoryId,
     *,
     is_new: bool = False,
-    is_in_isr: bool = True,
+    is_in_sync: bool = True,
+    is_last: bool = False,
+    was_made: bool = True,
     may_lose_records: bool = False,
+    moved_from: DirectoryId | None = None,
 ) -> Wanted:
     return Wanted(
         topic_id=TOPIC,
         directory_id=directory_id,
         is_new=is_new,
-        is_in_isr=is_in_isr,
+        is_in_sync=is_in_sync,
+        is_last=is_last,
+        was_made=was_made,
         may_lose_records=may_lose_records,
+        moved_from=moved_from,
     )
 
 
@@ -68,14 +74,30 @@ ROWS: dict[str, Row] = {
     "kip858-unassigned-exists-while-one-offline-assigns-actual": (
         wanted(UNASSIGNED_DIR), copy_in(B), None, ONE_OFFLINE, (Assign(directory_id=B),),
     ),
-    "kip858-unassigned-missing-chooses-and-assigns": (
-        wanted(UNASSIGNED_DIR), None, None, ALL_ONLINE, (CreateChosen(),),
+    "kip858-unassigned-missing-outside-isr-chooses-and-assigns": (
+        wanted(UNASSIGNED_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+    ),
+    "unassigned-missing-in-isr-reports-lost": (
+        wanted(UNASSIGNED_DIR, was_made=False), None, None, ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
+    ),
+    "unassigned-missing-last-in-sync-and-never-made-chooses-and-assigns": (
+        wanted(UNASSIGNED_DIR, is_last=True, was_made=False), None, None, ALL_ONLINE,
+        (CreateChosen(),),
+    ),
+    "unassigned-missing-last-in-sync-and-made-once-reports-lost": (
+        wanted(UNASSIGNED_DIR, is_last=True), None, None, ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
+    ),
+    "unassigned-missing-last-in-sync-while-one-offline-reports-lost-though-nothing-is-known": (
+        wanted(UNASSIGNED_DIR, is_last=True, was_made=False), None, None, ONE_OFFLINE,
+        (Assign(directory_id=LOST_DIR),),
     ),
     "unassigned-new-while-one-offline-chooses-and-assigns": (
         wanted(UNASSIGNED_DIR, is_new=True), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "unassigned-missing-outside-isr-while-one-offline-chooses-and-assigns": (
-        wanted(UNASSIGNED_DIR, is_in_isr=False), None, None, ONE_OFFLINE, (CreateChosen(),),
+        wanted(UNASSIGNED_DIR, is_in_sync=False), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "unassigned-missing-in-isr-while-one-offline-reports-lost": (
         wanted(UNASSIGNED_DIR), None, None, ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
@@ -87,15 +109,39 @@ ROWS: dict[str, Row] = {
     "kip858-migrating-exists-assigns-actual": (
         wanted(MIGRATING_DIR), copy_in(A), None, ALL_ONLINE, (Assign(directory_id=A),),
     ),
-    "kip858-migrating-missing-chooses-and-assigns": (
-        wanted(MIGRATING_DIR), None, None, ALL_ONLINE, (CreateChosen(),),
+    "kip858-migrating-missing-outside-isr-chooses-and-assigns": (
+        wanted(MIGRATING_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     # --- KIP-858: assigned to an online directory ------------------------------------------------
-    "kip858-online-dir-missing-creates-there": (
-        wanted(A), None, None, ALL_ONLINE, (Create(directory_id=A),),
+    "kip858-online-dir-new-creates-there": (
+        wanted(A, is_new=True), None, None, ALL_ONLINE, (Create(directory_id=A),),
     ),
-    "kip858-online-dir-missing-while-another-offline-creates-there": (
-        wanted(A), None, None, ONE_OFFLINE, (Create(directory_id=A),),
+    "kip858-online-dir-missing-outside-isr-creates-there": (
+        wanted(A, is_in_sync=False), None, None, ALL_ONLINE, (Create(directory_id=A),),
+    ),
+    "kip858-online-dir-missing-outside-isr-while-another-offline-creates-there": (
+        wanted(A, is_in_sync=False), None, None, ONE_OFFLINE, (Create(directory_id=A),),
+    ),
+    "online-dir-vanished-in-isr-reports-lost": (
+        wanted(A), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "online-dir-vanished-or-never-made-in-isr-with-others-reports-lost": (
+        wanted(A, was_made=False), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "online-dir-vanished-last-in-sync-reports-lost": (
+        wanted(A, is_last=True), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "online-dir-vanished-last-in-sync-reports-lost-whatever-the-operator-allows": (
+        wanted(A, is_last=True, may_lose_records=True), None, None, ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
+    ),
+    "online-dir-never-made-last-in-sync-creates-there": (
+        wanted(A, is_last=True, was_made=False), None, None, ALL_ONLINE,
+        (Create(directory_id=A),),
+    ),
+    "online-dir-never-made-last-in-sync-while-another-offline-creates-there": (
+        wanted(A, is_last=True, was_made=False), None, None, ONE_OFFLINE,
+        (Create(directory_id=A),),
     ),
     "kip858-online-dir-exists-there-keeps": (
         wanted(A), copy_in(A), None, ALL_ONLINE, (KeepAsIs(),),
@@ -136,14 +182,26 @@ ROWS: dict[str, Row] = {
     "unknown-dir-both-copies-while-one-offline-waits": (
         wanted(GONE), copy_in(A), copy_in(B), ONE_OFFLINE, (WaitOffline(),),
     ),
+    "unknown-dir-source-of-an-agreed-move-serves-while-the-target-is-offline": (
+        wanted(GONE, moved_from=A), copy_in(A), None, ONE_OFFLINE, (Assign(directory_id=A),),
+    ),
+    "unknown-dir-source-of-an-agreed-move-serves-when-the-target-was-taken-out": (
+        wanted(GONE, moved_from=A), copy_in(A), None, ALL_ONLINE, (Assign(directory_id=A),),
+    ),
+    "unknown-dir-agreed-move-from-elsewhere-waits": (
+        wanted(GONE, moved_from=A), copy_in(B), None, ONE_OFFLINE, (WaitOffline(),),
+    ),
+    "unknown-dir-agreed-move-without-its-source-waits": (
+        wanted(GONE, moved_from=A), None, None, ONE_OFFLINE, (WaitOffline(),),
+    ),
     "unknown-dir-of-a-new-topic-while-one-offline-chooses-and-assigns": (
         wanted(GONE, is_new=True), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "kip858-unknown-dir-missing-all-online-chooses-and-assigns": (
-        wanted(GONE, is_in_isr=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(GONE, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "kip858-lost-missing-all-online-chooses-and-assigns": (
-        wanted(LOST_DIR, is_in_isr=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(LOST_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "kip858-unknown-dir-exists-all-online-assigns-actual": (
         wanted(GONE), copy_in(B), None, ALL_ONLINE, (Assign(directory_id=B),),
@@ -160,26 +218,66 @@ ROWS: dict[str, Row] = {
         wanted(GONE), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
     ),
     "empty-disk-reported-lost-and-out-of-isr-creates": (
-        wanted(LOST_DIR, is_in_isr=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(LOST_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
-    "empty-disk-last-isr-member-stays-without-a-log": (
-        wanted(LOST_DIR), None, None, ALL_ONLINE, (WaitOutOfSync(),),
+    "empty-disk-last-in-sync-reports-lost-though-nothing-says-that-it-was-made": (
+        wanted(GONE, is_last=True, was_made=False), None, None, ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
     ),
-    "empty-disk-last-isr-member-creates-if-the-operator-allows-loss": (
-        wanted(LOST_DIR, may_lose_records=True), None, None, ALL_ONLINE, (CreateChosen(),),
+    "empty-disk-last-in-sync-reports-lost-whatever-the-operator-allows": (
+        wanted(GONE, is_last=True, may_lose_records=True), None, None, ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
+    ),
+    "lost-and-still-in-isr-stays-without-a-log": (
+        wanted(LOST_DIR, may_lose_records=True), None, None, ALL_ONLINE, (WaitOutOfSync(),),
+    ),
+    "lost-last-in-sync-stays-without-a-log": (
+        wanted(LOST_DIR, is_last=True), None, None, ALL_ONLINE, (WaitOutOfSync(),),
+    ),
+    "lost-last-in-sync-stays-without-a-log-though-nothing-says-that-it-was-made": (
+        wanted(LOST_DIR, is_last=True, was_made=False), None, None, ALL_ONLINE,
+        (WaitOutOfSync(),),
+    ),
+    "lost-last-in-sync-creates-if-the-operator-allows-loss": (
+        wanted(LOST_DIR, is_last=True, may_lose_records=True), None, None, ALL_ONLINE,
+        (CreateChosen(),),
     ),
     "unknown-dir-of-a-new-replica-in-isr-creates": (
         wanted(GONE, is_new=True), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     # --- KIP-113, "Handle failure": the future copy is alone -------------------------------------
-    "kip113-future-alone-no-bad-dir-becomes-current": (
-        wanted(B), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
+    "kip113-future-alone-no-bad-dir-outside-isr-becomes-current": (
+        wanted(B, is_in_sync=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
     ),
-    "kip113-future-alone-no-bad-dir-metadata-names-another-becomes-current": (
-        wanted(A), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
+    "kip113-future-alone-no-bad-dir-outside-isr-metadata-names-another-becomes-current": (
+        wanted(A, is_in_sync=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
+    ),
+    "kip113-future-alone-no-bad-dir-lost-and-out-of-isr-becomes-current": (
+        wanted(LOST_DIR, is_in_sync=False), None, copy_in(B), ALL_ONLINE,
+        (AdoptFuture(directory_id=B),),
+    ),
+    "future-alone-no-bad-dir-in-isr-reports-lost": (
+        wanted(GONE), None, copy_in(B), ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "future-alone-no-bad-dir-accepted-in-isr-reports-lost": (
+        wanted(B), None, copy_in(B), ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "future-alone-no-bad-dir-unassigned-in-isr-reports-lost": (
+        wanted(UNASSIGNED_DIR), None, copy_in(B), ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "future-alone-no-bad-dir-last-in-sync-reports-lost-whatever-the-operator-allows": (
+        wanted(GONE, is_last=True, may_lose_records=True), None, copy_in(B), ALL_ONLINE,
+        (Assign(directory_id=LOST_DIR),),
+    ),
+    "future-alone-no-bad-dir-lost-and-last-in-sync-waits-and-leaves-it-alone": (
+        wanted(LOST_DIR, is_last=True), None, copy_in(B), ALL_ONLINE, (WaitOutOfSync(),),
+    ),
+    "future-alone-no-bad-dir-lost-and-last-in-sync-is-all-there-is-if-the-operator-allows-loss": (
+        wanted(LOST_DIR, is_last=True, may_lose_records=True), None, copy_in(B), ALL_ONLINE,
+        (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-no-bad-dir-metadata-names-the-gone-source-becomes-current": (
-        wanted(GONE, is_in_isr=False), None, copy_in(B), ALL_ONLINE,
+        wanted(GONE, is_in_sync=False), None, copy_in(B), ALL_ONLINE,
         (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-bad-dir-waits-and-leaves-it-alone": (
@@ -195,19 +293,23 @@ ROWS: dict[str, Row] = {
         wanted(B), None, copy_in(B), ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
     ),
     "future-alone-bad-dir-accepted-outside-isr-becomes-current": (
-        wanted(B, is_in_isr=False), None, copy_in(B), ONE_OFFLINE,
+        wanted(B, is_in_sync=False), None, copy_in(B), ONE_OFFLINE,
         (AdoptFuture(directory_id=B),),
     ),
-    "future-alone-bad-dir-unassigned-reports-lost": (
+    "future-alone-bad-dir-unassigned-in-isr-reports-lost": (
         wanted(UNASSIGNED_DIR), None, copy_in(B), ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
+    ),
+    "future-alone-bad-dir-unassigned-outside-isr-becomes-current": (
+        wanted(UNASSIGNED_DIR, is_in_sync=False), None, copy_in(B), ONE_OFFLINE,
+        (AdoptFuture(directory_id=B),),
     ),
     # --- other topics, and nobody's copies -------------------------------------------------------
     "older-topic-in-the-wanted-dir-set-aside-then-creates": (
-        wanted(A), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
+        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
         (RemoveStray(directory_id=A), Create(directory_id=A)),
     ),
     "older-topic-while-unassigned-set-aside-then-chooses": (
-        wanted(UNASSIGNED_DIR), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
+        wanted(UNASSIGNED_DIR, is_in_sync=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
         (RemoveStray(directory_id=A), CreateChosen()),
     ),
     "older-topic-and-the-real-one-on-a-dead-disk-set-aside-and-waits": (
@@ -219,11 +321,15 @@ ROWS: dict[str, Row] = {
         (DropFuture(directory_id=B), KeepAsIs()),
     ),
     "older-topics-copy-goes-and-its-future-too": (
-        wanted(A), copy_in(A, OLD_TOPIC), copy_in(B, OLD_TOPIC), ALL_ONLINE,
+        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), copy_in(B, OLD_TOPIC), ALL_ONLINE,
         (RemoveStray(directory_id=A), DropFuture(directory_id=B), Create(directory_id=A)),
     ),
+    "older-topic-in-the-place-of-an-in-sync-copy-set-aside-then-reports-lost": (
+        wanted(A), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
+        (RemoveStray(directory_id=A), Assign(directory_id=LOST_DIR)),
+    ),
     "older-topics-copy-goes-and-the-new-ones-future-becomes-current": (
-        wanted(A), copy_in(A, OLD_TOPIC), copy_in(B), ALL_ONLINE,
+        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), copy_in(B), ALL_ONLINE,
         (RemoveStray(directory_id=A), AdoptFuture(directory_id=B)),
     ),
     "no-replica-here-and-a-copy-stray": (
@@ -252,32 +358,35 @@ def test_a_copy_in_a_dir_that_is_not_online_is_a_bug_of_the_caller(
 
 
 _DIRECTORIES = st.sampled_from([A, B, GONE, LOST_DIR, UNASSIGNED_DIR, MIGRATING_DIR])
-_MAKES_EMPTY = (Create, CreateChosen)
 
 
 @given(
-    _DIRECTORIES, st.booleans(), st.booleans(),
+    st.builds(
+        wanted, _DIRECTORIES, is_new=st.booleans(), is_in_sync=st.booleans(),
+        is_last=st.booleans(), was_made=st.booleans(), may_lose_records=st.booleans(),
+        moved_from=st.sampled_from([None, A, B]),
+    ),
     st.sampled_from([None, copy_in(A), copy_in(A, OLD_TOPIC)]),
     st.sampled_from([None, copy_in(B), copy_in(B, OLD_TOPIC)]),
     st.sampled_from([ALL_ONLINE, ONE_OFFLINE]),
 )  # fmt: skip
 def test_the_rules_hold_in_every_case(
-    directory_id: DirectoryId,
-    is_new: bool,
-    is_in_isr: bool,
-    copy: LocalCopy | None,
-    future: LocalCopy | None,
-    dirs: LocalDirs,
+    wants: Wanted, copy: LocalCopy | None, future: LocalCopy | None, dirs: LocalDirs
 ) -> None:
-    wants = wanted(directory_id, is_new=is_new, is_in_isr=is_in_isr)
     actions = reconcile(wants, copy, future, dirs)
     about_copy = [a for a in actions if not isinstance(a, RemoveStray | DropFuture | ResumeMove)]
     assert len(about_copy) == 1, actions
     has_copy = copy is not None and copy.topic_id == TOPIC
-    if isinstance(about_copy[0], _MAKES_EMPTY):
-        assert not has_copy and (future is None or future.topic_id != TOPIC)
-        is_named_unknown = directory_id in (GONE, LOST_DIR)
-        assert is_new or not is_named_unknown or not (dirs.any_offline or is_in_isr)
+    has_future = future is not None and future.topic_id == TOPIC
+    made = about_copy[0]
+    if isinstance(made, Create | CreateChosen):
+        assert not has_copy and not has_future
+    if isinstance(made, Create | CreateChosen | AdoptFuture) and wants.is_in_sync:
+        # A log that may lack acknowledged records, and would be elected.
+        is_given_up = wants.directory_id == LOST_DIR and wants.is_last and wants.may_lose_records
+        held_nothing = wants.is_new or (wants.is_last and not wants.was_made)
+        assert is_given_up or (held_nothing and not isinstance(made, AdoptFuture))
+    assert not (has_future and any(isinstance(a, DropFuture) for a in actions))
     resumed = [a for a in actions if isinstance(a, ResumeMove)]
     assert not resumed or (has_copy and future is not None)
     if Assign(directory_id=B) in actions:

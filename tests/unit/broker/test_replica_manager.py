@@ -269,8 +269,9 @@ async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
     again = TopicId(b"2" * 16)
+    others = {"replicas": (1, 2), "isr": [2], "leader": 2}
     async with brokers(1, *disks, opens=False) as (rig,):
-        rig.replay(topic(topic_id=again), partition(topic_id=again))
+        rig.replay(topic(topic_id=again), partition(topic_id=again, **others))
         with capture_logs() as told:
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
@@ -348,6 +349,35 @@ async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_op
         await rig.parts.assignments.idle()
         handle = rig.logs.get(TP)
         assert handle is not None and assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin_empty():
+    """Somebody removed its directory, or a check of the file system did."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+    disks[0].remove_tree("/d1/t-0")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition())
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR] and rig.logs.get(TP) is None
+        with capture_logs() as told:
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert events(told) == ["last_in_sync_replica_lost"]
+        assert rig.logs.get(TP) is None
+
+
+async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start():
+    """It never took a record: without anybody's word, though it is the only one in sync."""
+    for directory in (dir_of(1, 1), UNASSIGNED_DIR):
+        async with brokers(opens=False) as (rig,):
+            rig.replay(topic(), partition(directories=[directory]))
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+            handle = rig.logs.get(TP)
+            assert handle is not None and LOST_DIR not in assigned(rig)
 
 
 async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk():
