@@ -9,14 +9,18 @@ Part of ``lifecycle_state.py``, which decides when something is told.
   controller elect other leaders there; coming back takes a registration then.
 * A directory that the controller takes for offline or does not know counts again only through a
   registration of the same incarnation: an *amendment*. One amendment tells all that is new.
+* Each directory of a registration says up to which broker epoch its contents are known to be whole
+  (KIP-966 has one clean mark per broker; a directory is a failure domain of its own here). One that
+  failed is never whole before a registration that names it anew was answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.rpc_messages import ImpairedLogDir
 
@@ -42,7 +46,9 @@ class DirectoryStanding:
         cordoned: Collection[DirectoryId],
         impaired: Mapping[DirectoryId, LogDirState],
         paths: Mapping[DirectoryId, str],
+        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
     ) -> None:
+        """``clean_epochs`` is what the marks of a clean stop say, before the first registration."""
         self._online = set(online)
         self._cordoned = frozenset(cordoned)
         self._impaired = dict(impaired)
@@ -56,6 +62,10 @@ class DirectoryStanding:
         #: What the registration on its way lists, and whose waiters it answers.
         self._asked: tuple[DirectoryId, ...] = ()
         self._asked_changes = DirectoryChanges()
+        #: Up to which epoch directories are whole: those that never failed since they said so.
+        self._whole = {d: epoch for d, epoch in clean_epochs.items() if d in self._online}
+        #: Those of the registration on its way that did not fail since it was sent.
+        self._asked_unbroken: set[DirectoryId] = set()
         #: Whether the cluster's level has a word for impaired directories.
         self.can_tell_impaired = True
 
@@ -93,15 +103,28 @@ class DirectoryStanding:
     def asked_forgotten(self) -> tuple[DirectoryId, ...]:
         return self._asked_changes.forgotten
 
+    @property
+    def asked_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
+        """Up to which epoch each of those is whole, in the same order."""
+        return tuple(
+            self._whole.get(directory_id, UNKNOWN_BROKER_EPOCH) for directory_id in self._asked
+        )
+
     def registration_sent(self) -> None:
         self._asked = tuple(sorted(self._listed()))
+        self._asked_unbroken = set(self._asked)
         self._asked_changes = DirectoryChanges(
             attached=tuple(sorted(self._attached.intersection(self._asked))),
             forgotten=tuple(sorted(self._forgotten)),
         )
 
-    def registration_answered(self) -> DirectoryChanges:
-        """What the controller knows now and did not before."""
+    def registration_answered(self, broker_epoch: BrokerEpoch) -> DirectoryChanges:
+        """What the controller knows now and did not before.
+
+        What failed since it was asked is as good as lost, though it may be back by now.
+        """
+        whole = self._whole.keys() | self._asked_unbroken
+        self._whole = dict.fromkeys(whole & self._online, broker_epoch)
         changes, self._asked_changes = self._asked_changes, DirectoryChanges()
         self._registered = frozenset(self._asked) - self._forgotten
         self._told_offline.clear()
@@ -151,6 +174,8 @@ class DirectoryStanding:
 
     def failed(self, directory_id: DirectoryId) -> None:
         self._online.discard(directory_id)
+        self._whole.pop(directory_id, None)
+        self._asked_unbroken.discard(directory_id)
         self._attached.discard(directory_id)
         self._impaired.pop(directory_id, None)
 

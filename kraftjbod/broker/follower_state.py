@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerId
 
 UNKNOWN_OFFSET: Final = -1
-UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 
 
 class FollowerState:

@@ -26,7 +26,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.ids import LeaderEpoch, TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.log_handle import LogHandle
@@ -47,6 +47,7 @@ class HostedReplica:
         "is_assigned_by_move",
         "is_new",
         "key",
+        "led_in",
         "partition",
         "registration",
         "state",
@@ -73,6 +74,9 @@ class HostedReplica:
         self.is_new = is_new
         self.handle: LogHandle | None = None
         self.partition: Partition | None = None
+        #: The leader epoch in which a copy that is lost led last. What comes in its place may lack
+        #: what was acknowledged then, so it leads in a newer one or not at all.
+        self.led_in = LeaderEpoch(-1)
         self.state = ReplicaState.MAKING
         #: Why it has no log and gets none for now, as it was told last; None unless that is so.
         self.waits_because_of: Action | None = None

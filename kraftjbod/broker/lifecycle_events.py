@@ -26,7 +26,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswered:
+    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not told."""
+
     broker_epoch: BrokerEpoch
+    metadata_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +195,7 @@ class AnnounceRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceChanges:
-    """The controller knows of these changes."""
+    """The controller knows of these changes, and metadata here shows what followed from them."""
 
     changes: DirectoryChanges
 

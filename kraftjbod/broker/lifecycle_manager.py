@@ -97,6 +97,7 @@ class BrokerLifecycleManager:
         max_events: int = 10_000,
         cordoned_dirs: Collection[DirectoryId] = (),
         impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
+        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
     ) -> None:
         self._state = LifecycleState(
             identity=identity,
@@ -109,6 +110,7 @@ class BrokerLifecycleManager:
             ),
             cordoned_dirs=cordoned_dirs,
             impaired_dirs=impaired_dirs,
+            clean_epochs=clean_epochs,
         )
         self._channel = channel
         self._clock = clock
@@ -216,12 +218,19 @@ class BrokerLifecycleManager:
     async def attach(self, directory_id: DirectoryId, path: str, *, timeout_ms: int) -> None:
         """Register a directory that came back or is new; return when the controller has it.
 
+        That its failure is known comes first. What followed from both, a new leader epoch among
+        it, is in the metadata of this broker when this returns.
+
         :raises OperatingError: the controller refuses it: it is not registered.
         :raises KafkaStorageError: it died meanwhile.
         :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
         """
         event = DirectoryAttached(directory_id=directory_id, path=path)
         await self._ask_for(self._attaching, directory_id, event, timeout_ms)
+
+    def keep(self, directory_id: DirectoryId, path: str) -> None:
+        """A directory that was to be forgotten stays after all: :meth:`attach` without a wait."""
+        self._post(DirectoryAttached(directory_id=directory_id, path=path))
 
     async def forget(self, directory_id: DirectoryId, *, timeout_ms: int) -> None:
         """Have the cluster release a directory that is gone; return when it has.
@@ -302,7 +311,11 @@ class BrokerLifecycleManager:
         except OperatingError as e:
             self._post(RegistrationFailed(code=e.code, message=str(e)))
         else:
-            self._post(RegistrationAnswered(broker_epoch=response.broker_epoch))
+            self._post(
+                RegistrationAnswered(
+                    broker_epoch=response.broker_epoch, metadata_offset=response.metadata_offset
+                )
+            )
 
     async def _heartbeat(self, request: BrokerHeartbeatRequest) -> None:
         try:

@@ -10,6 +10,9 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
   depends on the number of directories only;
 * a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
   left the directory out; ``failure_reports.py`` says what happens until then;
+* a directory that comes back before its failure was acknowledged waits for that: without it there
+  would be no new leader epoch, and what leads there may have lost what it had acknowledged;
+* a change counts as known once metadata here has reached the registration that told it;
 * an impaired directory (KIP-928) and a change of the cordons (KIP-1066) are told at once and then
   eagerly until a heartbeat that says so is answered. No deadline stands behind that: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
@@ -33,7 +36,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from kraftjbod.broker.directory_standing import DirectoryStanding
+from kraftjbod.broker.directory_standing import DirectoryChanges, DirectoryStanding
 from kraftjbod.broker.failure_reports import FailureReports
 from kraftjbod.broker.lifecycle_events import (
     Action,
@@ -157,6 +160,7 @@ class LifecycleState:
         backoff: ExponentialBackoff,
         cordoned_dirs: Collection[DirectoryId] = (),
         impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
+        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
     ) -> None:
         self.identity = identity
         self.state = BrokerState.NOT_RUNNING
@@ -170,7 +174,12 @@ class LifecycleState:
             cordoned=cordoned_dirs,
             impaired=impaired_dirs,
             paths=identity.log_dir_paths,
+            clean_epochs=clean_epochs,
         )
+        #: Directories that are back, by their paths, of which the failure has yet to be told.
+        self._returning: dict[DirectoryId, str] = {}
+        #: What the controller knows, and from which metadata offset on so does this broker.
+        self._unseen: list[tuple[int, DirectoryChanges]] = []
         self._failures = FailureReports(timeout_ms=times.dir_failure_timeout_ms)
         #: The heartbeat that is on its way.
         self._sent: BrokerHeartbeatRequest | None = None
@@ -218,7 +227,7 @@ class LifecycleState:
                 self.state = BrokerState.STARTING
                 return self._begin_registration(now_ms)
             case RegistrationAnswered():
-                return self._registered_as(event.broker_epoch)
+                return self._registered_as(event)
             case RegistrationFailed():
                 return self._registration_failed(event, now_ms)
             case HeartbeatAnswered():
@@ -253,9 +262,12 @@ class LifecycleState:
                 self._dirs.cordons_changed(cordoned)
                 return self._heartbeat_at_once()
             case DirectoryAttached(directory_id=directory_id, path=path):
-                self._dirs.attached(directory_id, path)
-                return [*self._failures.over(directory_id), *self._amend()]
+                self._returning[directory_id] = path
+                actions = self._welcome_back()
+                is_untold = directory_id in self._returning
+                return [*actions, *(self._heartbeat_at_once() if is_untold else self._amend())]
             case DirectoryForgotten(directory_id=directory_id):
+                self._returning.pop(directory_id, None)
                 self._dirs.forgotten(directory_id)
                 return [*self._failures.over(directory_id), *self._amend()]
             case _:
@@ -298,6 +310,7 @@ class LifecycleState:
                     features=dict(identity.features),
                     log_dirs=dirs.asked,
                     log_dir_paths=dirs.asked_paths,
+                    clean_shutdown_epochs=dirs.asked_clean_epochs,
                     cordoned_log_dirs=dirs.asked_cordoned,
                     forgotten_log_dirs=dirs.asked_forgotten,
                     previous_broker_epoch=identity.previous_broker_epoch,
@@ -305,19 +318,28 @@ class LifecycleState:
             )
         ]
 
-    def _registered_as(self, broker_epoch: BrokerEpoch) -> list[Action]:
+    def _registered_as(self, answer: RegistrationAnswered) -> list[Action]:
         self._is_registering = False
         self._answered = None
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = answer.broker_epoch
         told = self._failures.untold - set(self._dirs.asked)
-        changes = self._dirs.registration_answered()
+        changes = self._dirs.registration_answered(answer.broker_epoch)
+        if changes:
+            self._unseen.append((answer.metadata_offset, changes))
         return [
             *self._failures.told(told),
-            AnnounceRegistered(broker_epoch),
-            *([AnnounceChanges(changes)] if changes else ()),
+            AnnounceRegistered(answer.broker_epoch),
+            *self._announce_seen(),
             *self._heed_level(),
+            *self._welcome_back(),
             *self._heartbeat_at_once(),
         ]
+
+    def _announce_seen(self) -> list[Action]:
+        """Changes that metadata here shows by now."""
+        seen = [changes for offset, changes in self._unseen if offset <= self.metadata_offset]
+        self._unseen = [(at, c) for at, c in self._unseen if at > self.metadata_offset]
+        return [AnnounceChanges(changes) for changes in seen]
 
     def _registration_failed(self, event: RegistrationFailed, now_ms: int) -> list[Action]:
         self._is_registering = False
@@ -389,6 +411,7 @@ class LifecycleState:
             actions.append(AnnounceUnfenced())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
             return [*actions, *self._may_stop()]
+        actions += self._welcome_back()
         return [*actions, *(self._amend() or self._next_heartbeat(now_ms))]
 
     def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
@@ -427,7 +450,11 @@ class LifecycleState:
         self.metadata_offset = max(self.metadata_offset, event.offset)
         self._metadata = event
         is_news = was_behind and self.metadata_offset >= self.broker_epoch
-        return [*self._heed_level(), *(self._heartbeat_at_once() if is_news else ())]
+        return [
+            *self._announce_seen(),
+            *self._heed_level(),
+            *(self._heartbeat_at_once() if is_news else ()),
+        ]
 
     def _heed_level(self) -> list[Action]:
         """What the level means for this broker, once metadata shows its registration."""
@@ -467,7 +494,16 @@ class LifecycleState:
         told = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
         return told != (dirs.impaired, dirs.cordoned)
 
+    def _welcome_back(self) -> list[Action]:
+        """Take directories in of which the controller knows that they had failed."""
+        actions: list[Action] = []
+        for directory_id in self._returning.keys() - self._failures.untold:
+            self._dirs.attached(directory_id, self._returning.pop(directory_id))
+            actions += self._failures.over(directory_id)
+        return actions
+
     def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
+        self._returning.pop(event.directory_id, None)
         if not self._dirs.is_online(event.directory_id):
             return []
         self._dirs.failed(event.directory_id)

@@ -50,8 +50,6 @@ from kraftjbod.storage.log_manager import LogManager
 
 #: Before a directory's id, in place of its path.
 ID_PREFIX: Final = "dirid:"
-#: How long one question to the controller is waited for; it is asked until it answers.
-_REGISTRATION_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
 #: How many partitions a refusal names.
 _NAMED_PARTITIONS: Final = 20
@@ -94,6 +92,7 @@ class LogDirAdmin:
         topic_configs: TopicConfigs,
         reattach_interval_ms: int | None,
         jobs: JobGuard,
+        registration_timeout_ms: int,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -108,6 +107,7 @@ class LogDirAdmin:
         self._cache = cache
         self._topic_configs = topic_configs
         self._reattach_interval_ms = reattach_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
         self._tasks = BackgroundTasks(jobs)
         #: Paths of directories that something is done with.
         self._under_way: dict[str, LogDirOperation] = {}
@@ -263,26 +263,48 @@ class LogDirAdmin:
         """Load a dir that is on trial, and have it among ours; how many replicas came with it."""
         try:
             loaded = await self._logs.arrivals.load(log_dir, self._tell_progress)
-            await self._register(log_dir)
         except BaseException as e:
             self._attacher.dismiss(log_dir, str(e))
             raise
         async with self._settling:
+            try:
+                await self._register(log_dir)
+            except BaseException as e:
+                self._attacher.dismiss(log_dir, str(e))
+                raise
+            # Nothing is awaited between the controller's word and the service that it is for.
             await self._install(loaded, replaces)
         return len(loaded.handles)
 
     async def _register(self, log_dir: LogDir) -> None:
-        """Have the controller know it; asked until it answers, or the dir dies."""
-        uid = log_dir.directory_id
-        while True:
-            try:
-                await self._lifecycle.attach(uid, log_dir.path, timeout_ms=_REGISTRATION_MS)
-            except RequestTimedOutError:
-                if log_dir.is_online:
-                    continue
-                self._lifecycle.report_offline(uid, leads=lambda: self._leads_in(uid))
-                raise log_dir.offline_error() from None
-            return
+        """Have the controller know it; a dir that dies over this is told to be dead again.
+
+        :raises KafkaStorageError: it died.
+        :raises OperatingError: the controller refuses it, or could not be asked in time.
+        """
+        uid, timeout_ms = log_dir.directory_id, self._registration_timeout_ms
+        attaching = asyncio.ensure_future(
+            self._lifecycle.attach(uid, log_dir.path, timeout_ms=timeout_ms)
+        )
+        dying = asyncio.ensure_future(log_dir.gone())
+        try:
+            await asyncio.wait({attaching, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if not log_dir.is_online:
+                raise log_dir.offline_error()
+            await attaching
+        except (KafkaStorageError, RequestTimedOutError) as e:
+            # It may be registered all the same, and nobody serves it.
+            self._lifecycle.report_offline(uid, leads=lambda: self._leads_in(uid))
+            if isinstance(e, KafkaStorageError):
+                raise
+            raise RequestTimedOutError(
+                f"{log_dir.path}: no controller could be told of it within "
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+            ) from e
+        finally:
+            for task in (attaching, dying):
+                task.cancel()
+            await asyncio.gather(attaching, dying, return_exceptions=True)
 
     async def _install(self, loaded: LoadedDir, replaces: LogDir | None) -> None:
         arrivals = self._logs.arrivals
@@ -410,6 +432,8 @@ class LogDirAdmin:
             await self._release(log_dir.directory_id)
         except BaseException:
             self._logs.arrivals.put_back(log_dir)
+            if log_dir.is_online:
+                self._lifecycle.keep(log_dir.directory_id, log_dir.path)
             raise
         # Readers of replicas that left it a moment ago are no reason to keep its files open.
         log_dir.put_on_trial()
@@ -420,15 +444,20 @@ class LogDirAdmin:
         log_dir.close()
 
     async def _release(self, uid: DirectoryId) -> None:
-        """Have the cluster forget it; asked until the controller answers."""
+        """Have the cluster forget it.
+
+        :raises OperatingError: the controller refuses, or could not be asked in time.
+        """
         if uid == LOST_DIR:
             return  # Nobody ever knew who it was.
-        while True:
-            try:
-                await self._lifecycle.forget(uid, timeout_ms=_REGISTRATION_MS)
-            except RequestTimedOutError:
-                continue
-            return
+        timeout_ms = self._registration_timeout_ms
+        try:
+            await self._lifecycle.forget(uid, timeout_ms=timeout_ms)
+        except RequestTimedOutError as e:
+            raise RequestTimedOutError(
+                f"directory {uid}: no controller could be told to forget it within "
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+            ) from e
 
     def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:
         """:raises OperatingError: INVALID_REQUEST, naming partitions that would be lost."""

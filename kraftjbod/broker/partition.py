@@ -11,6 +11,8 @@ The rules:
   is another one;
 * the high watermark is the least log end of the *maximal* ISR (the ISR plus whom an unanswered
   request may already have added), and never goes back;
+* a copy that takes the place of a lost one never leads in an epoch in which that one did: it may
+  lack what was acknowledged then;
 * nobody outside of that set is waited for: a replica that metadata takes out of the ISR leaves the
   wait at once, however recently it was caught up;
 * while the ISR is smaller than ``min.insync.replicas`` the high watermark stands still;
@@ -27,11 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NoReturn
 
-from kraftjbod.broker.follower_state import (
-    UNKNOWN_BROKER_EPOCH,
-    UNKNOWN_OFFSET,
-    FollowerState,
-)
+from kraftjbod.broker.follower_state import UNKNOWN_OFFSET, FollowerState
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -41,6 +39,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import (
     LOST_DIR,
     NO_LEADER,
+    UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -51,6 +50,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 
+NO_EPOCH: Final = LeaderEpoch(-1)
 ANY_EPOCH: Final = -1
 """What a request carries that does not know the leader epoch."""
 
@@ -59,7 +59,7 @@ class Role(Enum):
     """What this broker is to the partition."""
 
     NONE = "none"
-    """Metadata has not said anything yet."""
+    """Metadata has not said anything yet, or nothing that this copy may do."""
     LEADER = "leader"
     FOLLOWER = "follower"
     """Also without a leader to follow: then ``leader`` is ``NO_LEADER``."""
@@ -143,6 +143,7 @@ class Partition:
     __slots__ = (
         "_followers",
         "_is_under_min_isr",
+        "_led_in",
         "_min_insync_replicas",
         "_waited",
         "broker_id",
@@ -174,8 +175,11 @@ class Partition:
         checkpointed_high_watermark: int = UNKNOWN_OFFSET,
         min_insync_replicas: int = 1,
         replica_lag_time_max_ms: int = 30_000,
+        led_in: LeaderEpoch = NO_EPOCH,
     ) -> None:
-        """``checkpointed_high_watermark`` is UNKNOWN_OFFSET where no checkpoint names the replica;
+        """``led_in`` is the epoch in which another copy of the replica led, which is lost.
+
+        ``checkpointed_high_watermark`` is UNKNOWN_OFFSET where no checkpoint names the replica;
         then nothing but what precedes the log's start is known to be committed."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -198,6 +202,7 @@ class Partition:
         self.high_watermark = min(
             max(checkpointed_high_watermark, log_start_offset), log_end_offset
         )
+        self._led_in = led_in
         #: Every other replica while leading, else empty.
         self._followers: dict[BrokerId, FollowerState] = {}
         #: The followers in the maximal ISR: those that the high watermark waits for.
@@ -217,6 +222,11 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def awaits_new_epoch(self) -> bool:
+        """Whether metadata has this copy lead in an epoch in which only its predecessor may."""
+        return self.leader == self.broker_id and self.leader_epoch <= self._led_in
 
     @property
     def is_under_replicated(self) -> bool:
@@ -252,6 +262,8 @@ class Partition:
         if self.role is Role.OFFLINE:
             return RoleChange.NONE
         self.log_end_offset = log_end_offset
+        if self.awaits_new_epoch:
+            return RoleChange.NONE
         if self.leader == self.broker_id:
             return self._lead(is_new_epoch, now_ms)
         return self._follow(is_new_epoch)

@@ -51,6 +51,7 @@ from kraftjbod.core.ids import (
     NO_LEADER,
     BrokerId,
     DirectoryId,
+    LeaderEpoch,
     TopicIdPartition,
     TopicPartition,
 )
@@ -338,9 +339,16 @@ class ReplicaManager:
             checkpointed_high_watermark=handle.checkpointed_high_watermark,
             min_insync_replicas=config.min_insync_replicas,
             replica_lag_time_max_ms=self._replica_lag_time_max_ms,
+            led_in=replica.led_in,
         )
         self._correct_assignment(replica, handle)
         self._apply_role(replica, changes)
+        if replica.partition.awaits_new_epoch:
+            self._log.warning(
+                "replica_awaits_new_leader_epoch",
+                partition=str(replica.topic_partition),
+                leader_epoch=replica.partition.leader_epoch,
+            )
 
     def _apply_role(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
         partition, handle = replica.partition, replica.handle
@@ -408,7 +416,8 @@ class ReplicaManager:
         if not handle.log_dir.is_online:
             self._lose(replica, handle.log_dir)
         elif replica.is_offline:
-            # Its old directory died over this, and took it offline.
+            # Its old directory died over this, and took it offline; but it has all of it.
+            replica.led_in = LeaderEpoch(-1)
             self._open(replica, handle, ReplicaChanges())
         else:
             assert replica.partition is not None, replica
@@ -465,6 +474,8 @@ class ReplicaManager:
 
     def _lose(self, replica: HostedReplica, log_dir: LogDir) -> None:
         assert replica.partition is not None, replica
+        if replica.partition.is_leader:
+            replica.led_in = replica.partition.leader_epoch
         replica.partition.mark_offline(log_dir.directory_id)
         replica.note(ReplicaEvent.LOST)
         replica.handle = None

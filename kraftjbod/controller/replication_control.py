@@ -96,7 +96,9 @@ class ReplicationControlManager:
             changes += self._follow_broker(former, after, but_for=forgotten)
         return ControllerResult(
             records=(*changes, record),
-            response=BrokerRegistrationResponse(broker_epoch=record.broker_epoch),
+            response=BrokerRegistrationResponse(
+                broker_epoch=record.broker_epoch, metadata_offset=next_offset
+            ),
         )
 
     def heartbeat(

@@ -343,6 +343,8 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     """Below which directories may be added at run time; the parents of ``log.dirs`` if not set."""
     log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
     """How often an OFFLINE directory is tried again; only when an operator asks if not set."""
+    log_dir_registration_timeout_ms: int = Field(default=600_000, ge=1)
+    """How long a directory that comes or goes at run time waits for a controller."""
     log_dir_slow_factor: float = Field(default=10.0, gt=1)
     """A directory is slow whose operations take this many times as long as the others'."""
     log_dir_slow_min_ms: int = Field(default=50, ge=1)

@@ -24,6 +24,7 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 PartitionEpoch = NewType("PartitionEpoch", int)
 
 NO_LEADER: Final = BrokerId(-1)
+UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
 
 _UUID_BYTES: Final = 16
 _UUID_TEXT_CHARS: Final = 22

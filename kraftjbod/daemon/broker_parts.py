@@ -234,6 +234,7 @@ class BrokerParts:
             request_timeout_ms=config.controller_request_timeout_ms,
             cordoned_dirs=[d.directory_id for d in online_dirs if d.is_cordoned],
             impaired_dirs={d.directory_id: d.state for d in online_dirs if d.is_impaired},
+            clean_epochs={d.directory_id: d.clean_epoch for d in online_dirs},
         )
         self.assignments = AssignmentsManager(
             broker_id=config.node_id,
@@ -443,6 +444,7 @@ class BrokerParts:
             topic_configs=self.topic_configs,
             reattach_interval_ms=config.log_dir_reattach_interval_ms,
             jobs=jobs,
+            registration_timeout_ms=config.log_dir_registration_timeout_ms,
         )
 
     def _build_apis(self) -> KafkaApis:

@@ -123,6 +123,11 @@ class ListenerInfo(RpcBody):
 
 class BrokerRegistrationResponse(RpcResponse):
     broker_epoch: BrokerEpoch
+    metadata_offset: int = -1
+    """Offset of the entry that made the registration and all that followed from it; -1: unknown.
+
+    The broker epoch of an amendment is older than that.
+    """
 
 
 class BrokerRegistrationRequest(RpcRequest):

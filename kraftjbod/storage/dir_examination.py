@@ -10,9 +10,15 @@ import asyncio
 from dataclasses import dataclass
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, LOCK_FILE, META_PROPERTIES
+from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_clean_shutdown
+from kraftjbod.storage.dir_names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLUSTER_METADATA_DIR,
+    LOCK_FILE,
+    META_PROPERTIES,
+)
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import (
@@ -20,6 +26,7 @@ from kraftjbod.storage.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from kraftjbod.storage.vfs import Vfs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,8 @@ class Examination:
     properties: MetaProperties | None
     device: int
     holds_cluster_metadata: bool
+    clean_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    """Broker epoch of the clean stop that its mark tells of; the mark itself stays."""
 
 
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
@@ -80,7 +89,17 @@ def _examine(log_dir: LogDir) -> Examination:
         properties=properties,
         device=device,
         holds_cluster_metadata=vfs.exists(f"{path}/{CLUSTER_METADATA_DIR}"),
+        clean_epoch=_clean_epoch(vfs, f"{path}/{CLEAN_SHUTDOWN_FILE}"),
     )
+
+
+def _clean_epoch(vfs: Vfs, path: str) -> BrokerEpoch:
+    data = vfs.read_if_exists(path)
+    try:
+        told = -1 if data is None else parse_clean_shutdown(bytes(data).decode("utf-8"), path)
+    except (CorruptCheckpointError, UnicodeDecodeError):
+        return UNKNOWN_BROKER_EPOCH
+    return BrokerEpoch(told)
 
 
 async def give_id(

@@ -187,6 +187,7 @@ class DirOpener:
         match identity:
             case Found(directory_id=directory_id):
                 log_dir.identify(directory_id, answer.device)
+                log_dir.clean_epoch = answer.clean_epoch
             case Refused(reason=reason):
                 log_dir.go_offline(reason, report=False)
             case Unnamed():

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
 import aiofiles.threadpool
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
-from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
+from kraftjbod.core.ids import LOST_DIR, UNKNOWN_BROKER_EPOCH, DirectoryId, TopicPartition
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
 from kraftjbod.core.timing import Clock
@@ -119,6 +119,8 @@ class LogDir(DirCondition):
         self.vfs = vfs
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
+        #: Up to which broker epoch its contents were whole at the start, by its clean mark.
+        self.clean_epoch = UNKNOWN_BROKER_EPOCH
         self.statistics = IoStatistics()
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel
@@ -154,6 +156,7 @@ class LogDir(DirCondition):
         #: Operations in other threads that touch this dir.
         self._guests: set[asyncio.Future[Any]] = set()
         self._check: asyncio.Future[None] | None = None
+        self._gone = asyncio.Event()
         #: Why others hold it for stalled, though its operations end.
         self._demotion = ""
 
@@ -425,6 +428,7 @@ class LogDir(DirCondition):
         """
         if not self.step(LogDirEvent.FAILED, reason, **failed):
             return
+        self._gone.set()
         self._watch.stop()
         self._lane.abandon(self.offline_error)
         self._flush_lane.abandon(self.offline_error)
@@ -435,6 +439,10 @@ class LogDir(DirCondition):
         run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
         if report:
             self._tell_of_change()
+
+    async def gone(self) -> None:
+        """Return when the dir is OFFLINE, on trial or not."""
+        await self._gone.wait()
 
     def close(self) -> None:
         """Stop the watches and let the threads end after what they still have to do."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.broker.directory_standing import DirectoryChanges, DirectoryStanding
-from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.ids import BrokerEpoch, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 
 A, B, C = (DirectoryId(letter * 16) for letter in (b"A", b"B", b"C"))
+EPOCH = BrokerEpoch(5)
 
 
 def registered() -> DirectoryStanding:
     """A and B are known to the controller; B is cordoned."""
     dirs = DirectoryStanding(online=[B, A], cordoned=[B, C], impaired={}, paths={A: "/a"})
     dirs.registration_sent()
-    assert dirs.registration_answered() == DirectoryChanges()
+    assert dirs.registration_answered(EPOCH) == DirectoryChanges()
     return dirs
 
 
@@ -37,7 +38,7 @@ def test_only_a_registration_makes_a_dir_count_again() -> None:
     assert dirs.needs_amendment and dirs.offline == ()
     dirs.registration_sent()
     assert dirs.asked_paths == ("/elsewhere", "")
-    assert dirs.registration_answered() == DirectoryChanges(attached=(A,))
+    assert dirs.registration_answered(EPOCH) == DirectoryChanges(attached=(A,))
     assert not dirs.needs_amendment
 
 

@@ -625,14 +625,40 @@ def test_a_dir_that_comes_back_is_registered_by_the_same_incarnation_in_the_same
     assert ArmReportDeadline(B, 33_000) in m.handle(dead(B), 3_000), "it may die again"
 
 
-def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_is_not_waited_for() -> None:
+def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_is_known() -> None:
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
-    actions = m.handle(attached(B), 1_020)
+    assert heartbeat(m.handle(attached(B), 1_020)).offline_log_dirs == (B,)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_030)
+    assert heartbeat(m.handle(WokeUp(), 1_130)).offline_log_dirs == (B,), "as if it were not here"
+    actions = m.handle(alive(), 1_140)
     assert DisarmReportDeadline(B) in actions
-    assert registration(actions).log_dirs == (A, B, C), "it may have been heard all the same"
+    asked = registration(actions)
+    assert (asked.log_dirs, asked.clean_shutdown_epochs) == ((A, B, C), (EPOCH, -1, EPOCH))
     m.check_invariants()
+
+
+def test_a_dir_that_came_back_and_died_before_that_was_told_is_just_dead() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(attached(B), 1_010)
+    m.handle(dead(B), 1_020)
+    assert heartbeat(m.handle(alive(), 1_030)).offline_log_dirs == (B,)
+    assert m.handle(alive(), 1_040) == [WakeAt(3_040)] and not m.unacknowledged_dirs
+
+
+def test_a_dir_that_is_back_counts_once_metadata_shows_what_followed() -> None:
+    """Else it could lead on in the epoch from before, until the next one is heard of."""
+    m = lost_b()
+    registration(m.handle(attached(B), 2_000))
+    answer = RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90)
+    actions = m.handle(answer, 2_010)
+    assert not [a for a in actions if isinstance(a, AnnounceChanges)]
+    assert not m.handle(MetadataReplayed(offset=89), 2_020)
+    actions = m.handle(MetadataReplayed(offset=91), 2_030)
+    assert AnnounceChanges(DirectoryChanges(attached=(B,))) in actions
+    assert not m.handle(MetadataReplayed(offset=92), 2_040)
 
 
 def test_several_changes_are_one_amendment() -> None:
@@ -737,6 +763,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.dead: set[DirectoryId] = set()
         self.impaired: dict[DirectoryId, LogDirState] = {}
         self.known_impaired: dict[DirectoryId, LogDirState] = {}
+        #: Died while the controller took them for online, which it has not heard.
+        self.unheard: set[DirectoryId] = set()
+        #: Died since the request on its way was sent.
+        self.died_since_sent: set[DirectoryId] = set()
+        #: Not served without a break since the last registration that was answered.
+        self.broken = {A, B, C}
         self.run(Started())
 
     def run(self, event: Event) -> None:
@@ -746,11 +778,22 @@ class LifecycleMachine(RuleBasedStateMachine):
                 case SendRegistration(request) | SendHeartbeat(request):
                     assert self.request is None, "one request is on its way at a time"
                     self.request = request
+                    self.died_since_sent = set()
+                    if isinstance(request, BrokerRegistrationRequest):
+                        self.is_asked(request)
                 case DisarmReportDeadline(directory_id) if directory_id in self.dead:
                     self.disarmed.add(directory_id)
                 case _:
                     pass
         self.m.check_invariants()
+
+    def is_asked(self, request: BrokerRegistrationRequest) -> None:
+        """What died comes back after its failure was heard, and as what it is: not whole."""
+        assert not self.unheard.intersection(request.log_dirs), "the failure comes first"
+        for directory_id, epoch in zip(
+            request.log_dirs, request.clean_shutdown_epochs, strict=True
+        ):
+            assert (epoch == -1) is (directory_id in self.broken), (directory_id, epoch)
 
     @property
     def online(self) -> set[DirectoryId]:
@@ -760,10 +803,16 @@ class LifecycleMachine(RuleBasedStateMachine):
     def a_dir_dies(self, directory_id: DirectoryId) -> None:
         self.dead.add(directory_id)
         self.impaired.pop(directory_id, None)
+        self.died_since_sent.add(directory_id)
+        self.broken.add(directory_id)
+        if directory_id in self.known_online:
+            self.unheard.add(directory_id)
         self.run(dead(directory_id))
 
     @rule(directory_id=st.sampled_from([A, B, C]), state=st.sampled_from([FULL, HUNG]))
     def a_dir_is_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+        if directory_id in self.m.unacknowledged_dirs:
+            return  # One that is on its way back tells of itself when it is in service.
         if directory_id not in self.dead:
             self.impaired[directory_id] = state
         self.run(DirectoryImpaired(directory_id=directory_id, state=state))
@@ -813,7 +862,9 @@ class LifecycleMachine(RuleBasedStateMachine):
             if arrives:
                 self.epoch += 1
                 self.known_online = set(request.log_dirs)
+                self.unheard = self.known_online & self.died_since_sent
             if arrives and returns:
+                self.broken -= self.known_online - self.died_since_sent
                 self.run(RegistrationAnswered(broker_epoch=BrokerEpoch(self.epoch)))
             else:
                 self.run(RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message=""))
@@ -824,13 +875,14 @@ class LifecycleMachine(RuleBasedStateMachine):
             return
         if arrives:
             self.known_online -= set(request.offline_log_dirs)
+            self.unheard -= set(request.offline_log_dirs)
             self.known_impaired = dict(impaired(request))
         self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
 
     @invariant()
     def what_is_acknowledged_the_controller_knows(self) -> None:
         assert not self.disarmed & self.known_online, (self.disarmed, self.known_online)
-        assert self.dead == self.disarmed | self.m.unacknowledged_dirs
+        assert self.dead <= self.disarmed | self.m.unacknowledged_dirs
 
 
 TestAnyOrderOfEvents = LifecycleMachine.TestCase

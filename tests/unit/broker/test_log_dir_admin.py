@@ -48,6 +48,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
+from tests.unit.broker.gates import until
 
 ONE, TWO = dir_of(1, 1), dir_of(1, 2)
 WAIT_MS = 60_000
@@ -67,11 +68,13 @@ def in_order(request: RpcRequest) -> RpcResponse:
 
 @contextlib.asynccontextmanager
 async def registered(
-    *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000"
+    *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000", **overrides: str
 ) -> AsyncIterator[BrokerRig]:
     """One broker, its directories watched by itself."""
     disks = vfss or (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
-    async with brokers(1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms) as (rig,):
+    async with brokers(
+        1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms, **overrides
+    ) as (rig,):
         rig.parts.lifecycle.start()
         await rig.parts.lifecycle.registered()
         rig.tasks.start(rig.parts.state_handler.run(), "log_dir_state_handler")
@@ -93,6 +96,10 @@ async def refused(rig: BrokerRig, operation: str, target: str, **more: Any) -> s
     with pytest.raises(OperatingError) as caught:
         await perform(rig, operation, target, **more)
     return caught.value.message
+
+
+def clean_epochs(rig: BrokerRig) -> tuple[BrokerEpoch, ...]:
+    return registrations(rig)[-1].clean_shutdown_epochs
 
 
 def registrations(rig: BrokerRig) -> list[BrokerRegistrationRequest]:
@@ -133,6 +140,13 @@ async def test_a_directory_comes_back_with_its_replicas():
             done = await perform(rig, "reattach", "/d2")
         await rig.parts.publisher.disk_work_done()
         assert (done.directory_id, done.state) == (TWO, "online")
+        # It may lack what it had acknowledged; only another epoch makes it lead.
+        assert [e["event"] for e in logs if e["log_level"] in ("warning", "error")] == [
+            "replica_awaits_new_leader_epoch"
+        ]
+        refusal = (await rig.ask(produce(batch(), acks=1), version=12)).responses[0]
+        assert refusal.partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await rig.follow(partition(directories=[TWO], epoch=1))
         assert "is back at /d2 with 1 replicas" in done.message
         back = rig.logs.dir_by_id(TWO)
         assert back is not None
@@ -145,7 +159,6 @@ async def test_a_directory_comes_back_with_its_replicas():
         first, last = registrations(rig)
         assert last.incarnation_id == first.incarnation_id
         assert set(last.log_dirs) == {TWO, ONE}
-        assert [e["event"] for e in logs if e["log_level"] in ("warning", "error")] == []
 
 
 async def test_what_cannot_come_back_is_refused_and_nothing_has_changed():
@@ -485,8 +498,47 @@ async def test_an_empty_directory_that_the_cluster_keeps_stays():
         with capture_logs():
             assert "keep it" in await refused(rig, "forget", "/d2")
         assert [d.path for d in rig.logs.dirs()] == ["/d1", "/d2"]
+        await until(lambda: TWO in registrations(rig)[-1].log_dirs)
         await rig.follow(topic(), partition(directories=[TWO]))
         assert rig.logs.get(TP) is not None
+
+
+async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless():
+    async with registered(log_dir_registration_timeout_ms="50") as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        rig.controller.may_answer.clear()
+        await die(rig)
+        said = await refused(rig, "reattach", "/d2")
+        assert "no controller could be told of it within log.dir.registration.timeout.ms=50" in said
+        assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
+        said = await refused(rig, "forget", "/d2", force=True)
+        assert "holds the last in-sync replica" in said
+        rig.controller.may_answer.set()
+        await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
+        assert (await perform(rig, "reattach", "/d2")).state == "online"
+        assert dict(zip(registrations(rig)[-1].log_dirs, clean_epochs(rig), strict=True)) == {
+            ONE: 0,
+            TWO: -1,
+        }
+
+
+async def test_a_directory_that_dies_while_it_is_registered_is_told_to_be_dead():
+    """The registration may have come through, though its answer is lost."""
+
+    def lossy(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, BrokerRegistrationRequest) and len(registrations(rig)) == 2:
+            vfs.inject(Fault())
+            raise OperatingError("lost", code=ErrorCode.REQUEST_TIMED_OUT)
+        return in_order(request)
+
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await die(rig)
+        rig.controller.answer = lossy
+        with pytest.raises(OperatingError, match=r"Input/output error|died again"):
+            await perform(rig, "reattach", "/d2")
+        await until(lambda: registrations(rig)[-1].log_dirs == (ONE,))
+        await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
 
 
 async def test_the_next_start_opens_what_was_added():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.broker.lifecycle_events import DirectoryAttached, DirectoryFailed
+from kraftjbod.broker.lifecycle_events import DirectoryFailed, DirectoryForgotten
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
@@ -75,7 +75,7 @@ async def test_how_long_a_failure_has_not_been_heard():
         state.handle(DirectoryFailed(directory_id=uid, leads=bool), 0)
         assert rig.around.metrics.snapshot()[name] == 0
         await until(lambda: rig.around.metrics.snapshot()[name] > 0)
-        state.handle(DirectoryAttached(directory_id=uid, path="/d1"), 0)
+        state.handle(DirectoryForgotten(directory_id=uid), 0)
         assert rig.around.metrics.snapshot()[name] == 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import (
     ConnectionLostError,
@@ -35,6 +36,7 @@ from kraftjbod.daemon.runner import (
 )
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.rpc_messages import BrokerRegistrationRequest
 from tests.faults.rig import batch
 from tests.unit.daemon.daemon_rig import (
     PATIENCE_S,
@@ -106,6 +108,33 @@ async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> Non
                 assert await write(server, "t") == life
                 assert not (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
             assert all((tmp_path / d / ".kafka_cleanshutdown").exists() for d in ("d1", "d2"))
+
+
+async def test_each_directory_says_up_to_which_epoch_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, ...]] = []
+    call = ControllerChannel.call
+
+    async def spied(channel: Any, request: Any, **more: Any) -> Any:
+        if isinstance(request, BrokerRegistrationRequest):
+            told.append(request.clean_shutdown_epochs)
+        return await call(channel, request, **more)
+
+    monkeypatch.setattr(ControllerChannel, "call", spied)
+    paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
+    epochs = []
+    async with controller() as port:
+        config = broker_config(port, *paths)
+        for stopped_uncleanly in ((), ("d1",), ("d2",)):
+            async with serving(config) as server:
+                assert server._parts is not None
+                epochs.append(server._parts.lifecycle.broker_epoch)
+            for name in stopped_uncleanly:
+                (tmp_path / name / ".kafka_cleanshutdown").unlink()
+        async with serving(config):
+            pass
+    assert told == [(-1, -1), (epochs[0], epochs[0]), (-1, epochs[1]), (epochs[2], -1)]
 
 
 async def test_the_status_tells_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:
