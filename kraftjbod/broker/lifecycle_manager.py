@@ -51,7 +51,9 @@ from kraftjbod.broker.lifecycle_state import (
     LifecycleState,
     LifecycleTimes,
 )
+from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.core.errors import (
+    ErrorCode,
     KafkaStorageError,
     KraftJbodError,
     OperatingError,
@@ -98,6 +100,7 @@ class BrokerLifecycleManager:
         cordoned_dirs: Collection[DirectoryId] = (),
         impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
         clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
+        memory: MetadataMemory | None = None,
     ) -> None:
         self._state = LifecycleState(
             identity=identity,
@@ -113,6 +116,7 @@ class BrokerLifecycleManager:
             clean_epochs=clean_epochs,
         )
         self._channel = channel
+        self._memory = memory
         self._clock = clock
         self._request_timeout_ms = request_timeout_ms
         self._queue: EventQueue[Event] = EventQueue(
@@ -123,6 +127,8 @@ class BrokerLifecycleManager:
         #: Who waits for the controller's word on a directory; bounded by the directories.
         self._attaching: dict[DirectoryId, asyncio.Future[None]] = {}
         self._forgetting: dict[DirectoryId, asyncio.Future[None]] = {}
+        #: The controller has other metadata than this broker; only the first refusal is told.
+        self._is_refused = False
         #: Heartbeats that failed in a row; only the first is told.
         self._failed_heartbeats = 0
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
@@ -306,8 +312,17 @@ class BrokerLifecycleManager:
                 assert_never(action)
 
     async def _register(self, request: BrokerRegistrationRequest) -> None:
+        if self._memory is not None:
+            request = request.model_copy(
+                update={
+                    "metadata_log_id": self._memory.metadata_log_id,
+                    "applied_metadata_offset": self._memory.applied_offset,
+                }
+            )
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
+            if self._memory is not None:
+                self._memory.heard_of(response.metadata_log_id)
         except OperatingError as e:
             self._post(RegistrationFailed(code=e.code, message=str(e)))
         else:
@@ -318,6 +333,9 @@ class BrokerLifecycleManager:
             )
 
     async def _heartbeat(self, request: BrokerHeartbeatRequest) -> None:
+        if self._memory is not None:
+            named = {"metadata_log_id": self._memory.metadata_log_id}
+            request = request.model_copy(update=named)
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
         except OperatingError as e:
@@ -382,10 +400,13 @@ class BrokerLifecycleManager:
     def _tell(self, event: Event) -> None:
         match event:
             case RegistrationFailed():
-                self._log.warning(
-                    "broker_registration_failed", code=event.code.name, reason=event.message
-                )
+                if not self._is_refused:
+                    self._log.warning(
+                        "broker_registration_failed", code=event.code.name, reason=event.message
+                    )
+                self._is_refused = event.code is ErrorCode.FOREIGN_METADATA
             case RegistrationAnswered():
+                self._is_refused = False
                 self._log.info("registered_with_controller", broker_epoch=event.broker_epoch)
             case HeartbeatFailed():
                 self._failed_heartbeats += 1

@@ -357,6 +357,11 @@ class LifecycleState:
             # The next one follows a heartbeat.
             self._must_amend = True
             return self._next_heartbeat(now_ms)
+        if event.code is ErrorCode.FOREIGN_METADATA:
+            # Its metadata has to be put back, however long that takes; nobody gains by our end.
+            self._registration_deadline = Deadline.after(
+                now_ms, self._times.registration_timeout_ms
+            )
         if self._registration_deadline.has_passed(now_ms):
             return [
                 ShutDown(

@@ -4,6 +4,8 @@
 * Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
   the controller does. A snapshot builds a new state, and its difference to the old is published.
 * Everything that arrived in one answer is published as one delta.
+* Nothing is replayed of a log that is not the one this broker has followed, or not all of it:
+  metadata_memory.py. Such metadata is refused, said now and then, and asked for again.
 
 What a change means for this broker's replicas is the publisher's business.
 """
@@ -11,17 +13,24 @@ What a change means for this broker's replicas is the publisher's business.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
-from kraftjbod.core.errors import OperatingError, RemoteProtocolError
+from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataResponse
+
+#: What a controller says that lost its metadata; the second one is from before logs had ids.
+_REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
+_REFUSED_WAIT_MS: Final = 1_000
+_REFUSAL_TOLD_EVERY_S: Final = 60.0
 
 
 class MetadataLoader:
@@ -34,6 +43,7 @@ class MetadataLoader:
         channel: ControllerChannel,
         cache: MetadataCache,
         publisher: BrokerMetadataPublisher,
+        memory: MetadataMemory,
         backoff: ExponentialBackoff,
         max_wait_ms: int = 5_000,
         max_bytes: int = 8 * 1024 * 1024,
@@ -42,12 +52,16 @@ class MetadataLoader:
         self._channel = channel
         self._cache = cache
         self._publisher = publisher
+        self._memory = memory
+        #: Why the controller's metadata is refused; None while it is not.
+        self.refusal: str | None = None
         self._backoff = backoff
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
         #: Last committed offset that the controller told; -1 before its first answer.
         self._high_watermark = -1
         self._progress = asyncio.Event()
+        self._tell_again_at_s = 0.0
         self._log = get_logger(component="metadata_loader")
 
     async def run(self) -> None:
@@ -57,10 +71,23 @@ class MetadataLoader:
             try:
                 await self._poll()
                 failures = 0
+                self.refusal = None
             except (OperatingError, RemoteProtocolError) as e:
                 failures += 1
+                if isinstance(e, OperatingError) and e.code in _REFUSALS:
+                    self._tell_refusal(e)
+                    await asyncio.sleep(_REFUSED_WAIT_MS / 1000)
+                    continue
                 self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+
+    def _tell_refusal(self, error: OperatingError) -> None:
+        """It lasts until an operator has put it right."""
+        now_s = asyncio.get_running_loop().time()
+        if self.refusal is None or now_s >= self._tell_again_at_s:
+            self._tell_again_at_s = now_s + _REFUSAL_TOLD_EVERY_S
+            self._log.error("metadata_refused", reason=error.message)
+        self.refusal = error.message
 
     async def caught_up(self, at_least: int) -> None:
         """Wait until the state holds entry ``at_least`` and all that was committed when asked."""
@@ -87,6 +114,7 @@ class MetadataLoader:
             if entry.offset > state.offset:
                 records = decode_entry(entry.payload)
                 state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
+        self._memory.note_applied(state.offset)
         self._publisher.publish(delta)
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
@@ -110,6 +138,7 @@ class MetadataLoader:
             delta=MetadataDelta(),
         )
         self._cache.replace(after)
+        self._memory.note_applied(after.offset)
         self._publisher.publish(difference(before, after))
 
     async def _fetch(
@@ -120,7 +149,7 @@ class MetadataLoader:
         snapshot_offset: int = -1,
         snapshot_position: int = 0,
     ) -> FetchMetadataResponse:
-        return await self._channel.fetch_metadata(
+        response = await self._channel.fetch_metadata(
             FetchMetadataRequest(
                 broker_id=self._broker_id,
                 fetch_offset=fetch_offset,
@@ -128,8 +157,12 @@ class MetadataLoader:
                 max_bytes=self._max_bytes,
                 snapshot_offset=snapshot_offset,
                 snapshot_position=snapshot_position,
+                metadata_log_id=self._memory.metadata_log_id,
             )
         )
+        self._memory.heard_of(response.metadata_log_id)
+        self._memory.require_whole(response.high_watermark)
+        return response
 
 
 def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:

@@ -3,7 +3,8 @@
 1. configurations, so that everything after sees the new values;
 2. roles: leaders and followers begin and end, at once and without waiting;
 3. fetchers follow and stop, and moves between directories end;
-4. logs are removed and made, each in its own task, so that no directory waits for another;
+4. logs are removed and made, each in its own task, so that no directory waits for another, and
+   none before it is remembered by which metadata that is done;
 5. the controller hears how far this broker is.
 
 At :meth:`open` the moves that a restart interrupted go on.
@@ -22,6 +23,7 @@ from kraftjbod.broker.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
+from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.broker.replica_changes import ReplicaChanges
 from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.replica_manager import ReplicaManager
@@ -44,6 +46,7 @@ class BrokerMetadataPublisher:
         lifecycle: BrokerLifecycleManager,
         dynamic_configs: DynamicConfigs,
         jobs: JobGuard,
+        memory: MetadataMemory,
     ) -> None:
         self._cache = cache
         self._replicas = replicas
@@ -53,6 +56,7 @@ class BrokerMetadataPublisher:
         self._lifecycle = lifecycle
         self._dynamic_configs = dynamic_configs
         self._disk_work = BackgroundTasks(jobs)
+        self._memory = memory
         self._is_open = False
 
     def publish(self, delta: MetadataDelta) -> None:
@@ -94,7 +98,7 @@ class BrokerMetadataPublisher:
             self._moves.resume(replica, is_accepted=is_accepted)
         for topic_partition in changes.set_aside:
             self._disk_work.attempt(
-                partial(self._removals.set_aside, topic_partition), f"set-aside-{topic_partition}"
+                partial(self._set_aside, topic_partition), f"set-aside-{topic_partition}"
             )
         for topic_partition in changes.drop_future:
             self._disk_work.attempt(
@@ -110,10 +114,16 @@ class BrokerMetadataPublisher:
                 partial(self._create, replica), f"create-{replica.topic_partition}"
             )
 
+    async def _set_aside(self, topic_partition: TopicPartition) -> None:
+        await self._memory.write()
+        await self._removals.set_aside(topic_partition)
+
     async def _delete(self, topic_partition: TopicPartition) -> None:
+        await self._memory.write()
         # The copies may be changing places at this moment.
         await self._moves.ended(topic_partition)
         await self._removals.delete(topic_partition)
 
     async def _create(self, replica: HostedReplica) -> None:
+        await self._memory.write()
         self._carry_out(await self._replicas.create_log(replica))

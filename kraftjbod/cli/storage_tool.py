@@ -18,7 +18,12 @@ import click
 
 from kraftjbod.cli.command import fail, parse_pairs
 from kraftjbod.core.config import StorageSettings
-from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
+from kraftjbod.core.errors import (
+    ConfigError,
+    InconsistentStorageError,
+    KraftJbodError,
+    StartupError,
+)
 from kraftjbod.core.ids import DirectoryId, Uuid
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
@@ -27,8 +32,13 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
+from kraftjbod.storage.applied_metadata import (
+    forget_applied_metadata,
+    path_of,
+    read_applied_metadata,
+)
 from kraftjbod.storage.bootstrap import write_bootstrap
-from kraftjbod.storage.dir_names import META_PROPERTIES
+from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES
 from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
@@ -119,6 +129,45 @@ def info_command(config: str) -> None:
         _echo_indented(problems)
         click.echo()
         raise SystemExit(1)
+
+
+@main.command("forget-metadata")
+@_CONFIG_OPTION
+@_told_in_one_line
+def forget_metadata_command(config: str) -> None:
+    """Let a stopped broker take whatever metadata log it hears of next.
+
+    For the day when the controller's metadata is gone for good. Replicas that the new metadata
+    does not know are set aside then, and kept as strays.
+    """
+    settings = load_settings(config)
+    if "broker" not in settings.process_roles:
+        raise StartupError(
+            f"{config} is a controller's: brokers remember metadata, controllers have it"
+        )
+    _forget_metadata(RealVfs(), settings.metadata_dir)
+
+
+def _forget_metadata(vfs: RealVfs, metadata_dir: str) -> None:
+    lock = vfs.try_lock(f"{metadata_dir}/{LOCK_FILE}")
+    if lock is None:
+        raise StartupError(f"The broker of {metadata_dir} is running: stop it first.")
+    try:
+        path = path_of(metadata_dir)
+        if not vfs.exists(path):
+            click.echo("This broker remembers no metadata log.")
+            return
+        try:
+            known = read_applied_metadata(vfs, metadata_dir)
+        except InconsistentStorageError:
+            known = None
+        forget_applied_metadata(vfs, metadata_dir)
+    finally:
+        lock.close()
+    what = "a file that is damaged"
+    if known is not None:
+        what = f"metadata log {known.metadata_log_id}, followed up to offset {known.offset}"
+    click.echo(f"Forgotten: {what}. The broker takes the first metadata log that it hears of.")
 
 
 @main.command("dump-log")

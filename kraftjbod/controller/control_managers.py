@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.controller.feature_control import FeatureControlManager
+from kraftjbod.controller.foreign_metadata import require_same_log
 from kraftjbod.controller.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
@@ -21,7 +23,7 @@ from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition
+from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.topic_config import TopicConfig
@@ -70,6 +72,7 @@ class ControlManagers:
     ) -> None:
         self.state = MetadataState()
         self.index = ReplicaIndex()
+        self._random_bytes = random_bytes
         self._heartbeats = BrokerHeartbeatManager(session_timeout_ms=session_timeout_ms)
         self._cluster = ClusterControlManager(
             cluster_id=cluster_id,
@@ -153,15 +156,22 @@ class ControlManagers:
     def _register(
         self, request: BrokerRegistrationRequest, now_ms: int
     ) -> ControllerResult[BrokerRegistrationResponse]:
+        require_same_log(
+            self.state, request.broker_id, request.metadata_log_id, request.applied_metadata_offset
+        )
         result = self._replication.register_broker(
             request, now_ms=now_ms, next_offset=self.state.offset + 1
         )
         self._heartbeats.touch(request.broker_id, result.response.broker_epoch, now_ms)
-        return result
+        named = {"metadata_log_id": self.state.metadata_log_id}
+        return replace(result, response=result.response.model_copy(update=named))
 
     def _heartbeat(
         self, request: BrokerHeartbeatRequest, now_ms: int
     ) -> ControllerResult[BrokerHeartbeatResponse]:
+        require_same_log(
+            self.state, request.broker_id, request.metadata_log_id, request.current_metadata_offset
+        )
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         self._heartbeats.touch(
             broker.broker_id, broker.epoch, now_ms, request.current_metadata_offset
@@ -180,10 +190,14 @@ class ControlManagers:
                 self._heartbeats.end_session(request.broker_id)
 
     def bootstrap(self, metadata_version: int) -> ControllerResult[None]:
-        """The first records of an empty log; none in any other."""
-        if METADATA_VERSION in self.state.features:
+        """The first records of an empty log, and what a log from before log ids lacks."""
+        if self.state.metadata_log_id is not None:
             return ControllerResult(response=None)
-        record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=metadata_version)
+        record = FeatureLevelRecord(
+            name=METADATA_VERSION,
+            feature_level=self.state.features.get(METADATA_VERSION, metadata_version),
+            metadata_log_id=Uuid.random(self._random_bytes),
+        )
         return ControllerResult(records=(record,), response=None)
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:

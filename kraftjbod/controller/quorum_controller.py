@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.foreign_metadata import require_same_log
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
+    ForeignMetadataError,
     LogDirImpairedError,
     OffsetOutOfRangeError,
     OperatingError,
@@ -58,6 +60,7 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _SWEEP_INTERVAL_MS: Final = 200
+_FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
 
 
 class QuorumController:
@@ -95,6 +98,8 @@ class QuorumController:
         self._last_about: dict[BrokerId, Proposal] = {}
         #: Told to be silent, and not fenced yet: that may have to wait for room.
         self._expired: set[BrokerId] = set()
+        #: When a broker that knows another metadata log may be told of again.
+        self._foreign_metadata_due_ms = 0
         #: Something that a pass wants has no room.
         self._passes_wait = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,6 +163,13 @@ class QuorumController:
 
         :raises OperatingError: if the request is refused.
         """
+        try:
+            return await self._handle(request)
+        except ForeignMetadataError as e:
+            self._tell_of_foreign_metadata(e)
+            raise
+
+    async def _handle(self, request: RpcRequest) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetch_metadata(request)
         result = self._managers.decide(request, now_ms=self._clock.now_ms())
@@ -216,6 +228,12 @@ class QuorumController:
     # --- followers -------------------------------------------------------------------------------
 
     async def _fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
+        require_same_log(
+            self._managers.state,
+            request.broker_id,
+            request.metadata_log_id,
+            request.fetch_offset - 1,
+        )
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         if request.snapshot_offset >= 0:
             return await self._snapshot_piece(
@@ -229,12 +247,15 @@ class QuorumController:
                 f"but the log ends at {committed}"
             )
         if request.fetch_offset > committed:
-            return FetchMetadataResponse(high_watermark=committed)
+            return FetchMetadataResponse(
+                high_watermark=committed, metadata_log_id=self._managers.state.metadata_log_id
+            )
         entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
         if not entries:
             return await self._snapshot_piece(-1, 0, max_bytes)
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
+            metadata_log_id=self._managers.state.metadata_log_id,
             entries=tuple(
                 MetadataEntry(offset=entry.offset, epoch=entry.term, payload=entry.payload)
                 for entry in entries
@@ -256,6 +277,7 @@ class QuorumController:
         chunk, next_position = found
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
+            metadata_log_id=self._managers.state.metadata_log_id,
             snapshot_offset=last_offset,
             snapshot_chunk=chunk,
             snapshot_next_position=next_position,
@@ -327,6 +349,13 @@ class QuorumController:
             self._log.warning("controller_pass_failed", reason=e.message)
 
     # --- telling ---------------------------------------------------------------------------------
+
+    def _tell_of_foreign_metadata(self, error: ForeignMetadataError) -> None:
+        """Brokers go on asking until somebody has put it right: said now and then only."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._foreign_metadata_due_ms:
+            self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
+            self._log.error("broker_knows_other_metadata", reason=error.message)
 
     def _tell(self, records: Sequence[Record]) -> None:
         moved = [r for r in records if isinstance(r, PartitionChangeRecord)]

@@ -74,6 +74,8 @@ class ErrorCode(IntEnum):
     INCONSISTENT_CLUSTER_ID = 104
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
+    #: Ours: between brokers and controllers only, and only to brokers that name a metadata log.
+    FOREIGN_METADATA = 10_000
 
 
 #: Codes after which a client refreshes its metadata or simply tries again.
@@ -217,6 +219,15 @@ class UnknownTopicOrPartitionError(OperatingError):
 
 class RequestTimedOutError(OperatingError):
     code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class ForeignMetadataError(OperatingError):
+    """A controller's metadata log is another than the one that a broker has followed, or shorter.
+
+    Until somebody puts the right one back, or has the broker forget, nothing may be done by it.
+    """
+
+    code = ErrorCode.FOREIGN_METADATA
 
 
 class NotControllerError(OperatingError):

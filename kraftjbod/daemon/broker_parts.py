@@ -39,6 +39,7 @@ from kraftjbod.broker.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.broker.metadata_apis import MetadataApis
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.metadata_loader import MetadataLoader
+from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.offset_apis import OffsetApis
 from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
@@ -218,6 +219,7 @@ class BrokerParts:
             level=lambda: self.cache.state.metadata_version,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
+        self.memory = MetadataMemory(metadata_dir=self._disks.metadata_dir)
         online_dirs = self._disks.logs.online_dirs()
         self.identity = _identity(config, around, self._disks, advertised)
         self.lifecycle = BrokerLifecycleManager(
@@ -235,6 +237,7 @@ class BrokerParts:
             cordoned_dirs=[d.directory_id for d in online_dirs if d.is_cordoned],
             impaired_dirs={d.directory_id: d.state for d in online_dirs if d.is_impaired},
             clean_epochs={d.directory_id: d.clean_epoch for d in online_dirs},
+            memory=self.memory,
         )
         self.assignments = AssignmentsManager(
             broker_id=config.node_id,
@@ -314,12 +317,14 @@ class BrokerParts:
             lifecycle=self.lifecycle,
             dynamic_configs=self.dynamic_configs,
             jobs=tasks.jobs,
+            memory=self.memory,
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,
             channel=self.channel,
             cache=self.cache,
             publisher=self.publisher,
+            memory=self.memory,
             backoff=self._backoff(_CONTROLLER_BACKOFF_MAX_MS),
             max_bytes=config.metadata_max_fetch_bytes,
         )

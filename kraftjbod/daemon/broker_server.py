@@ -4,7 +4,7 @@ The start order; each step needs the ones before it:
 
 1. open the log directories: locked, identified, watched. A sick one is OFFLINE, not a failed start;
 2. register, fenced, with the directories that are online;
-3. follow the metadata to its end;
+3. follow the metadata to its end, and wait where it is not the one that this broker knows;
 4. load the logs, all directories at once; unclean ones recover;
 5. compare them with the metadata: make what is missing, set strays aside, tell the controller
    which replica is in which directory;
@@ -79,6 +79,7 @@ class BrokerServer:
         parts = self._parts = BrokerParts(
             self._config, self._around, self._disks, self._advertised(), self._tasks
         )
+        await parts.memory.load()
         parts.lifecycle.start()
         self._tasks.start(parts.state_handler.run(), "log_dir_state_handler")
         self._tasks.start(parts.loader.run(), "metadata_loader")
@@ -86,6 +87,8 @@ class BrokerServer:
 
     async def _come_up(self, parts: BrokerParts, disks: BrokerDisks) -> None:
         await parts.loader.caught_up(await parts.lifecycle.registered())
+        await parts.memory.write()
+        self._tasks.keep(parts.memory.run, "metadata_memory")
         parts.replicas.apply_configs()
         await disks.logs.load(self._tell_progress)
         await parts.asked_moves.load(parts.is_agreed_to)
@@ -183,7 +186,9 @@ class BrokerServer:
         doing = "starting" if parts is None else parts.lifecycle.state.value.replace("_", " ")
         if parts is not None and parts.lifecycle.state is BrokerState.RUNNING:
             doing = "running" if self._is_open else "starting"
-        return f"{doing}; {dirs_text(disks.logs.dirs())}"
+        refusal = None if parts is None else parts.loader.refusal
+        waits = "" if refusal is None else f"; waits for its metadata: {refusal}"
+        return f"{doing}{waits}; {dirs_text(disks.logs.dirs())}"
 
     # --- until the end ---------------------------------------------------------------------------
 
@@ -229,6 +234,7 @@ class BrokerServer:
         await self._tasks.close()
         if parts is not None:
             parts.channel.close()
+            await parts.memory.write()
             await parts.replicas.checkpoint_high_watermarks()
         if disks is not None:
             await disks.logs.close(broker_epoch)

@@ -255,6 +255,11 @@ class FeatureLevelRecord:
 
     name: str
     feature_level: int
+    metadata_log_id: Uuid | None = None
+    """In the record of ``metadata.version`` with which a log, or a snapshot of it, begins: which
+    log this is. Drawn once for each log, so that one that was formatted anew is told from the one
+    that was lost. Software from before it passes over the field, so it needs no version.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,6 +414,7 @@ def _directory_ids(raw: Sequence[bytes]) -> tuple[DirectoryId, ...]:
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": TopicId,
     "incarnation_id": Uuid,
+    "metadata_log_id": Uuid,
     "log_dirs": _directory_ids,
     "offline_log_dirs": _directory_ids,
     "cordoned_log_dirs": _directory_ids,

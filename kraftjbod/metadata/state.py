@@ -23,6 +23,7 @@ from kraftjbod.core.ids import (
     TopicId,
     TopicIdPartition,
     TopicPartition,
+    Uuid,
 )
 from kraftjbod.core.metadata_version import (
     LATEST_METADATA_VERSION,
@@ -81,6 +82,8 @@ class MetadataState:
         self.offset: int = -1
         #: Epoch of that entry.
         self.epoch: int = -1
+        #: Which log this is the state of; None if the log is from before logs had ids.
+        self.metadata_log_id: Uuid | None = None
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         self.topics: dict[TopicId, TopicRegistration] = {}
         #: Exactly one id per living topic.
@@ -196,6 +199,8 @@ class MetadataState:
             if level < self.metadata_version:
                 self._forget_above(level, delta)
             self.metadata_version = level
+            if record.metadata_log_id is not None:
+                self.metadata_log_id = record.metadata_log_id
         self.features[record.name] = record.feature_level
         delta.features = True
 
@@ -240,6 +245,7 @@ class MetadataState:
         """A state of its own with the same content; cheap, since the values are frozen."""
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
+        twin.metadata_log_id = self.metadata_log_id
         twin.brokers = dict(self.brokers)
         twin.topics = {
             topic_id: dataclasses.replace(topic, partitions=dict(topic.partitions))
@@ -266,7 +272,8 @@ class MetadataState:
     def snapshot_records(self) -> Iterator[Record]:
         """Records that rebuild this state when replayed on an empty one."""
         for name, level in self.features.items():
-            yield FeatureLevelRecord(name=name, feature_level=level)
+            log_id = self.metadata_log_id if name == METADATA_VERSION else None
+            yield FeatureLevelRecord(name=name, feature_level=level, metadata_log_id=log_id)
         for broker in self.brokers.values():
             yield broker.to_record()
         for topic_id, topic in self.topics.items():

@@ -128,6 +128,8 @@ class BrokerRegistrationResponse(RpcResponse):
 
     The broker epoch of an amendment is older than that.
     """
+    metadata_log_id: WireUuid | None = None
+    """Which metadata log the controller has; None if it is from before logs had ids."""
 
 
 class BrokerRegistrationRequest(RpcRequest):
@@ -179,6 +181,10 @@ class BrokerRegistrationRequest(RpcRequest):
     what the directory's clean-shutdown mark says; in a later registration of the same incarnation
     the present epoch for a directory that was served without a break since the last answer.
     """
+    metadata_log_id: WireUuid | None = None
+    """Which metadata log the broker has followed; None if it remembers none."""
+    applied_metadata_offset: Offset = -1
+    """How far it has followed that, at least."""
 
 
 class ImpairedLogDir(RpcBody):
@@ -238,6 +244,8 @@ class BrokerHeartbeatRequest(RpcRequest):
         default=None, max_length=MAX_DIRECTORIES
     )
     """None says nothing; an empty tuple says that none is impaired."""
+    metadata_log_id: WireUuid | None = None
+    """Which log ``current_metadata_offset`` is of; None if the broker knows none."""
 
 
 # --- brokers: replicas ---------------------------------------------------------------------------
@@ -359,9 +367,11 @@ class FetchMetadataResponse(RpcResponse):
     state comes in pieces, ``snapshot_chunk`` starting at the asked position, and
     ``snapshot_next_position`` is -1 after the last one.
     ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
+    ``metadata_log_id`` says which log that is; None from software before logs had ids.
     """
 
     high_watermark: Offset
+    metadata_log_id: WireUuid | None = None
     entries: tuple[MetadataEntry, ...] = ()
     snapshot_offset: Offset = -1
     snapshot_chunk: bytes = b""
@@ -373,6 +383,7 @@ class FetchMetadataRequest(RpcRequest):
 
     ``snapshot_offset`` and ``snapshot_position`` continue a snapshot that the previous answer
     began; -1 and 0 otherwise.
+    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none.
     """
 
     api = "FetchMetadata"
@@ -384,6 +395,7 @@ class FetchMetadataRequest(RpcRequest):
     max_bytes: int = Field(ge=1)
     snapshot_offset: Offset = -1
     snapshot_position: int = Field(default=0, ge=0)
+    metadata_log_id: WireUuid | None = None
 
 
 # --- forwarded admin requests --------------------------------------------------------------------

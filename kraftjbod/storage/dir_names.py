@@ -34,6 +34,7 @@ GAPS_MARK: Final = "may-have-gaps"
 SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 ASKED_MOVES: Final = "asked-moves.json"
+APPLIED_METADATA: Final = "applied-metadata.json"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 
@@ -63,6 +64,7 @@ OWN_FILES: Final = frozenset(
         SCRUB_FILE,
         KNOWN_LOG_DIRS,
         ASKED_MOVES,
+        APPLIED_METADATA,
         BOOTSTRAP_FILE,
     }
 )

@@ -19,7 +19,7 @@ OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 COMMAND = re.compile(r"`(kraftjbod-[a-z-]+)")
 
 
-@pytest.fixture(scope="module", params=["WHAT_HAPPENS_WHEN.md", "TESTING.md"])
+@pytest.fixture(scope="module", params=["WHAT_HAPPENS_WHEN.md", "TESTING.md", "METADATA_BACKUP.md"])
 def text(request: pytest.FixtureRequest) -> str:
     return (PACKAGE / request.param).read_text()
 

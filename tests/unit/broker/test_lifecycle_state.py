@@ -887,3 +887,23 @@ class LifecycleMachine(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = LifecycleMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_takes():
+    m = machine()
+    m.handle(Started(), 0)
+    now_ms = 0
+    for _ in range(100):
+        now_ms += 10_000
+        refused = RegistrationFailed(code=ErrorCode.FOREIGN_METADATA, message="restore it")
+        woken = only(m.handle(refused, now_ms), WakeAt)
+        now_ms = woken.at_ms
+        registration(m.handle(WokeUp(), now_ms))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), now_ms)
+    assert m.broker_epoch == EPOCH
+
+
+def test_foreign_metadata_ends_no_registration():
+    m = registered()
+    m.handle(no(ErrorCode.FOREIGN_METADATA), 10)
+    assert m.broker_epoch == EPOCH, "the right controller still knows it"

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.metadata_loader import difference
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId
+from kraftjbod.core.ids import TopicId, Uuid
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import (
     ConfigRecord,
@@ -26,6 +26,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
+from kraftjbod.storage.applied_metadata import AppliedMetadata, read_applied_metadata
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 
 CONFIG = ConfigRecord(
@@ -117,3 +118,62 @@ def test_the_difference_is_what_replay_would_have_noted():
     found = difference(before, after)
     assert found == noted
     assert TOPIC_ID not in found.created_topics
+
+
+async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
+    """A controller that is formatted anew while the broker runs, and grows past what it knows."""
+    ours, other = Uuid(b"l" * 16), Uuid(b"o" * 16)
+    logs: dict[Uuid, list[MetadataEntry]] = {
+        ours: [entry(10, topic(), partition())],
+        other: [entry(n, topic("x", TopicId(b"x" * 16))) for n in range(11, 13)],
+    }
+    present = ours
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = [e for e in logs[present] if e.offset >= request.fetch_offset]
+        last = logs[present][-1].offset
+        return FetchMetadataResponse(
+            high_watermark=last, entries=tuple(due), metadata_log_id=present
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        loader = rig.parts.loader
+        rig.tasks.start(loader.run(), "loader")
+        await loader.caught_up(10)
+        await rig.parts.publisher.disk_work_done()
+        found = read_applied_metadata(rig.dirs[0].vfs, rig.dirs[0].path)
+        assert found == AppliedMetadata(metadata_log_id=ours, offset=10), (
+            "remembered before the log was made"
+        )
+        with capture_logs() as events:
+            present = other
+            while loader.refusal is None:
+                await asyncio.sleep(0.01)
+        assert [e["event"] for e in events].count("metadata_refused") == 1
+        assert str(other) in loader.refusal
+        assert list(rig.parts.cache.state.topic_ids) == ["t"]
+        assert rig.logs.get(TP) is not None
+        logs[ours].append(entry(11, CONFIG))
+        present = ours
+        await loader.caught_up(11)
+        assert loader.refusal is None
+
+
+async def test_a_log_that_ends_before_what_was_followed_is_refused():
+    """The same log, restored from a backup; told even by a controller from before log ids."""
+    ours = Uuid(b"l" * 16)
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        return FetchMetadataResponse(high_watermark=4, entries=(entry(4, topic()),))
+
+    async with brokers(answer=answer) as (rig,):
+        memory = rig.parts.memory
+        memory.heard_of(ours)
+        memory.note_applied(5)
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        while rig.parts.loader.refusal is None:
+            await asyncio.sleep(0.01)
+        assert "ends at offset 4" in rig.parts.loader.refusal
+        assert not rig.parts.cache.state.topics

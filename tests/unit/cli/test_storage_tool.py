@@ -11,8 +11,13 @@ from click.testing import CliRunner, Result
 
 from kraftjbod.cli.storage_tool import main
 from kraftjbod.core.ids import Uuid
+from kraftjbod.storage.applied_metadata import (
+    AppliedMetadata,
+    read_applied_metadata,
+    write_applied_metadata,
+)
 from kraftjbod.storage.bootstrap import read_bootstrap
-from kraftjbod.storage.vfs import RealVfs
+from kraftjbod.storage.vfs import RealVfs, write_atomically
 from tests.faults.rig import batch
 
 CLUSTER = "XcZZOzUqS4yHOjhMQB6JLQ"
@@ -122,6 +127,27 @@ def test_controller_gets_its_bootstrap_features(tmp_path: Path):
     assert "You cannot use --standalone" in format_it(str(config), "-s").output
     assert format_it(str(config), "-r", "3.7-IV2").exit_code == 0
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
+
+
+def test_a_stopped_broker_forgets_the_metadata_that_it_followed(config: str, tmp_path: Path):
+    format_it(config)
+    vfs, metadata_dir = RealVfs(), f"{tmp_path}/m"
+    assert "remembers no metadata log" in run("forget-metadata", "-c", config).output
+    applied = AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=41)
+    write_applied_metadata(vfs, metadata_dir, applied)
+    lock = vfs.try_lock(f"{metadata_dir}/.lock")
+    assert lock is not None
+    running = run("forget-metadata", "-c", config)
+    assert running.exit_code == 1
+    assert "is running: stop it first" in running.output
+    assert read_applied_metadata(vfs, metadata_dir) == applied
+    lock.close()
+    done = run("forget-metadata", "-c", config)
+    assert done.exit_code == 0
+    assert f"metadata log {applied.metadata_log_id}, followed up to offset 41" in done.output
+    assert read_applied_metadata(vfs, metadata_dir) is None
+    write_atomically(vfs, f"{metadata_dir}/applied-metadata.json", b"?")
+    assert "Forgotten: a file that is damaged" in run("forget-metadata", "-c", config).output
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping
 from errno import ENOSPC
 from typing import Any
@@ -15,6 +16,7 @@ from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.errors import (
     ErrorCode,
+    ForeignMetadataError,
     KafkaStorageError,
     LogDirImpairedError,
     OperatingError,
@@ -22,8 +24,10 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.metadata.records import FeatureLevelRecord, decode_entry, encode_entry
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore
@@ -191,6 +195,69 @@ async def test_a_follower_that_is_ahead_is_told(node: Node) -> None:
     with pytest.raises(OperatingError) as refused:
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_log_is_told_from_any_other_and_stays_the_same(vfs: FaultVfs) -> None:
+    node = Node(vfs)
+    await node.controller.start()
+    log_id = node.managers.state.metadata_log_id
+    assert log_id is not None
+    ask = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=1, max_wait_ms=0, max_bytes=1000)
+    fetched = await node.controller.handle(ask)
+    assert isinstance(fetched, m.FetchMetadataResponse)
+    assert fetched.metadata_log_id == log_id
+    other = ask.model_copy(update={"metadata_log_id": Uuid(b"o" * 16)})
+    ahead = ask.model_copy(update={"metadata_log_id": log_id, "fetch_offset": 99})
+    with capture_logs() as events:
+        for foreign in (other, ahead, other):
+            with pytest.raises(ForeignMetadataError):
+                await node.controller.handle(foreign)
+    told = [event for event in events if event["event"] == "broker_knows_other_metadata"]
+    assert len(told) == 1, "brokers ask again and again"
+    await node.controller.stop()
+    node.log_dir.close()
+    again = Node(vfs)
+    await again.controller.start()
+    assert again.managers.state.metadata_log_id == log_id
+    await again.controller.stop()
+    again.log_dir.close()
+
+
+async def test_a_log_from_before_log_ids_gets_one(vfs: FaultVfs) -> None:
+    node = Node(vfs)
+    await node.controller.start()
+    await node.register("ab")
+    await node.controller.stop()
+    node.log_dir.close()
+    log = f"/d1/log/{0:020d}.log"
+    # As software of before wrote it: the same entries, but for the id.
+    store = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
+    entries = store.open().entries
+    store.close()
+    vfs.unlink_if_exists(log)
+    old = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
+    old.open()
+    old.append([dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0)
+    old.close()
+    again = Node(vfs)
+    await again.controller.start()
+    state = again.managers.state
+    assert state.metadata_log_id is not None
+    assert state.features == {"metadata.version": 17}
+    assert ONE in state.brokers
+    await again.controller.stop()
+    again.log_dir.close()
+
+
+def _without_log_id(payload: bytes) -> bytes:
+    records = decode_entry(payload)
+    without = [
+        dataclasses.replace(record, metadata_log_id=None)
+        if isinstance(record, FeatureLevelRecord)
+        else record
+        for record in records
+    ]
+    return encode_entry(without, LATEST_METADATA_VERSION)
 
 
 async def test_failed_directories_and_fencing_are_told(node: Node) -> None:

@@ -28,6 +28,7 @@ _listeners = st.lists(
 #: Fields whose values cannot be told from their annotations alone.
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
+    "metadata_log_id": _uuids.map(Uuid),
     "topic_id": _uuids.map(TopicId),
     "log_dirs": _dirs,
     "offline_log_dirs": _dirs,
@@ -98,6 +99,19 @@ def test_rubbish_is_refused_with_one_kind_of_error(payload: bytes) -> None:
         r.decode_entry(payload)
     except RemoteProtocolError:
         return
+
+
+def test_software_from_before_log_ids_reads_the_record_that_brings_one() -> None:
+    record = r.FeatureLevelRecord(
+        name="metadata.version", feature_level=17, metadata_log_id=Uuid(b"l" * 16)
+    )
+    (kind, version, values), *_ = msgpack.unpackb(
+        r.encode_entry([record], MetadataVersion.IV_3_6_IV2)
+    )
+    # It knows version 0 and two values, and passes over what follows them.
+    assert (kind, version, values[:2]) == (12, 0, ["metadata.version", 17])
+    before = msgpack.packb([[kind, version, values[:2]]])
+    assert r.decode_entry(before) == (dataclasses.replace(record, metadata_log_id=None),)
 
 
 def test_a_newer_version_is_refused() -> None:

@@ -1,0 +1,39 @@
+"""Is this the metadata log that the broker has followed? The controller's half of the question.
+
+A controller whose metadata directory was lost and formatted anew has an empty log of another id;
+one that was restored from an old backup has the right log, but less of it than brokers have seen.
+Either way it is the controller that is wrong, and must not tell that broker anything.
+
+A broker that names no log remembers none: it takes the first one that it hears of.
+The broker asks the same question by itself (``broker/metadata_memory.py``).
+"""
+
+from __future__ import annotations
+
+from kraftjbod.core.errors import ForeignMetadataError
+from kraftjbod.core.ids import BrokerId, Uuid
+from kraftjbod.metadata.state import MetadataState
+
+
+def require_same_log(
+    state: MetadataState, broker_id: BrokerId, metadata_log_id: Uuid | None, applied_offset: int
+) -> None:
+    """:raises ForeignMetadataError: saying what the broker knows and what this controller has."""
+    if metadata_log_id is None:
+        return
+    if metadata_log_id != state.metadata_log_id:
+        raise ForeignMetadataError(
+            f"Broker {broker_id} has followed metadata log {metadata_log_id}, and this controller "
+            f"has {state.metadata_log_id}. {_WHAT_TO_DO}"
+        )
+    if applied_offset > state.offset:
+        raise ForeignMetadataError(
+            f"Broker {broker_id} has followed metadata log {metadata_log_id} up to offset "
+            f"{applied_offset}, and here it ends at {state.offset}. {_WHAT_TO_DO}"
+        )
+
+
+_WHAT_TO_DO = (
+    "The controller's metadata directory was lost, formatted anew, or restored from an old backup: "
+    "put the right one back; METADATA_BACKUP.md says how, and what else can be done."
+)
