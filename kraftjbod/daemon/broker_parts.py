@@ -6,8 +6,7 @@ The order is that of the house: what stands above knows nothing of what stands b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -61,22 +60,17 @@ from kraftjbod.broker.storage_telemetry_sender import StorageTelemetrySender
 from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig, Endpoint
-from kraftjbod.core.errors import NoLogDirError
+from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
-from kraftjbod.daemon.log_dir_maker import make_log_dir
+from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import Listener
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.asked_moves import AskedMove, AskedMoves
 from kraftjbod.storage.dir_attacher import DirAttacher
-from kraftjbod.storage.dir_opener import DirOpener
-from kraftjbod.storage.log_cleaner import CleanerLimits
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.mover_pool import MoverPool
 from kraftjbod.storage.slow_dirs import SlowDirs
 
@@ -84,78 +78,6 @@ from kraftjbod.storage.slow_dirs import SlowDirs
 _FIRST_BACKOFF_MS: Final = 20
 _CONTROLLER_BACKOFF_MAX_MS: Final = 500
 _TELEMETRY_BACKOFF_MAX_MS: Final = 2_000
-#: Directories over the life of the process, those that came back counted anew.
-MAX_LOG_DIRS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDisks:
-    """The log directories, opened, and what they agree on."""
-
-    cluster_id: str
-    failures: LogDirFailureChannel
-    metadata_dir: LogDir
-    logs: LogManager
-    make_log_dir: Callable[[str], LogDir]
-    """For directories that come while the broker runs."""
-
-
-async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
-    """Open every directory.
-
-    :raises StartupError: what the operator has to mend.
-    """
-    failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
-
-    def make_one(path: str) -> LogDir:
-        is_cordoned = ALL_LOG_DIRS in config.cordoned_log_dirs or path in config.cordoned_dirs
-        return make_log_dir(config, around, path, failures=failures, is_cordoned=is_cordoned)
-
-    paths = dict.fromkeys((*config.data_dirs, config.metadata_dir))
-    dirs = {path: make_one(path) for path in paths}
-    opener = DirOpener(
-        log_dirs=list(dirs.values()),
-        metadata_dir=config.metadata_dir,
-        node_id=config.node_id,
-        random_bytes=around.random_bytes,
-        timeout_ms=config.log_dir_io_timeout_ms,
-        make_log_dir=make_one,
-    )
-    cluster_id = await opener.open()
-    data_dirs = [*(dirs[path] for path in config.data_dirs), *opener.added]
-    _require_any(data_dirs)
-    logs = LogManager(
-        dirs=data_dirs,
-        clock=around.clock,
-        default_config=config.topic_defaults(),
-        random_bytes=around.random_bytes,
-        retention_check_interval_ms=config.log_retention_check_interval_ms,
-        checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-        flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
-        producer_expiration_ms=config.producer_id_expiration_ms,
-        cleaner=CleanerLimits(
-            is_enabled=config.log_cleaner_enable,
-            threads=config.log_cleaner_threads,
-            max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-            map_bytes=config.log_cleaner_dedupe_buffer_size,
-            backoff_ms=config.log_cleaner_backoff_ms,
-            reserve_bytes=config.log_dir_reserve_bytes,
-        ),
-    )
-    return BrokerDisks(
-        cluster_id=cluster_id,
-        failures=failures,
-        metadata_dir=dirs[config.metadata_dir],
-        logs=logs,
-        make_log_dir=make_one,
-    )
-
-
-def _require_any(dirs: Sequence[LogDir]) -> None:
-    """:raises NoLogDirError: telling of each why it cannot be used."""
-    if not any(log_dir.is_online for log_dir in dirs):
-        reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
-        raise NoLogDirError(f"none of the log directories can be used: {reasons}")
 
 
 class BrokerParts:

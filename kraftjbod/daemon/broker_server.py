@@ -32,7 +32,8 @@ from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts, open_disks
+from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
+from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits

@@ -22,7 +22,8 @@ from kraftjbod.core.ids import (
     TopicPartition,
     Uuid,
 )
-from kraftjbod.daemon.broker_parts import BrokerDisks, BrokerParts
+from kraftjbod.daemon.broker_disks import BrokerDisks
+from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import (
     Listener,
