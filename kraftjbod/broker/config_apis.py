@@ -9,29 +9,32 @@ be asked; once it is not, the controller takes what does no harm unchecked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.cordon_checks import checked_cordons
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.forwarding import forward
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, is_broker_id
+from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.topic_config import CleanupPolicy, ThrottledReplicas
+from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.records import ResourceType
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.kafka_codec import Message, encode_part, message
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
     IncrementalAlterConfigsRequest,
     ResourceOutcome,
 )
-from kraftjbod.protocol.rpc_messages import MAX_PARTITIONS_PER_REQUEST
 
 DescribeConfigsResponse = message("DescribeConfigsResponse")
 IncrementalAlterConfigsResponse = message("IncrementalAlterConfigsResponse")
@@ -78,6 +81,10 @@ _BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "message.timestamp.type": ("log.message.timestamp.type",),
 }
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the resource more than once; put all its changes together",
+    code=ErrorCode.INVALID_REQUEST,
+)
 _OPERATIONS: Final = range(4)
 #: What each key of a broker is where nothing sets it; None where it has to be set.
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -118,29 +125,41 @@ class ConfigApis:
         self._own_dirs = own_dirs
         self._forward_timeout_ms = config.controller_request_timeout_ms
         self._broker_values: Mapping[str, Any] = config.by_key()
+        self._default_entries: list[_Entry] = []
         self._set_by_file: Collection[str] = frozenset(
             name.replace("_", ".") for name in config.model_fields_set
         )
 
-    async def describe_configs(self, request: Message, _context: RequestContext) -> Message:
-        response: Message = DescribeConfigsResponse(
-            results=[
-                self._describe(resource, with_synonyms=request.include_synonyms)
-                for resource in request.resources
-            ]
-        )
+    async def describe_configs(self, request: Message, context: RequestContext) -> Message:
+        """Each resource once, however often it is named, and as far as one answer goes."""
+        answer = _DescribeAnswer(context.api_version, with_synonyms=request.include_synonyms)
+        async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
+            try:
+                answer.require_room()
+                entries = self._entries_of(resource_type, name)
+                answer.add(resource_type, name, entries, keys)
+            except OperatingError as e:
+                answer.refuse(resource_type, name, e)
+        response: Message = DescribeConfigsResponse(results=answer.results)
         return response
 
     async def incremental_alter_configs(
         self, request: Message, _context: RequestContext
     ) -> Message:
-        try:
-            outcomes = await self._alter(request)
-        except OperatingError as e:
-            outcomes = tuple(
-                _refused(resource.resource_type, resource.resource_name, e)
-                for resource in request.resources
-            )
+        refused: list[ResourceOutcome] = []
+        altered = await forward(
+            self._channel,
+            self._to_alter(request.resources, refused),
+            ask=lambda part: IncrementalAlterConfigsRequest(
+                resources=part,
+                validate_only=request.validate_only,
+                validated_by=self._broker_id,
+            ),
+            outcomes=lambda answer: answer.resources,
+            refuse=lambda resource, e: _refused(resource.resource_type, resource.name, e),
+            timeout_ms=self._forward_timeout_ms,
+        )
+        outcomes = (*altered, *refused)
         response: Message = IncrementalAlterConfigsResponse(
             responses=[
                 IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
@@ -154,29 +173,21 @@ class ConfigApis:
         )
         return response
 
-    async def _alter(self, request: Message) -> tuple[ResourceOutcome, ...]:
-        if len(request.resources) > MAX_PARTITIONS_PER_REQUEST:
-            raise OperatingError(
-                f"{len(request.resources)} resources in one request; change at most "
-                f"{MAX_PARTITIONS_PER_REQUEST} at a time",
-                code=ErrorCode.INVALID_REQUEST,
-            )
-        resources: list[AlteredResource] = []
-        refused: list[ResourceOutcome] = []
-        for resource in map(_altered, request.resources):
-            try:
-                resources.append(self._checked(resource))
-            except OperatingError as e:
-                refused.append(_refused(resource.resource_type, resource.name, e))
-        if not resources:
-            return tuple(refused)
-        forwarded = IncrementalAlterConfigsRequest(
-            resources=tuple(resources),
-            validate_only=request.validate_only,
-            validated_by=self._broker_id,
-        )
-        answer = await self._channel.call(forwarded, timeout_ms=self._forward_timeout_ms)
-        return (*answer.resources, *refused)
+    def _to_alter(
+        self, resources: Sequence[Message], refused: list[ResourceOutcome]
+    ) -> Iterator[AlteredResource]:
+        """What the controller shall decide about; ``refused`` gets the rest, each once."""
+        named = Counter((r.resource_type, r.resource_name) for r in resources)
+        for resource in resources:
+            key = resource.resource_type, resource.resource_name
+            times = named.pop(key, 0)
+            if times == 1:
+                try:
+                    yield self._checked(_altered(resource))
+                except OperatingError as e:
+                    refused.append(_refused(*key, e))
+            elif times > 1:
+                refused.append(_refused(*key, _NAMED_TWICE))
 
     def _checked(self, resource: AlteredResource) -> AlteredResource:
         """:raises OperatingError: INVALID_REQUEST, if another broker has to be asked, or a
@@ -200,7 +211,7 @@ class ConfigApis:
         )
 
     def _require_gone(self, name: str) -> None:
-        if not name.isdecimal():
+        if not is_broker_id(name):
             return
         other = self._cache.state.brokers.get(BrokerId(int(name)))
         if other is not None and other.is_active:
@@ -219,25 +230,6 @@ class ConfigApis:
         )
         return {*self._own_dirs(), *registered}
 
-    def _describe(self, resource: Message, *, with_synonyms: bool) -> Message:
-        described: Message = DescribeConfigsResponse.DescribeConfigsResult(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            error_message=None,
-        )
-        wanted = resource.configuration_keys
-        try:
-            entries = list(self._entries_of(resource.resource_type, resource.resource_name))
-        except OperatingError as e:
-            described.error_code, described.error_message = e.code, e.message
-            return described
-        described.configs = [
-            _entry(entry, with_synonyms=with_synonyms)
-            for entry in entries
-            if not wanted or entry.key in wanted
-        ]
-        return described
-
     def _entries_of(self, resource_type: int, name: str) -> Iterable[_Entry]:
         match resource_type:
             case ResourceType.TOPIC:
@@ -255,16 +247,24 @@ class ConfigApis:
             raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
         own = self._cache.state.topic_config(topic)
         in_force = self._topic_configs.get(topic).by_key()
-        defaults = self._topic_configs.defaults.by_key()
-        for key, value in in_force.items():
-            synonyms: list[_Synonym] = []
+        for default in self._topic_defaults():
+            key = default.key
             if key in own:
-                synonyms.append((key, own[key], ConfigSource.TOPIC))
-            broker_keys = _BROKER_KEYS.get(key, ())
-            synonyms += self._broker_synonyms(broker_keys)
-            if not broker_keys:
-                synonyms.append((key, _text(defaults[key]), ConfigSource.DEFAULT))
-            yield _Entry(key, value, synonyms, False)
+                own_value = (key, own[key], ConfigSource.TOPIC)
+                yield _Entry(key, in_force[key], [own_value, *default.synonyms], False)
+            else:
+                yield default
+
+    def _topic_defaults(self) -> list[_Entry]:
+        """Of a topic without values of its own; the same object at every call."""
+        if not self._default_entries:
+            for key, value in self._topic_configs.defaults.by_key().items():
+                broker_keys = _BROKER_KEYS.get(key, ())
+                synonyms = self._broker_synonyms(broker_keys)
+                if not broker_keys:
+                    synonyms.append((key, _text(value), ConfigSource.DEFAULT))
+                self._default_entries.append(_Entry(key, value, synonyms, False))
+        return self._default_entries
 
     def _broker_entries(self, name: str) -> Iterable[_Entry]:
         if name not in (str(self._broker_id), ""):
@@ -300,6 +300,80 @@ class ConfigApis:
             *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
             *((k, _text(default), ConfigSource.DEFAULT) for k, default in by_default),
         ]
+
+
+class _DescribeAnswer:
+    """Results of DescribeConfigs, encoded one by one, so that a long answer stays small."""
+
+    def __init__(self, version: int, *, with_synonyms: bool) -> None:
+        self._version = version
+        self._with_synonyms = with_synonyms
+        self._bytes = 0
+        #: Encoded entries by the id of the entry: thousands of topics share their defaults.
+        self._encoded: dict[int, tuple[_Entry, bytes]] = {}
+        self.results: list[bytes] = []
+
+    def require_room(self) -> None:
+        """:raises OperatingError: INVALID_REQUEST, when the answer is long enough."""
+        if len(self.results) >= MAX_ITEMS_PER_REQUEST or self._bytes >= MAX_ANSWER_BYTES:
+            raise OperatingError(
+                "the answer is too long already; ask for this one again",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+
+    def add(
+        self,
+        resource_type: int,
+        name: str,
+        entries: Iterable[_Entry],
+        keys: Collection[str] | None,
+    ) -> None:
+        """:param keys: the wanted ones; None for all."""
+        configs = [self._encode(e) for e in entries if keys is None or e.key in keys]
+        self._put(
+            DescribeConfigsResponse.DescribeConfigsResult(
+                resource_type=resource_type,
+                resource_name=name,
+                error_message=None,
+                configs=configs,
+            )
+        )
+
+    def refuse(self, resource_type: int, name: str, error: OperatingError) -> None:
+        self._put(
+            DescribeConfigsResponse.DescribeConfigsResult(
+                resource_type=resource_type,
+                resource_name=name,
+                error_code=error.code,
+                error_message=error.message,
+            )
+        )
+
+    def _put(self, result: Message) -> None:
+        encoded = encode_part(self._version, result)
+        self._bytes += len(encoded)
+        self.results.append(encoded)
+
+    def _encode(self, entry: _Entry) -> bytes:
+        found = self._encoded.get(id(entry))
+        if found is None:
+            # With the entry itself, so that its id stays its own.
+            described = _entry(entry, with_synonyms=self._with_synonyms)
+            found = self._encoded[id(entry)] = entry, encode_part(self._version, described)
+        return found[1]
+
+
+def _folded(resources: Iterable[Message]) -> dict[tuple[int, str], set[str] | None]:
+    """The wanted keys of each resource that is named; None for all of them."""
+    folded: dict[tuple[int, str], set[str] | None] = {}
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        wanted = resource.configuration_keys
+        if not wanted:
+            folded[key] = None
+        elif (keys := folded.setdefault(key, set())) is not None:
+            keys.update(wanted)
+    return folded
 
 
 def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOutcome:

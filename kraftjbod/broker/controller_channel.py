@@ -6,7 +6,8 @@
 * The deadline is the caller's. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
   broker is made for that.
-* The metadata long-poll has a connection of its own, so that nothing waits behind it.
+* The metadata long-poll has a connection of its own, so that nothing waits behind it; so have the
+  requests that clients make, so that no heartbeat waits behind them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from kraftjbod.core.config import Voter
-from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+    RequestTimedOutError,
+)
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
+from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
@@ -45,10 +52,11 @@ class Asks(Protocol[R_co]):
 class _Lane(Enum):
     CONTROL = "control"
     METADATA = "metadata"
+    CLIENTS = "clients"
 
 
 class ControllerChannel:
-    """``call(request, timeout_ms)`` and ``fetch_metadata(request)``; ``close()`` at the end."""
+    """``call``, ``forward`` and ``fetch_metadata``; ``close()`` at the end."""
 
     def __init__(
         self,
@@ -75,8 +83,9 @@ class ControllerChannel:
         )
         #: Index of the voter to ask first.
         self._active = 0
-        #: Two per voter at most.
+        #: One per lane and voter at most.
         self._clients: dict[tuple[_Lane, int], RpcClient] = {}
+        self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
         self._log = get_logger(component="controller_channel")
 
     def __repr__(self) -> str:
@@ -91,6 +100,25 @@ class ControllerChannel:
             REQUEST_TIMED_OUT.
         """
         return await self._call(_Lane.CONTROL, request, timeout_ms)
+
+    async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
+        """What a client wants of the controller; same errors as :meth:`call`.
+
+        Of those only some are on their way at once; the others wait here, as long as they may.
+        """
+        deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._forwarding.acquire()
+        except TimeoutError as e:
+            raise RequestTimedOutError(
+                f"too many other requests waited for the controller, for {timeout_ms} ms and longer"
+            ) from e
+        try:
+            remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
+            return await self._call(_Lane.CLIENTS, request, remaining_ms)
+        finally:
+            self._forwarding.release()
 
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
         """One long-poll; same errors as :meth:`call`."""

@@ -36,7 +36,7 @@ class FeatureApis:
                 updates=_updates(request, context.api_version),
                 validate_only=request.validate_only,
             )
-            answer = await self._channel.call(
+            answer = await self._channel.forward(
                 forwarded, timeout_ms=forward_timeout_ms(request.timeout_ms)
             )
         except OperatingError as e:

@@ -30,7 +30,9 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicPartition, Uuid
-from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.telemetry import get_logger, shortened
+from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.kafka_codec import Message, message
 from kraftjbod.storage.dir_names import future_dir_name
 from kraftjbod.storage.future_replica import FutureReplica
@@ -89,13 +91,22 @@ class LogDirApis:
 
     async def alter_replica_log_dirs(self, request: Message, _context: RequestContext) -> Message:
         results: dict[str, list[Message]] = defaultdict(list)
-        for wish in request.dirs:
-            for topic in wish.topics:
-                for index in topic.partitions:
-                    code = await self._alter(TopicPartition(topic.name, index), wish.path)
-                    results[topic.name].append(
-                        _PartitionResult(partition_index=index, error_code=code)
-                    )
+        wishes = (
+            (TopicPartition(topic.name, index), wish.path)
+            for wish in request.dirs
+            for topic in wish.topics
+            for index in topic.partitions
+        )
+        count = told = 0
+        async for topic_partition, path in in_slices(wishes):
+            count += 1
+            code = ErrorCode.INVALID_REQUEST
+            if count <= MAX_ITEMS_PER_REQUEST:
+                code = await self._alter(topic_partition, path, is_told=told < MAX_TOLD_PER_REQUEST)
+            told += code is not ErrorCode.NONE
+            results[topic_partition.topic].append(
+                _PartitionResult(partition_index=topic_partition.partition, error_code=code)
+            )
         response: Message = AlterReplicaLogDirsResponse(
             results=[
                 _TopicResult(topic_name=name, partitions=parts) for name, parts in results.items()
@@ -103,19 +114,22 @@ class LogDirApis:
         )
         return response
 
-    async def _alter(self, topic_partition: TopicPartition, where: str) -> ErrorCode:
+    async def _alter(
+        self, topic_partition: TopicPartition, where: str, *, is_told: bool
+    ) -> ErrorCode:
         # A swap takes milliseconds; before its end nobody can say where the replica is.
         await self._moves.swap_over(topic_partition)
         try:
             self._move(topic_partition, where)
         except OperatingError as e:
-            self._log.info(
-                "replica_move_refused",
-                partition=str(topic_partition),
-                log_dir=where,
-                code=e.code.name,
-                reason=e.message,
-            )
+            if is_told:
+                self._log.info(
+                    "replica_move_refused",
+                    partition=shortened(str(topic_partition)),
+                    log_dir=shortened(where),
+                    code=e.code.name,
+                    reason=e.message,
+                )
             return e.code
         return ErrorCode.NONE
 
@@ -184,7 +198,7 @@ class LogDirApis:
         response: Message = DescribeLogDirsResponse(
             broker_id=self._broker_id,
             results=[
-                *(self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()),
+                *[await self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()],
                 *(self._describe_offline(d) for d in self._logs.offline_dirs()),
             ],
         )
@@ -201,7 +215,7 @@ class LogDirApis:
         )
         return described
 
-    def _describe(
+    async def _describe(
         self, log_dir: LogDir, copies: list[_Copy], wanted: Collection[TopicPartition] | None
     ) -> Message:
         by_topic: dict[str, list[_Copy]] = defaultdict(list)
@@ -223,7 +237,7 @@ class LogDirApis:
                         for copy in sorted(parts)
                     ],
                 )
-                for topic, parts in sorted(by_topic.items())
+                async for topic, parts in in_slices(sorted(by_topic.items()))
             ],
             total_bytes=log_dir.space.total_bytes,
             usable_bytes=log_dir.space.usable_bytes,

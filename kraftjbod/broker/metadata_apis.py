@@ -16,6 +16,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, TopicId
+from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import Message, encode_part, message
 from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
@@ -27,6 +28,7 @@ DescribeClusterResponse = message("DescribeClusterResponse")
 _AUTO_CREATION_FLAG_SINCE: Final = 4
 _NULL_MEANS_ALL_SINCE: Final = 1
 _FENCED_BROKERS_SINCE: Final = 2
+_TOPIC_IDS_SINCE: Final = 12
 #: Endpoint type of DescribeCluster: brokers, not controllers.
 _BROKERS: Final = 1
 
@@ -53,14 +55,20 @@ class MetadataApis:
     async def metadata(self, request: Message, context: RequestContext) -> Message:
         wanted = request.topics
         if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
-            topics = [self._topic(t, context) for t in self._cache.state.topics.values()]
+            everything = list(self._cache.state.topics.values())
+            topics = [self._topic(topic, context) async for topic in in_slices(everything)]
         else:
             may_create = self._auto_create_topics and (
                 context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
             )
             if may_create:
                 await self._create_missing([topic.name for topic in wanted])
-            topics = [self._wanted_topic(topic, may_create, context) for topic in wanted]
+            # A topic that is named twice is told once, so no answer is longer than that for all.
+            named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
+            topics = [
+                self._wanted_topic(name, topic_id, may_create, context)
+                async for name, topic_id in in_slices(named)
+            ]
         response: Message = MetadataResponse(
             brokers=self._brokers(context.listener_name),
             cluster_id=self._cache.cluster_id,
@@ -78,25 +86,24 @@ class MetadataApis:
         if missing:
             await self._topic_apis.auto_create(missing)
 
-    def _wanted_topic(self, wanted: Message, may_create: bool, context: RequestContext) -> Any:
-        topic_id = TopicId(wanted.topic_id)
-        by_id = wanted.name is None or (not wanted.name and topic_id != ZERO_UUID)
-        topic = (
-            self._cache.state.topics.get(topic_id)
-            if by_id
-            else self._cache.state.topic(wanted.name)
-        )
-        if topic is not None:
-            return self._topic(topic, context)
-        if by_id:
-            return self._absent(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-        return self._absent(
-            self._topic_apis.creation_outcome(wanted.name)
-            if may_create and wanted.name not in INTERNAL_TOPICS
-            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            wanted.name,
-            ZERO_UUID,
-        )
+    def _wanted_topic(
+        self, name: str | None, topic_id: TopicId, may_create: bool, context: RequestContext
+    ) -> Any:
+        is_by_id = name is None or (not name and topic_id != ZERO_UUID)
+        if is_by_id and context.api_version < _TOPIC_IDS_SINCE:
+            # Two versions have the field and no answer for it: Kafka refuses as well.
+            return self._absent(ErrorCode.INVALID_REQUEST, name or "", topic_id)
+        if name is None or is_by_id:
+            topic = self._cache.state.topics.get(topic_id)
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            name = None
+        else:
+            topic = self._cache.state.topic(name)
+            topic_id = TopicId(ZERO_UUID)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if may_create and name not in INTERNAL_TOPICS:
+                code = self._topic_apis.creation_outcome(name)
+        return self._absent(code, name, topic_id) if topic is None else self._topic(topic, context)
 
     def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Message:
         absent: Message = MetadataResponse.MetadataResponseTopic(

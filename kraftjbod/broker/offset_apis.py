@@ -7,8 +7,10 @@ from typing import Final
 
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.kafka_codec import Message, message
 
 ListOffsetsResponse = message("ListOffsetsResponse")
@@ -19,26 +21,34 @@ _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LEADER_EPOCH_SINCE: Final = 4
 
 
+def _offset_refused(part: Message) -> Message:
+    listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
+    )
+    return listed
+
+
 class OffsetApis:
     def __init__(self, *, reads: ReplicaReads, suspect_after_ms: int) -> None:
         self._reads = reads
         self._suspect_after_s = suspect_after_ms / 1000
 
     async def list_offsets(self, request: Message, context: RequestContext) -> Message:
-        async def topic_offsets(topic: Message) -> Message:
-            listed: Message = ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=await asyncio.gather(
-                    *(
-                        self._find(topic.name, part, BrokerId(request.replica_id), context)
-                        for part in topic.partitions
-                    )
-                ),
+        asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
+        found = iter(
+            await together(
+                asked,
+                lambda one: self._find(*one, BrokerId(request.replica_id), context),
+                refuse=lambda one: _offset_refused(one[1]),
             )
-            return listed
-
+        )
         response: Message = ListOffsetsResponse(
-            topics=await asyncio.gather(*map(topic_offsets, request.topics))
+            topics=[
+                ListOffsetsResponse.ListOffsetsTopicResponse(
+                    name=topic.name, partitions=[next(found) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
         )
         return response
 
@@ -76,7 +86,10 @@ class OffsetApis:
             topics=[
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[self._end_of_epoch(topic.topic, part) for part in topic.partitions],
+                    partitions=[
+                        self._end_of_epoch(topic.topic, part)
+                        async for part in in_slices(topic.partitions)
+                    ],
                 )
                 for topic in request.topics
             ]

@@ -24,6 +24,7 @@ from kraftjbod.broker.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.timing import Clock
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -44,6 +45,12 @@ _VALID_ACKS: Final = frozenset({-1, 0, 1})
 _MAX_WAIT_MS: Final = 600_000
 _FULL_FETCH: Final = (0, -1)
 """Session epochs of a fetch that names all its partitions itself (KIP-227)."""
+
+
+_TOO_MANY: Final = AppendOutcome(
+    ErrorCode.INVALID_REQUEST,
+    f"one request may be about {MAX_ITEMS_PER_REQUEST} partitions; send this one again",
+)
 
 
 class _Fetching:
@@ -95,6 +102,8 @@ class ProduceFetchApis:
             name = self._name_of(topic, context.api_version >= _PRODUCE_BY_ID_SINCE)
             for part in topic.partition_data:
                 partition = TopicPartition(name or "", part.index)
+                if len(pending) == MAX_ITEMS_PER_REQUEST:
+                    refusal = _TOO_MANY
                 if refusal is None and name is not None:
                     pending.append(
                         self._appends.append(
@@ -169,6 +178,8 @@ class ProduceFetchApis:
                     part.last_fetched_epoch,
                     replica_id,
                 )
+                if len(fetching) >= MAX_ITEMS_PER_REQUEST:
+                    unnamed = FetchedData(ErrorCode.INVALID_REQUEST)
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
 
@@ -179,7 +190,7 @@ class ProduceFetchApis:
         while True:
             found_bytes, is_urgent, on_disk = self._look(named, max_bytes)
             if on_disk:
-                await self._read_from_disk(on_disk, found_bytes)
+                await self._read_from_disk(on_disk, max_bytes, found_bytes)
                 return
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
@@ -217,16 +228,28 @@ class ProduceFetchApis:
                 on_disk.append(one)
         return found_bytes, is_urgent, on_disk
 
-    async def _read_from_disk(self, on_disk: Sequence[_Fetching], found_bytes: int) -> None:
-        """Each in its directory's thread; one that does not answer in time stays empty."""
-        reading = [
-            asyncio.ensure_future(
-                self._reads.read_from_disk(one.wanted, min_one_batch=found_bytes == 0 and i == 0)
-            )
-            for i, one in enumerate(on_disk)
-        ]
+    async def _read_from_disk(
+        self, on_disk: Sequence[_Fetching], max_bytes: int, found_bytes: int
+    ) -> None:
+        """Each in its directory's thread; one that does not answer in time stays empty.
+
+        What they may bring together fits the answer, so those that come last may get nothing.
+        """
+        room = max(0, max_bytes - found_bytes)
+        reading: list[asyncio.Future[FetchedData]] = []
+        for one in on_disk:
+            # The first batch is given even if it is larger than every limit (KIP-74).
+            is_first = found_bytes == 0 and not reading
+            if room == 0 and not is_first:
+                break
+            wanted = one.wanted._replace(max_bytes=min(max(0, one.wanted.max_bytes), room))
+            room -= wanted.max_bytes
+            found = self._reads.read_from_disk(wanted, min_one_batch=is_first)
+            reading.append(asyncio.ensure_future(found))
+        if not reading:
+            return
         await asyncio.wait(reading, timeout=self._suspect_after_ms / 1000)
-        for one, read in zip(on_disk, reading, strict=True):
+        for one, read in zip(on_disk, reading, strict=False):
             if read.done():
                 one.data = read.result()
             else:

@@ -7,21 +7,30 @@ Target directories come in a tagged field of our own (kafka_extensions.py).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
 
 from kraftjbod.broker.controller_channel import ControllerChannel, forward_timeout_ms
+from kraftjbod.broker.forwarding import forward
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.request_limits import MAX_FORWARDED_BYTES, MAX_ITEMS_PER_REQUEST
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.rpc_codec import encoded_size
 from kraftjbod.protocol.rpc_messages import (
-    MAX_PARTITIONS_PER_REQUEST,
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ReassignedPartition,
+    ReassignmentOutcome,
 )
 
 AlterPartitionReassignmentsResponse = message("AlterPartitionReassignmentsResponse")
 ListPartitionReassignmentsResponse = message("ListPartitionReassignmentsResponse")
+
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the partition more than once", code=ErrorCode.INVALID_REQUEST
+)
 
 
 class ReassignmentApis:
@@ -35,36 +44,36 @@ class ReassignmentApis:
             allow_replication_factor_change=request.allow_replication_factor_change,
             error_message=None,
         )
-        wishes = tuple(
-            _wish(topic.name, partition)
-            for topic in request.topics
-            for partition in topic.partitions
-        )
         try:
-            response.responses = await self._alter(wishes, request)
+            response.responses = await self._alter(request)
         except OperatingError as e:
             response.error_code, response.error_message = e.code, e.message
         return response
 
-    async def _alter(
-        self, wishes: tuple[ReassignedPartition, ...], request: Message
-    ) -> list[Message]:
-        if len(wishes) > MAX_PARTITIONS_PER_REQUEST:
+    async def _alter(self, request: Message) -> list[Message]:
+        count = sum(len(topic.partitions) for topic in request.topics)
+        if count > MAX_ITEMS_PER_REQUEST:
             raise OperatingError(
-                f"{len(wishes)} partitions in one request; ask for at most "
-                f"{MAX_PARTITIONS_PER_REQUEST} at a time",
+                f"{count} partitions in one request; ask for at most "
+                f"{MAX_ITEMS_PER_REQUEST} at a time",
                 code=ErrorCode.INVALID_REQUEST,
             )
-        forwarded = AlterPartitionReassignmentsRequest(
-            partitions=wishes,
-            allow_replication_factor_change=request.allow_replication_factor_change,
-        )
-        answer = await self._channel.call(
-            forwarded, timeout_ms=forward_timeout_ms(request.timeout_ms)
+        twice: list[ReassignmentOutcome] = []
+        outcomes = await forward(
+            self._channel,
+            _wishes(request, twice),
+            ask=lambda part: AlterPartitionReassignmentsRequest(
+                partitions=part,
+                allow_replication_factor_change=request.allow_replication_factor_change,
+            ),
+            outcomes=lambda answer: answer.partitions,
+            refuse=lambda wish, error: _refused(wish.topic, wish.partition, error),
+            timeout_ms=request.timeout_ms,
+            raises_first=True,
         )
         kind = AlterPartitionReassignmentsResponse
         by_topic: dict[str, list[Message]] = defaultdict(list)
-        for outcome in answer.partitions:
+        for outcome in (*outcomes, *twice):
             by_topic[outcome.topic].append(
                 kind.ReassignablePartitionResponse(
                     partition_index=outcome.partition,
@@ -83,9 +92,10 @@ class ReassignmentApis:
         response: Message = ListPartitionReassignmentsResponse(error_message=None)
         asked: dict[str, tuple[int, ...]] | None = None
         if request.topics is not None:
-            asked = {}
+            by_name: dict[str, list[int]] = defaultdict(list)
             for topic in request.topics:
-                asked[topic.name] = (*asked.get(topic.name, ()), *topic.partition_indexes)
+                by_name[topic.name] += topic.partition_indexes
+            asked = {name: tuple(dict.fromkeys(indexes)) for name, indexes in by_name.items()}
         try:
             response.topics = await self._list(asked, request.timeout_ms)
         except OperatingError as e:
@@ -95,10 +105,13 @@ class ReassignmentApis:
     async def _list(
         self, asked: dict[str, tuple[int, ...]] | None, timeout_ms: int
     ) -> list[Message]:
-        answer = await self._channel.call(
-            ListPartitionReassignmentsRequest(partitions=asked),
-            timeout_ms=forward_timeout_ms(timeout_ms),
-        )
+        forwarded = ListPartitionReassignmentsRequest(partitions=asked)
+        if encoded_size(forwarded) > MAX_FORWARDED_BYTES:
+            raise OperatingError(
+                "these are more partitions than one request may name; ask for all of them",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        answer = await self._channel.forward(forwarded, timeout_ms=forward_timeout_ms(timeout_ms))
         kind = ListPartitionReassignmentsResponse
         by_topic: dict[str, list[Message]] = defaultdict(list)
         for ongoing in answer.partitions:
@@ -114,6 +127,25 @@ class ReassignmentApis:
             kind.OngoingTopicReassignment(name=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
+
+
+def _wishes(request: Message, twice: list[ReassignmentOutcome]) -> Iterator[ReassignedPartition]:
+    """What is asked of each partition; of one that is named again, ``twice`` gets the refusal."""
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = topic.name, partition.partition_index
+            if key in seen:
+                twice.append(_refused(*key, _NAMED_TWICE))
+                continue
+            seen.add(key)
+            yield _wish(topic.name, partition)
+
+
+def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentOutcome:
+    return ReassignmentOutcome(
+        topic=topic, partition=partition, error_code=error.code, error_message=error.message
+    )
 
 
 def _wish(topic: str, partition: Message) -> ReassignedPartition:

@@ -18,6 +18,7 @@ from typing import Final
 
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.together import together
 from kraftjbod.core.errors import (
     ErrorCode,
     NotLeaderOrFollowerError,
@@ -34,25 +35,35 @@ _HIGH_WATERMARK: Final = -1
 _UNKNOWN_LOW_WATERMARK: Final = -1
 
 
+def _refused(part: Message) -> Message:
+    result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+        partition_index=part.partition_index,
+        low_watermark=_UNKNOWN_LOW_WATERMARK,
+        error_code=ErrorCode.INVALID_REQUEST,
+    )
+    return result
+
+
 class RecordDeletionApis:
     def __init__(self, *, replicas: HostedReplicas) -> None:
         self._replicas = replicas
 
     async def delete_records(self, request: Message, _context: RequestContext) -> Message:
-        async def of_topic(topic: Message) -> Message:
-            result: Message = DeleteRecordsResponse.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=await asyncio.gather(
-                    *(
-                        self._delete(topic.name, part, request.timeout_ms)
-                        for part in topic.partitions
-                    )
-                ),
+        asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
+        ended = iter(
+            await together(
+                asked,
+                lambda one: self._delete(*one, request.timeout_ms),
+                refuse=lambda one: _refused(one[1]),
             )
-            return result
-
+        )
         response: Message = DeleteRecordsResponse(
-            topics=await asyncio.gather(*map(of_topic, request.topics))
+            topics=[
+                DeleteRecordsResponse.DeleteRecordsTopicResult(
+                    name=topic.name, partitions=[next(ended) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
         )
         return response
 

@@ -7,15 +7,19 @@ An error of the whole call (no controller in time, say) becomes the error of eac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from kraftjbod.broker.controller_channel import ControllerChannel, forward_timeout_ms
+from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.forwarding import forward
 from kraftjbod.broker.producer_ids import ProducerIdManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
-from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.request_limits import MAX_PARTITIONS_MADE_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.telemetry import get_logger, shortened
+from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.kafka_codec import Message, message
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
@@ -35,6 +39,10 @@ DeleteTopicsResponse = message("DeleteTopicsResponse")
 InitProducerIdResponse = message("InitProducerIdResponse")
 
 _DELETE_BY_ID_SINCE: Final = 6
+_UNSET: Final = -1
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the topic more than once", code=ErrorCode.INVALID_REQUEST
+)
 
 
 class TopicApis:
@@ -44,11 +52,13 @@ class TopicApis:
         channel: ControllerChannel,
         producer_ids: ProducerIdManager,
         auto_create_timeout_ms: int,
+        default_partitions: int = 1,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
         self._channel = channel
         self._producer_ids = producer_ids
         self._auto_create_timeout_ms = auto_create_timeout_ms
+        self._default_partitions = default_partitions
         self._max_remembered_outcomes = max_remembered_outcomes
         #: Topics that are being created for clients that only asked about them.
         self._creating: dict[str, asyncio.Future[None]] = {}
@@ -58,36 +68,41 @@ class TopicApis:
 
     # --- automatic creation ----------------------------------------------------------------------
 
-    async def auto_create(self, names: Sequence[str]) -> None:
+    async def auto_create(self, names: Iterable[str]) -> None:
         """Ask the controller for topics with default settings; :meth:`creation_outcome` tells."""
-        fresh = [name for name in dict.fromkeys(names) if name not in self._creating]
+        names = list(dict.fromkeys(names))
+        fresh = [name for name in names if name not in self._creating]
         if fresh:
             asking = asyncio.ensure_future(self._auto_create(fresh))
             for name in fresh:
                 self._creating[name] = asking
         # A client that goes away does not stop the creation that others may wait for.
-        await asyncio.gather(
-            *(asyncio.shield(self._creating[name]) for name in names if name in self._creating)
-        )
+        under_way = {self._creating[name] for name in names if name in self._creating}
+        await asyncio.gather(*map(asyncio.shield, under_way))
 
     def creation_outcome(self, name: str) -> ErrorCode:
         """What to tell a client about a topic that is not there yet."""
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _auto_create(self, names: list[str]) -> None:
-        request = CreateTopicsRequest(topics=tuple(NewTopic(name=name) for name in names))
+        topics = (NewTopic(name=name) for name in names)
         try:
-            outcome = await self._create(request, self._auto_create_timeout_ms)
+            outcome = await self._create(topics, self._auto_create_timeout_ms)
         finally:
             for name in names:
                 del self._creating[name]
+        told = 0
         for created in outcome:
             self._refused.pop(created.name, None)
             if created.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 continue
-            self._log.info(
-                "topic_auto_creation_refused", topic=created.name, why=created.error_code
-            )
+            told += 1
+            if told <= MAX_TOLD_PER_REQUEST:
+                self._log.info(
+                    "topic_auto_creation_refused",
+                    topic=shortened(created.name),
+                    why=created.error_code,
+                )
             if len(self._refused) >= self._max_remembered_outcomes:
                 self._refused.clear()
             self._refused[created.name] = created.error_code
@@ -95,58 +110,60 @@ class TopicApis:
     # --- topics ----------------------------------------------------------------------------------
 
     async def create_topics(self, request: Message, _context: RequestContext) -> Message:
-        names = [topic.name for topic in request.topics]
-        topics = tuple(
-            _new_topic(topic) for topic in request.topics if names.count(topic.name) == 1
-        )
+        named = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if named[topic.name] == 1]
         created = await self._create(
-            CreateTopicsRequest(topics=topics, validate_only=request.validate_only),
+            map(_new_topic, once),
             request.timeout_ms,
+            validate_only=request.validate_only,
+            refusal=_too_many_partitions(map(self._partition_count, once)),
         )
-        created += [
-            CreatedTopic(
-                name=name,
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message="the request names the topic more than once",
-            )
-            for name in dict.fromkeys(names)
-            if names.count(name) > 1
-        ]
+        created += [_not_created(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
         response: Message = CreateTopicsResponse(topics=[_created(topic) for topic in created])
         return response
 
-    async def _create(self, request: CreateTopicsRequest, timeout_ms: int) -> list[CreatedTopic]:
-        if not request.topics:
-            return []
-        try:
-            response = await self._channel.call(request, timeout_ms=forward_timeout_ms(timeout_ms))
-        except OperatingError as e:
-            return [
-                CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
-                for topic in request.topics
-            ]
-        return list(response.topics)
+    def _partition_count(self, topic: Message) -> int:
+        if topic.num_partitions == _UNSET:
+            return len(topic.assignments) or self._default_partitions
+        count: int = topic.num_partitions
+        return max(len(topic.assignments), count)
+
+    async def _create(
+        self,
+        topics: Iterable[NewTopic],
+        timeout_ms: int,
+        *,
+        validate_only: bool = False,
+        refusal: OperatingError | None = None,
+    ) -> list[CreatedTopic]:
+        if refusal is not None:
+            return [_not_created(topic.name, refusal) async for topic in in_slices(topics)]
+        return await forward(
+            self._channel,
+            topics,
+            ask=lambda part: CreateTopicsRequest(topics=part, validate_only=validate_only),
+            outcomes=lambda response: response.topics,
+            refuse=lambda topic, error: _not_created(topic.name, error),
+            timeout_ms=timeout_ms,
+        )
 
     async def delete_topics(self, request: Message, context: RequestContext) -> Message:
+        refs: Iterable[TopicRef]
         if context.api_version >= _DELETE_BY_ID_SINCE:
-            refs = tuple(
+            refs = (
                 TopicRef(name=topic.name, topic_id=TopicId(topic.topic_id))
                 for topic in request.topics
             )
         else:
-            refs = tuple(TopicRef(name=name) for name in request.topic_names)
-        try:
-            forwarded = await self._channel.call(
-                DeleteTopicsRequest(topics=refs), timeout_ms=forward_timeout_ms(request.timeout_ms)
-            )
-            deleted = forwarded.topics
-        except OperatingError as e:
-            deleted = tuple(
-                DeletedTopic(
-                    name=ref.name, topic_id=ref.topic_id, error_code=e.code, error_message=e.message
-                )
-                for ref in refs
-            )
+            refs = (TopicRef(name=name) for name in request.topic_names)
+        deleted = await forward(
+            self._channel,
+            refs,
+            ask=lambda part: DeleteTopicsRequest(topics=part),
+            outcomes=lambda response: response.topics,
+            refuse=_not_deleted,
+            timeout_ms=request.timeout_ms,
+        )
         response: Message = DeleteTopicsResponse(
             responses=[
                 DeleteTopicsResponse.DeletableTopicResult(
@@ -161,30 +178,23 @@ class TopicApis:
         return response
 
     async def create_partitions(self, request: Message, _context: RequestContext) -> Message:
-        forwarded = CreatePartitionsRequest(
-            topics=tuple(
-                MorePartitions(
-                    name=topic.name,
-                    count=topic.count,
-                    assignments=None
-                    if topic.assignments is None
-                    else tuple(tuple(map(BrokerId, a.broker_ids)) for a in topic.assignments),
-                )
-                for topic in request.topics
-            ),
-            validate_only=request.validate_only,
-        )
-        try:
-            grown = (
-                await self._channel.call(
-                    forwarded, timeout_ms=forward_timeout_ms(request.timeout_ms)
-                )
-            ).topics
-        except OperatingError as e:
-            grown = tuple(
-                GrownTopic(name=topic.name, error_code=e.code, error_message=e.message)
-                for topic in forwarded.topics
+        named = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if named[topic.name] == 1]
+        refusal = _too_many_partitions(topic.count for topic in once)
+        if refusal is None:
+            grown = await forward(
+                self._channel,
+                map(_more_partitions, once),
+                ask=lambda part: CreatePartitionsRequest(
+                    topics=part, validate_only=request.validate_only
+                ),
+                outcomes=lambda response: response.topics,
+                refuse=lambda topic, error: _not_grown(topic.name, error),
+                timeout_ms=request.timeout_ms,
             )
+        else:
+            grown = [_not_grown(topic.name, refusal) for topic in once]
+        grown += [_not_grown(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
         response: Message = CreatePartitionsResponse(
             results=[
                 CreatePartitionsResponse.CreatePartitionsTopicResult(
@@ -205,7 +215,9 @@ class TopicApis:
             response = InitProducerIdResponse(
                 error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
             )
-            self._log.warning("transactional_id_refused", transactional_id=request.transactional_id)
+            self._log.warning(
+                "transactional_id_refused", transactional_id=shortened(request.transactional_id)
+            )
             return response
         try:
             producer_id = await self._producer_ids.next_id()
@@ -215,6 +227,42 @@ class TopicApis:
             return response
         response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
         return response
+
+
+def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
+    """Why a request that asks for so many new partitions is refused; None if it is not."""
+    if sum(max(count, 0) for count in counts) <= MAX_PARTITIONS_MADE_PER_REQUEST:
+        return None
+    return OperatingError(
+        f"one request may ask for {MAX_PARTITIONS_MADE_PER_REQUEST} partitions; ask for fewer at "
+        "a time",
+        code=ErrorCode.POLICY_VIOLATION,
+    )
+
+
+def _more_partitions(topic: Message) -> MorePartitions:
+    assignments = topic.assignments
+    return MorePartitions(
+        name=topic.name,
+        count=topic.count,
+        assignments=None
+        if assignments is None
+        else tuple(tuple(map(BrokerId, a.broker_ids)) for a in assignments),
+    )
+
+
+def _not_created(name: str, error: OperatingError) -> CreatedTopic:
+    return CreatedTopic(name=name, error_code=error.code, error_message=error.message)
+
+
+def _not_deleted(ref: TopicRef, error: OperatingError) -> DeletedTopic:
+    return DeletedTopic(
+        name=ref.name, topic_id=ref.topic_id, error_code=error.code, error_message=error.message
+    )
+
+
+def _not_grown(name: str, error: OperatingError) -> GrownTopic:
+    return GrownTopic(name=name, error_code=error.code, error_message=error.message)
 
 
 def _new_topic(topic: Message) -> NewTopic:

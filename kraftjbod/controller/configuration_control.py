@@ -27,7 +27,8 @@ from kraftjbod.core.config import (
 )
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
+from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
 from kraftjbod.core.topic_config import TOPIC_LIST_KEYS, TopicConfig
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -70,7 +71,7 @@ class ConfigurationControlManager:
 
         :raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong.
         """
-        given = {key: value for key, value in configs.items() if value is not None}
+        given = {key: _fitting(key, v) for key, v in configs.items() if v is not None}
         self._require_valid(ResourceType.TOPIC, name, given)
         return _difference(ResourceType.TOPIC, name, {}, given)
 
@@ -161,7 +162,7 @@ class ConfigurationControlManager:
     def _require_broker(self, name: str) -> None:
         if not name:
             return
-        if not (name.isascii() and name.isdigit() and str(int(name)) == name):
+        if not is_broker_id(name):
             raise _error(
                 ErrorCode.INVALID_REQUEST,
                 f"'{name}' is no broker id; an empty name stands for all brokers.",
@@ -184,7 +185,7 @@ class ConfigurationControlManager:
         if change.name == CORDONED_LOG_DIRS:
             value = ",".join(map(_canonical, list_items(value)))
         if operation is ConfigOperation.SET:
-            values[change.name] = value
+            values[change.name] = _fitting(change.name, value)
             return
         is_list = change.name in _LIST_KEYS[resource_type]
         if not is_list:
@@ -200,7 +201,7 @@ class ConfigurationControlManager:
                 f"{change.name} is {ALL_LOG_DIRS}, from which nothing can be subtracted; set the "
                 "directories that shall stay.",
             )
-        values[change.name] = ",".join(_changed(present, operation, items))
+        values[change.name] = _fitting(change.name, ",".join(_changed(present, operation, items)))
 
     def _list_value(
         self, change: ConfigChange, resource_type: ResourceType, values: Mapping[str, str]
@@ -296,6 +297,7 @@ class ConfigurationControlManager:
         self, request: DescribeDynamicConfigsRequest
     ) -> ControllerResult[DescribeDynamicConfigsResponse]:
         """What is committed, by resource; nothing is said of those without values."""
+        wanted = None if request.names is None else frozenset(request.names)
         return ControllerResult(
             response=DescribeDynamicConfigsResponse(
                 resources=tuple(
@@ -303,7 +305,7 @@ class ConfigurationControlManager:
                     for (kind, name), values in sorted(self._state.configs.items())
                     if kind == request.resource_type
                     and values
-                    and (request.names is None or name in request.names)
+                    and (wanted is None or name in wanted)
                 )
             )
         )
@@ -313,6 +315,17 @@ _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
     ResourceType.TOPIC: frozenset(TOPIC_LIST_KEYS),
     ResourceType.BROKER: DYNAMIC_LIST_KEYS,
 }
+
+
+def _fitting(key: str, value: str) -> str:
+    """:raises OperatingError: INVALID_CONFIG, in Kafka's words, for what cannot be told later."""
+    if len(value.encode()) > MAX_CONFIG_VALUE_BYTES:
+        raise _error(
+            ErrorCode.INVALID_CONFIG,
+            f"The configuration value of {key} cannot be added because it exceeds the maximum "
+            f"value size of {MAX_CONFIG_VALUE_BYTES} bytes.",
+        )
+    return value
 
 
 def _canonical(path: str) -> str:

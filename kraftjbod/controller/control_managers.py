@@ -56,6 +56,18 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 
+def is_from_broker(request: RpcRequest) -> bool:
+    """Whether a broker asks on its own behalf; else it forwards what a client asked."""
+    return isinstance(
+        request,
+        BrokerRegistrationRequest
+        | BrokerHeartbeatRequest
+        | AssignReplicasToDirsRequest
+        | AlterPartitionRequest
+        | AllocateProducerIdsRequest,
+    )
+
+
 class ControlManagers:
     """The control managers over one metadata state."""
 

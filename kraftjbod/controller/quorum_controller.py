@@ -1,6 +1,6 @@
 """``QuorumController``: requests in, committed decisions out.
 
-One decision at a time, in the order of arrival and without a pause in it:
+One decision at a time and without a pause in it, brokers' own before a crowd of clients':
 decide, propose to the log, replay at once. So the next decision sees the last one, committed or
 not, while the reply waits until everything that it was based on is committed. Should the log
 fail, nobody has been told anything that is not in it, and the process ends.
@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.foreign_metadata import require_same_log
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
@@ -31,6 +31,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.work_slices import WorkSlices
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -172,6 +173,9 @@ class QuorumController:
     async def _handle(self, request: RpcRequest) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetch_metadata(request)
+        if not is_from_broker(request):
+            # Brokers do not wait behind a crowd of clients' requests.
+            await WorkSlices.of_loop().turn()
         result = self._managers.decide(request, now_ms=self._clock.now_ms())
         if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))

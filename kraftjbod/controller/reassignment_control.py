@@ -262,9 +262,11 @@ class ReassignmentControlManager:
     ) -> ControllerResult[ListPartitionReassignmentsResponse]:
         """What is under way, by topic and partition; nothing is said of what does not exist."""
         ongoing: list[OngoingReassignment] = []
+        wanted: dict[str, frozenset[int]] | None = None
+        if request.partitions is not None:
+            wanted = {name: frozenset(asked) for name, asked in request.partitions.items()}
         for key in self._index.reassigning:
             topic = self._state.topics[key.topic_id]
-            wanted = request.partitions
             if wanted is not None and key.partition not in wanted.get(topic.name, ()):
                 continue
             partition = topic.partitions[key.partition]

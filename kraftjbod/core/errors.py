@@ -107,6 +107,10 @@ RETRIABLE_CODES = frozenset(
 )
 
 
+#: Of an error's text: it may quote what was sent, and has to fit every version of every answer.
+MAX_MESSAGE_CHARS = 1_000
+
+
 class KraftJbodError(Exception):
     """Root of everything this project raises on purpose."""
 
@@ -120,6 +124,8 @@ class OperatingError(KraftJbodError):
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, message: str = "", *, code: ErrorCode | None = None) -> None:
+        if len(message) > MAX_MESSAGE_CHARS:
+            message = message[: MAX_MESSAGE_CHARS - 1] + "…"
         super().__init__(message)
         self.message = message
         if code is not None:

@@ -99,6 +99,16 @@ MIGRATING_DIR: Final = DirectoryId(bytes(15) + b"\x02")
 """The replica was placed before directories had ids."""
 
 
+MAX_BROKER_ID: Final = 2**31 - 1
+
+
+def is_broker_id(text: str) -> bool:
+    """Whether ``text`` is a broker's id as everybody writes it: no sign, no zeros before it."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_BROKER_ID)):
+        return False
+    return str(int(text)) == text and int(text) <= MAX_BROKER_ID
+
+
 class TopicPartition(NamedTuple):
     """A partition by its topic's name: what clients and directory names speak of."""
 

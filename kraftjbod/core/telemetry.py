@@ -14,9 +14,11 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 import structlog
+
+_MAX_NAME_CHARS: Final = 300
 
 Logger = structlog.stdlib.BoundLogger
 
@@ -66,6 +68,11 @@ def get_logger(**context: object) -> Logger:
     """A logger whose every event carries ``context``."""
     logger: Logger = structlog.get_logger(**context)
     return logger
+
+
+def shortened(text: str) -> str:
+    """A name that came from outside, short enough for a line of telemetry."""
+    return text if len(text) <= _MAX_NAME_CHARS else text[:_MAX_NAME_CHARS] + "…"
 
 
 class Metrics:

@@ -391,6 +391,7 @@ class BrokerParts:
                 timeout_ms=config.controller_request_timeout_ms,
             ),
             auto_create_timeout_ms=config.controller_request_timeout_ms,
+            default_partitions=config.num_partitions,
         )
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from kraftjbod.core.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -21,9 +23,11 @@ from kraftjbod.protocol.kafka_codec import (
     ApiKey,
     Message,
     RequestHeader,
+    api_key_of,
     api_name,
     api_versions_response,
     decode_request,
+    encode_long_arrays,
     encode_response,
 )
 
@@ -38,6 +42,11 @@ class ConnectionInfo:
 
 Handler = Callable[[RequestHeader, Message, ConnectionInfo], Awaitable[Message | None]]
 """Answers one request; None if the client expects no response (Produce with acks=0)."""
+
+#: Served most, and answered with little beside the records.
+_HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+#: A smaller request is decoded, and answered if it is a hot one, in one go.
+_LARGE_FRAME_BYTES: Final = 32 * 1024
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=104_857_600)
 DEFAULT_SESSION_LIMITS = SessionLimits(
@@ -65,13 +74,23 @@ def kafka_server(
         info = ConnectionInfo(peer=connection.peer)
 
         async def answer(request: PendingRequest) -> Sequence[Buffer] | None:
+            is_hot = api_key_of(request.frame) in _HOT
+            is_large = len(request.frame) > _LARGE_FRAME_BYTES
+            if is_large and not is_hot:
+                # Produce requests keep their order; what each may bring is limited.
+                await WorkSlices.of_loop().turn()
             header, body = decode_request(request.frame)
             request.api = api_name(header.api_key)
             if body is None or header.api_key == ApiKey.API_VERSIONS:
                 asker = getattr(body, "client_software_name", "")
                 return api_versions_response(header, features(), asker)
             response = await handler(header, body, info)
-            return None if response is None else encode_response(header, response)
+            if response is None:
+                return None
+            if is_large or not is_hot:
+                async for _ in in_slices(encode_long_arrays(header.api_version, response)):
+                    pass
+            return encode_response(header, response)
 
         return RequestSession(connection, answer=answer, in_order=True, limits=session_limits)
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
 from kraftjbod.protocol.kafka_compiler import (
     NO_TAGS,
     Compiler,
@@ -35,12 +36,13 @@ from kraftjbod.protocol.kafka_compiler import (
 )
 from kraftjbod.protocol.kafka_compiler import Message as Message
 from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY
-from kraftjbod.protocol.kafka_schema import load_message
+from kraftjbod.protocol.kafka_schema import StructSchema, load_message
 
 Buffer = bytes | bytearray | memoryview
 
-#: How many array elements one frame may bring; an element costs up to some 200 bytes of memory.
-MAX_REQUEST_ELEMENTS: Final = 1_000_000
+#: How many array elements and tagged fields one frame may bring. One costs up to some 200 bytes
+#: of memory, and a request's up to 2 us of the loop's time, in one go.
+MAX_REQUEST_ELEMENTS: Final = 100_000
 MAX_RESPONSE_ELEMENTS: Final = 16_000_000
 
 
@@ -176,6 +178,10 @@ def is_flexible(api_key: int, version: int) -> bool:
     return version in load_message(_REQUEST_NAMES[api_key]).flexible
 
 
+#: A shorter array is encoded in one go with what it is in.
+_LONG_ARRAY: Final = 100
+
+
 # --- bodies -------------------------------------------------------------------------------------
 
 
@@ -228,6 +234,53 @@ def encode_part(version: int, value: Message) -> bytes:
     return b"".join(chunks)
 
 
+def encode_long_arrays(version: int, body: Message) -> Iterator[None]:
+    """Encode the structs in long arrays of ``body`` in place, a step for each.
+
+    For answers that would hold up the loop if they were encoded in one go.
+    Records that were found stay buffers of their own, and what holds them stays as it is.
+    """
+    for name in _struct_arrays(type(body).__qualname__, version):
+        elements = getattr(body, name)
+        if type(elements) is not list:
+            continue  # null, or not for us to change
+        is_long = len(elements) > _LONG_ARRAY
+        for index, element in enumerate(elements):
+            if type(element) is bytes:
+                continue
+            yield from encode_long_arrays(version, element)
+            if is_long and not _holds_records(element):
+                elements[index] = encode_part(version, element)
+                yield
+
+
+def _holds_records(value: Message) -> bool:
+    """Whether there are, or may be deeper inside."""
+    fields = _records_fields(type(value).__qualname__)
+    return any(getattr(value, field, True) for field in fields)
+
+
+@functools.cache
+def _struct_arrays(qualified_name: str, version: int) -> tuple[str, ...]:
+    """Names of the arrays of structs in a struct."""
+    fields = _struct_of(qualified_name).fields
+    return tuple(f.name for f in fields if f.is_array and f.struct and version in f.versions)
+
+
+@functools.cache
+def _records_fields(qualified_name: str) -> tuple[str, ...]:
+    """Names of the records in a struct; those of structs inside it are no attributes of it."""
+    inside = _struct_of(qualified_name).structs()
+    return tuple(f.name for s in inside for f in s.fields if f.type == "records")
+
+
+def _struct_of(qualified_name: str) -> StructSchema:
+    """The schema of a message's class, or of one inside it."""
+    message_name, _, inner = qualified_name.partition(".")
+    structs = load_message(message_name).struct.structs()
+    return next(s for s in structs if s.name == (inner or message_name))
+
+
 # --- the serving side ---------------------------------------------------------------------------
 
 
@@ -256,6 +309,11 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
     return header, decode_body(name, version, view, position, max_elements=MAX_REQUEST_ELEMENTS)
 
 
+def api_key_of(frame: Buffer) -> int:
+    """The API that a request frame says it is for; -1 if it is too short to say."""
+    return int.from_bytes(frame[:2], "big") if len(frame) >= _REQUEST_HEAD.size else -1
+
+
 def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
     api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(view)
     position = _REQUEST_HEAD.size
@@ -271,6 +329,8 @@ def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
 def _skip_tags(view: memoryview, position: int) -> int:
     """The position behind the tagged fields of a header; Kafka has defined none so far."""
     count, position = _read_uvarint(view, position)
+    if count > MAX_TAGS_IN_HEADER:
+        raise RemoteProtocolError(f"a header has {count} tagged fields")
     for _ in range(count):
         _, position = _read_uvarint(view, position)
         size, position = _read_uvarint(view, position)

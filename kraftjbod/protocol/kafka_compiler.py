@@ -144,7 +144,7 @@ def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
     """One class per struct of ``schema``; the inner ones are attributes of the outermost too."""
     namespace = dict(_NAMESPACE)
     exec(class_source(schema), namespace)  # noqa: S102 - source made from packaged schemas only
-    classes: dict[str, type[Message]] = {s.name: namespace[s.name] for s in _structs(schema.struct)}
+    classes: dict[str, type[Message]] = {s.name: namespace[s.name] for s in schema.struct.structs()}
     outermost = classes.pop(schema.name)
     for name, inner in classes.items():
         inner.__qualname__ = f"{schema.name}.{name}"
@@ -155,7 +155,7 @@ def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
 
 def class_source(schema: MessageSchema) -> str:
     lines: list[str] = []
-    for s in _structs(schema.struct):
+    for s in schema.struct.structs():
         slots = ", ".join(repr(f.name) for f in s.fields)
         parameters = ", ".join(f"{f.name}={f.default!r}" for f in s.fields)
         lines.append(f"class {s.name}(Message):")
@@ -166,14 +166,6 @@ def class_source(schema: MessageSchema) -> str:
             value = f"[] if {f.name} == () else {f.name}" if f.default == () else f.name
             lines.append(f"        self.{f.name} = {value}")
     return "\n".join(lines) + "\n"
-
-
-def _structs(outer: StructSchema) -> Iterator[StructSchema]:
-    """``outer`` and all inside it, the innermost first."""
-    for field in outer.fields:
-        if field.struct is not None:
-            yield from _structs(field.struct)
-    yield outer
 
 
 def _suffix(fmt: str) -> str:
@@ -346,6 +338,8 @@ class Compiler:
 
     def _read_tags(self, s: StructSchema) -> None:
         self._read_uvarint(1, "tags")
+        # Tags that nobody knows take two bytes each and time all the same.
+        self._put(1, "q[0] -= tags", f"if q[0] < 0: too_many('tags of {s.name}')")
         self._put(1, "for _ in range(tags):")
         self._read_uvarint(2, "tag")
         self._read_uvarint(2, "size")

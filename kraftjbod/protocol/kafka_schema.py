@@ -14,7 +14,7 @@ import importlib.resources
 import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,6 +97,13 @@ class StructSchema:
 
     name: str
     fields: tuple[FieldSchema, ...]
+
+    def structs(self) -> Iterator[StructSchema]:
+        """Itself and all structs inside it, the innermost first."""
+        for field in self.fields:
+            if field.struct is not None:
+                yield from field.struct.structs()
+        yield self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

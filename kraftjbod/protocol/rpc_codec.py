@@ -120,6 +120,12 @@ def encode_request(correlation_id: int, body: RpcRequest, version: int | None = 
     return _frame([_REQUEST, correlation_id, body.api, version, fields])
 
 
+def encoded_size(body: RpcBody) -> int:
+    """Bytes that ``body`` takes as a part of a request."""
+    size: int = len(msgpack.packb(body.model_dump()))
+    return size
+
+
 def encode_response(correlation_id: int, body: RpcResponse) -> bytes:
     return _frame([_RESPONSE, correlation_id, ErrorCode.NONE, "", body.model_dump()])
 

@@ -31,6 +31,7 @@ from pydantic import (
 
 from kraftjbod.core.errors import ErrorCode, InvalidUuidText
 from kraftjbod.core.ids import (
+    MAX_BROKER_ID,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -41,6 +42,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 
 U = TypeVar("U", bound=Uuid)
 
@@ -60,11 +62,14 @@ def _as(kind: type[U]) -> Callable[[object], U]:
 WireUuid = Annotated[Uuid, PlainValidator(_as(Uuid))]
 WireTopicId = Annotated[TopicId, PlainValidator(_as(TopicId))]
 WireDirectoryId = Annotated[DirectoryId, PlainValidator(_as(DirectoryId))]
-WireBrokerId = Annotated[BrokerId, Field(ge=0)]
+WireBrokerId = Annotated[BrokerId, Field(ge=0, le=MAX_BROKER_ID)]
+#: A name or an address that brokers repeat to clients, in every version of every answer.
+ToldText = Annotated[str, Field(max_length=1_000)]
+PathText = Annotated[str, Field(max_length=4_096)]
 Offset = Annotated[int, Field(ge=-1)]
 
 MAX_DIRECTORIES = 1_000
-MAX_PARTITIONS_PER_REQUEST = 10_000
+MAX_PARTITIONS_PER_REQUEST = MAX_ITEMS_PER_REQUEST
 
 
 class RpcBody(BaseModel):
@@ -116,8 +121,8 @@ class RpcRequest(RpcBody):
 class ListenerInfo(RpcBody):
     """One address under which clients reach a broker."""
 
-    name: str
-    host: str
+    name: ToldText
+    host: ToldText
     port: int = Field(ge=1, le=65535)
 
 
@@ -156,12 +161,12 @@ class BrokerRegistrationRequest(RpcRequest):
     cluster_id: str
     incarnation_id: WireUuid
     listeners: tuple[ListenerInfo, ...] = Field(min_length=1, max_length=16)
-    rack: str | None = None
-    features: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    rack: ToldText | None = None
+    features: dict[ToldText, tuple[int, int]] = Field(default_factory=dict, max_length=100)
     log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(2)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
-    log_dir_paths: Annotated[tuple[str, ...], Since(2)] = Field(
+    log_dir_paths: Annotated[tuple[PathText, ...], Since(2)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
     cordoned_log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(4)] = Field(

@@ -458,13 +458,10 @@ class LogHandle:
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
-        """The copy did not take its place after all: appends go on, whatever the name is.
-
-        A dir that is impaired takes that, too.
-        """
-        self._published.is_replaced = False
+        """The copy did not take its place after all."""
         async with self._files:
-            await asyncio.shield(self._rename(directory, OpKind.UNDO))
+            self._published.is_replaced = False
+            await asyncio.shield(self._rename(directory))
 
     # -- for the LogManager -----------------------------------------------------------------
 
@@ -481,8 +478,8 @@ class LogHandle:
                 self._published.is_closed = False
                 raise
 
-    def _rename(self, directory: str, kind: OpKind = OpKind.RENAME) -> asyncio.Future[None]:
-        return self._published.submit(kind, lambda log: log.segments.move_to(directory))
+    def _rename(self, directory: str) -> asyncio.Future[None]:
+        return self._published.submit(OpKind.RENAME, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""

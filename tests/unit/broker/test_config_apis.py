@@ -19,7 +19,13 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicId
 from kraftjbod.core.topic_config import CleanupPolicy
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.kafka_codec import (
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_response,
+    message,
+)
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
@@ -84,8 +90,17 @@ async def described(
         resource_type=resource_type, resource_name=name, configuration_keys=keys
     )
     request = REQUEST(resources=[resource], include_synonyms=True)
-    result = (await apis.describe_configs(request, CONTEXT)).results[0]
+    (result,) = await answered(apis, request)
     return result, {entry.name: entry for entry in result.configs}
+
+
+async def answered(apis: ConfigApis, request: Any) -> list[Any]:
+    """The results, there and back over the wire."""
+    header = RequestHeader(ApiKey.DESCRIBE_CONFIGS, CONTEXT.api_version, 1, None)
+    frame = b"".join(encode_response(header, await apis.describe_configs(request, CONTEXT)))
+    answer = decode_response(frame[4:], api_key=header.api_key, version=header.api_version)
+    results: list[Any] = answer.results
+    return results
 
 
 def synonyms_of(entry: Any) -> list[tuple[str, str, int]]:
@@ -380,3 +395,43 @@ async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
         (told,) = (await rig.ask(wish)).responses
         assert told.error_code == ErrorCode.NONE
         assert [r.validated_by for r in rig.controller.seen] == [1]
+
+
+async def test_a_resource_that_is_named_twice_is_described_once(apis: ConfigApis) -> None:
+    def asked(*keys: str) -> Any:
+        return REQUEST.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=list(keys)
+        )
+
+    request = REQUEST(resources=[asked("retention.ms"), *[asked("segment.bytes")] * 10_000])
+    (result,) = await answered(apis, request)
+    assert {entry.name for entry in result.configs} == {"retention.ms", "segment.bytes"}
+
+
+async def test_an_answer_that_is_long_enough_refuses_the_rest(
+    apis: ConfigApis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kraftjbod.broker.config_apis.MAX_ANSWER_BYTES", 1_000)
+    resources = [
+        REQUEST.DescribeConfigsResource(resource_type=BROKER, resource_name=name)
+        for name in ("7", "")
+    ]
+    first, second = await answered(apis, REQUEST(resources=resources))
+    assert (first.error_code, second.error_code) == (0, ErrorCode.INVALID_REQUEST)
+    assert "ask for this one again" in second.error_message
+
+
+async def test_a_number_without_end_is_no_broker() -> None:
+    def pass_on(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        return IncrementalAlterConfigsResponse(
+            resources=tuple(
+                ResourceOutcome(resource_type=r.resource_type, name=r.name)
+                for r in request.resources
+            )
+        )
+
+    resource = ALTER.AlterConfigsResource(resource_type=BROKER, resource_name="9" * 5_000)
+    async with brokers(answer=pass_on) as (rig,):
+        response = await rig.ask(ALTER(resources=[resource]))
+        assert len(response.responses) == 1

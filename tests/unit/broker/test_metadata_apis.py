@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, TopicId
 from kraftjbod.protocol.kafka_codec import message
@@ -15,7 +17,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
-from tests.unit.broker.broker_rig import TOPIC_ID, accept, brokers, dir_of, partition, topic
+from tests.unit.broker.broker_rig import TOPIC, TOPIC_ID, accept, brokers, dir_of, partition, topic
 
 KIND = message("MetadataRequest")
 
@@ -142,3 +144,23 @@ async def test_where_nobody_is_alive_all_brokers_are_named():
             rig.replay(one.registration(fenced=True))
         answer = await rig.ask(asking("t"), 9)
         assert [broker.node_id for broker in answer.brokers] == [1, 2]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+async def test_ids_are_refused_in_the_versions_that_cannot_answer_them(version: int):
+    """Their requests have the field, and a name that may be null; their answers have neither."""
+    by_id = KIND.MetadataRequestTopic(name=None, topic_id=TOPIC_ID)
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        response = await rig.ask(KIND(topics=[by_id]), version)
+        assert [(t.name, t.error_code) for t in response.topics] == [
+            ("", ErrorCode.INVALID_REQUEST)
+        ]
+
+
+async def test_a_topic_that_is_named_twice_is_told_once():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        named = [KIND.MetadataRequestTopic(name=TOPIC) for _ in range(50)]
+        response = await rig.ask(KIND(topics=named), 12)
+        assert [t.name for t in response.topics] == [TOPIC]

@@ -10,6 +10,7 @@ import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from kraftjbod.protocol.kafka_codec import message
 from tests.faults.rig import batch, headers_of
@@ -308,3 +309,38 @@ async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says
         full, fine = (one.partition_responses[0] for one in response.responses)
         assert (full.error_code, fine.error_code) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
         assert "saturated" in full.error_message and full.base_offset == -1
+
+
+async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for():
+    cold = FaultVfs(MemVfs())
+    sent = batch()
+    async with brokers(1, cold, MemVfs(), fetch_max_bytes="1024") as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(sent), BY_NAME)
+        cold.inject(COLD)
+        request = fetch()
+        request.topics[0].partitions[0].partition_max_bytes = len(sent)
+        request.topics[0].partitions *= 100
+        response = await rig.ask(request, BY_NAME)
+        sizes = [len(part.records or b"") for part in response.responses[0].partitions]
+        assert len(sent) <= sum(sizes) <= 1024
+
+
+async def test_partitions_beyond_the_limit_have_an_error_of_their_own():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        for request in (produce(batch()), fetch()):
+            connection = await rig.connect()
+            topics = getattr(request, "topic_data", None) or request.topics
+            name = "partition_data" if hasattr(topics[0], "partition_data") else "partitions"
+            many = getattr(topics[0], name) * (MAX_ITEMS_PER_REQUEST + 1)
+            if name == "partition_data":
+                kind = message("ProduceRequest")
+                many[1:] = [kind.PartitionProduceData(index=9, records=None)] * (len(many) - 1)
+            setattr(topics[0], name, many)
+            response = await connection.request(request, timeout_ms=60_000, version=BY_NAME)
+            parts = response.responses[0]
+            answers = getattr(parts, "partition_responses", None) or parts.partitions
+            assert len(answers) == MAX_ITEMS_PER_REQUEST + 1
+            assert answers[0].error_code == 0
+            assert answers[-1].error_code == ErrorCode.INVALID_REQUEST

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.request_limits import (
+    MAX_FORWARDED_ITEMS,
+    MAX_ITEMS_PER_REQUEST,
+    MAX_PARTITIONS_MADE_PER_REQUEST,
+)
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
@@ -23,6 +30,7 @@ from kraftjbod.protocol.rpc_messages import (
 from tests.unit.broker.broker_rig import TOPIC_ID, accept, brokers
 
 CREATE, DELETE = message("CreateTopicsRequest"), message("DeleteTopicsRequest")
+METADATA = message("MetadataRequest")
 GROW, INIT = message("CreatePartitionsRequest"), message("InitProducerIdRequest")
 
 
@@ -123,3 +131,57 @@ async def test_no_controller_means_ask_again():
     async with brokers(answer=refuse) as (rig,):
         response = await rig.ask(INIT(transactional_id=None))
         assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+TOO_MANY = MAX_ITEMS_PER_REQUEST + 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CREATE(topics=[CREATE.CreatableTopic(name=f"t{n}") for n in range(3 * TOO_MANY)]),
+        DELETE(topics=[DELETE.DeleteTopicState(name=f"t{n}") for n in range(TOO_MANY)]),
+        GROW(topics=[GROW.CreatePartitionsTopic(name=f"t{n}", count=0) for n in range(TOO_MANY)]),
+    ],
+    ids=["create", "delete", "grow"],
+)
+async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(request_: Any):
+    request_.timeout_ms = 60_000
+    async with brokers(answer=answer) as (rig,):
+        connection = await rig.connect()
+        response = await connection.request(request_, timeout_ms=60_000)
+        told = getattr(response, "topics", None) or getattr(response, "responses", None)
+        codes = {one.name: one.error_code for one in told or response.results}
+        assert len(codes) == len(request_.topics)
+        refused = [name for name, code in codes.items() if code]
+        assert {codes[name] for name in refused} <= {
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.POLICY_VIOLATION,
+        }
+        assert refused
+        assert connection.is_open
+
+
+async def test_partitions_of_one_request_are_counted_before_it_is_split():
+    asked = [
+        CREATE.CreatableTopic(name=f"t{n}", num_partitions=1 + MAX_FORWARDED_ITEMS)
+        for n in range(MAX_PARTITIONS_MADE_PER_REQUEST // MAX_FORWARDED_ITEMS)
+    ]
+    async with brokers(answer=answer) as (rig,):
+        response = await rig.ask(CREATE(topics=asked, timeout_ms=5_000))
+        assert {t.error_code for t in response.topics} == {ErrorCode.POLICY_VIOLATION}
+        assert not rig.controller.seen
+
+
+async def test_names_without_end_are_created_on_the_way_in_parts():
+    names = [f"t{number}" for number in range(TOO_MANY)]
+    request = METADATA(
+        topics=[METADATA.MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=True,
+    )
+    async with brokers(answer=answer, controller_request_timeout_ms="60000") as (rig,):
+        connection = await rig.connect()
+        response = await connection.request(request, timeout_ms=60_000, version=9)
+        codes = {topic.name: topic.error_code for topic in response.topics}
+        assert codes.pop(names[-1]) == ErrorCode.INVALID_REQUEST
+        assert set(codes.values()) == {ErrorCode.LEADER_NOT_AVAILABLE}

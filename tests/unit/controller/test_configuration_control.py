@@ -58,7 +58,15 @@ def test_a_resource_named_twice_fails_both_times() -> None:
 
 def test_a_broker_is_named_by_its_number() -> None:
     rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
-    names = ("x", "-1", "1.0", "\u0661")
+    names = ("x", "-1", "1.0", "\u0661", "9" * 5_000)
     resources = (m.AlteredResource(resource_type=4, name=n, changes=(rate,)) for n in names)
     outcomes = _alter(_manager(MetadataState()), *resources)
     assert {code for code, _ in outcomes} == {ErrorCode.INVALID_REQUEST}
+
+
+def test_a_value_that_no_old_version_could_tell_is_refused() -> None:
+    long = m.ConfigChange(name="cordoned.log.dirs", operation=0, value="/d," * 11_000)
+    resource = m.AlteredResource(resource_type=4, name="", changes=(long,))
+    ((code, message),) = _alter(_manager(MetadataState()), resource)
+    assert code == ErrorCode.INVALID_CONFIG
+    assert "32767 bytes" in (message or "")

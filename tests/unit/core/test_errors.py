@@ -6,6 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from kraftjbod.core.errors import (
+    MAX_MESSAGE_CHARS,
     RETRIABLE_CODES,
     CorruptRecordError,
     ErrorCode,
@@ -66,3 +67,8 @@ def test_the_bare_protocol_error_cannot_be_raised() -> None:
 def test_an_invalid_transition_tells_its_story() -> None:
     error = InvalidTransition("cannot unfence", ("registered", "fenced"))
     assert str(error) == "cannot unfence\n  registered\n  fenced"
+
+
+def test_a_message_that_quotes_what_was_sent_stays_short() -> None:
+    error = OperatingError("x" * 10**6, code=ErrorCode.INVALID_REQUEST)
+    assert len(error.message) == len(str(error)) == MAX_MESSAGE_CHARS

@@ -17,6 +17,7 @@ from kraftjbod.core.ids import (
     TopicId,
     TopicPartition,
     Uuid,
+    is_broker_id,
 )
 
 
@@ -69,3 +70,9 @@ def test_a_drawn_dash_is_drawn_again() -> None:
 def test_repr_tells_the_kind_and_the_text() -> None:
     assert repr(LOST_DIR) == "DirectoryId('AAAAAAAAAAAAAAAAAAAAAQ')"
     assert str(TopicPartition("t", 3)) == "t-3"
+
+
+def test_a_broker_id_is_written_in_one_way() -> None:
+    assert [is_broker_id(text) for text in ("0", "7", str(2**31 - 1))] == [True] * 3
+    wrong = ("", "-1", "+1", "01", "1 ", "\u0661", str(2**31), "9" * 5_000)
+    assert [is_broker_id(text) for text in wrong] == [False] * len(wrong)

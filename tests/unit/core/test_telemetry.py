@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from kraftjbod.core.telemetry import Metrics, configure, get_logger
+from kraftjbod.core.telemetry import Metrics, configure, get_logger, shortened
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +58,8 @@ def test_figures_of_things_that_come_and_go() -> None:
     assert metrics.snapshot() == {"a": 1, "c": 2, "d,dir=1": 5.0}
     there.clear()
     assert metrics.snapshot() == {"a": 1, "c": 2}
+
+
+def test_a_name_from_outside_makes_no_long_line() -> None:
+    assert shortened("t") == "t"
+    assert len(shortened("t" * 10**6)) < 1_000

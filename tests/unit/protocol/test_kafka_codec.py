@@ -8,6 +8,7 @@ encode to the very same bytes; kio is only ever given bytes that we made.
 from __future__ import annotations
 
 import io
+import struct
 import tracemalloc
 import uuid
 from typing import Any
@@ -366,3 +367,52 @@ def test_generated_code_can_be_looked_at() -> None:
     assert "class FetchPartition(Message):" in source
     assert "def read_FetchPartition(b, p, end, q):" in source
     compile(source, "generated", "exec")
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_tags_without_end_are_refused_before_they_are_read(where: str) -> None:
+    """Each takes two bytes, and all of them together would take the loop for seconds."""
+    count = codec.MAX_REQUEST_ELEMENTS + 1
+    tags = _uvarint(count) + b"\x64\x00" * count
+    head, body = struct.pack(">hhih", codec.ApiKey.API_VERSIONS, 3, 1, -1), b"\x01\x01"
+    frame = head + tags + body + b"\x00" if where == "header" else head + b"\x00" + body + tags
+    with pytest.raises(RemoteProtocolError, match="tag"):
+        codec.decode_request(frame)
+
+
+@pytest.mark.parametrize("version", [4, 12, 16])
+def test_long_arrays_are_encoded_in_steps_to_the_same_bytes(version: int) -> None:
+    """Records stay buffers of their own all the same."""
+    response = codec.message("FetchResponse")
+
+    def made() -> Any:
+        parts = [
+            response.PartitionData(partition_index=i, records=b"r" * i if i % 3 else None)
+            for i in range(300)
+        ]
+        topics = [
+            response.FetchableTopicResponse(
+                topic="t" if version < 13 else "", partitions=parts[: 300 - n]
+            )
+            for n in range(150)
+        ]
+        return response(responses=topics)
+
+    header = codec.RequestHeader(codec.ApiKey.FETCH, version, 7, None)
+    whole, stepwise = made(), made()
+    steps = sum(1 for _ in codec.encode_long_arrays(version, stepwise))
+    assert steps > 10_000
+    found = codec.encode_response(header, stepwise)
+    expected = codec.encode_response(header, whole)
+    assert b"".join(found) == b"".join(expected)
+    assert [b for b in found if bytes(b).strip(b"r") == b""] == [
+        b for b in expected if bytes(b).strip(b"r") == b""
+    ]
