@@ -20,7 +20,7 @@ COPY conf/docker/controller.properties conf/docker/broker.properties \
      conf/docker/start.sh conf/docker/replace-disk.sh /etc/kraftjbod/
 # Volumes take over the owner of these mount points.
 RUN useradd --system --uid 10001 kraftjbod \
- && mkdir -p /run/kraftjbod /data/metadata /data/disk-1 /data/disk-2 /data/disk-3 \
+ && mkdir -p /run/kraftjbod /data/metadata /data/cluster /data/disk-1 /data/disk-2 /data/disk-3 \
  && chown -R kraftjbod /run/kraftjbod /data
 USER kraftjbod
 ENV PATH=/opt/kraftjbod/bin:$PATH PYTHONUNBUFFERED=1

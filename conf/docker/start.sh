@@ -4,6 +4,8 @@
 # * A node is formatted once: never again where its metadata directory was, and never where one of
 #   its disks was. An empty disk beside a metadata directory is a disk that went missing, and the
 #   daemon keeps it offline.
+# * A controller leaves a mark on a volume of its own. Where that says that the cluster has lived, and
+#   the metadata directory is empty, its volume was lost: an empty one is no replacement for it.
 # * Only a disk in memory is known to be empty for good after a stop: it is replaced, as an operator
 #   would replace a broken disk, once the broker serves.
 set -eu
@@ -15,8 +17,18 @@ sed -e "s/@NODE_ID@/${NODE_ID:-}/g" -e "s/@HOST_PORT@/${HOST_PORT:-}/g" \
 key() { sed -n "s/^$1=//p" "$config"; }
 is_in_memory() { awk -v dir="$1" '$2 == dir && $3 == "tmpfs" { found = 1 } END { exit !found }' /proc/mounts; }
 
+mark=/data/cluster/controller-formatted
 if [ ! -e "$(key metadata.log.dir)/meta.properties" ]; then
-  kraftjbod-storage format --cluster-id "$CLUSTER_ID" --config "$config"
+  if [ "$daemon" = controller ] && [ "$(cat "$mark" 2>/dev/null)" = "$CLUSTER_ID" ] &&
+    [ "${REPLACE_LOST_METADATA:-}" != yes ]; then
+    echo "start.sh: the controller of cluster $CLUSTER_ID had metadata, and $(key metadata.log.dir)" \
+      "is empty: its volume was lost. Put it back (METADATA_BACKUP.md). If it is gone for good, set" \
+      "REPLACE_LOST_METADATA=yes once and have each broker forget it with" \
+      "kraftjbod-storage forget-metadata." >&2
+    exit 65
+  fi
+  kraftjbod-storage format --cluster-id "$CLUSTER_ID" --config "$config" \
+    ${REPLACE_LOST_METADATA:+--replace-lost}
 elif [ "$daemon" = broker ]; then
   for dir in $(key log.dirs | tr , ' '); do
     if is_in_memory "$dir" && [ ! -e "$dir/meta.properties" ]; then
@@ -24,5 +36,8 @@ elif [ "$daemon" = broker ]; then
       (/etc/kraftjbod/replace-disk.sh "$(key node.id)" "$dir" &)
     fi
   done
+fi
+if [ "$daemon" = controller ] && [ -d "${mark%/*}" ]; then
+  echo "$CLUSTER_ID" >"$mark"
 fi
 exec "kraftjbod-$daemon" "$config"

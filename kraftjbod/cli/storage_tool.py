@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from kraftjbod.cli.command import fail, parse_pairs
+from kraftjbod.cli.earlier_life import sign_of_earlier_life
 from kraftjbod.core.config import StorageSettings
 from kraftjbod.core.errors import (
     ConfigError,
@@ -83,6 +84,12 @@ def random_uuid() -> None:
 @_CONFIG_OPTION
 @click.option("--cluster-id", "-t", required=True, help="Id of the cluster, see random-uuid.")
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Pass over formatted directories.")
+@click.option(
+    "--replace-lost",
+    is_flag=True,
+    help="Of a controller whose metadata is gone for good: begin an empty log for a cluster that "
+    "exists. Its brokers refuse that until each was told to forget the lost one.",
+)
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
 @click.option("--standalone", "-s", is_flag=True, help="Not with controller.quorum.voters.")
@@ -93,6 +100,7 @@ def format_command(
     config: str,
     cluster_id: str,
     ignore_formatted: bool,
+    replace_lost: bool,
     release_version: str | None,
     feature: tuple[str, ...],
     standalone: bool,
@@ -104,7 +112,13 @@ def format_command(
     dynamic = standalone or no_initial_controllers or initial_controllers is not None
     _check_quorum(settings, is_dynamic=dynamic)
     features = _features(release_version, feature)
-    Formatter(settings, cluster_id.strip(), features, ignore_formatted=ignore_formatted).format()
+    Formatter(
+        settings,
+        cluster_id.strip(),
+        features,
+        ignore_formatted=ignore_formatted,
+        replace_lost=replace_lost,
+    ).format()
 
 
 @main.command("info")
@@ -190,6 +204,7 @@ class Formatter:
         features: dict[str, int],
         *,
         ignore_formatted: bool,
+        replace_lost: bool = False,
         tell: Callable[[str], object] = click.echo,
     ) -> None:
         if not cluster_id:
@@ -198,6 +213,7 @@ class Formatter:
         self._cluster_id = cluster_id
         self._features = features
         self._ignore_formatted = ignore_formatted
+        self._replace_lost = replace_lost
         self._tell = tell
         self._vfs = RealVfs()
 
@@ -221,12 +237,17 @@ class Formatter:
             self._remember(ensemble, known)
             self._tell("All of the log directories are already formatted.")
             return
+        is_new_controller = (
+            "controller" in self._settings.process_roles and metadata_dir in ensemble.empty
+        )
+        if is_new_controller:
+            self._refuse_lost_controller(metadata_dir)
         self._tell(
             "Bootstrap metadata: "
             + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items()))
         )
         known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
-        if "controller" in self._settings.process_roles and metadata_dir in ensemble.empty:
+        if is_new_controller:
             write_bootstrap(self._vfs, metadata_dir, self._features)
         self._remember(ensemble, known)
 
@@ -265,6 +286,18 @@ class Formatter:
                     f"disk is not mounted or was wiped. Mount it; or, if it is gone for good, "
                     f"start the broker and run kraftjbod-log-dirs --forget BROKER:{path}."
                 )
+
+    def _refuse_lost_controller(self, metadata_dir: str) -> None:
+        sign = sign_of_earlier_life(metadata_dir, self._cluster_id)
+        if sign is None or self._replace_lost:
+            return
+        raise StartupError(
+            f"{metadata_dir} has no metadata, but cluster {self._cluster_id} has lived already: "
+            f"{sign}. Formatted anew, the controller would begin with an empty metadata log, which "
+            f"the cluster's brokers refuse. Put the lost directory back: METADATA_BACKUP.md says "
+            f"how. If it is gone for good, use --replace-lost, and have each broker forget it with "
+            f"`kraftjbod-storage forget-metadata`."
+        )
 
     def _format_dir(self, path: str) -> DirectoryId:
         kind = "metadata" if path == self._settings.metadata_dir else "data"

@@ -159,7 +159,8 @@ class DirOpener:
         if ensemble.cluster_id is None:
             raise InconsistentStorageError(
                 f"No readable meta.properties files found in {', '.join(self._dirs)} "
-                f"(have you run `kraftjbod-storage format`?)"
+                f"(mount their disk, or put them back from a backup; a new node is formatted "
+                f"with `kraftjbod-storage format`)"
             )
         return ensemble.cluster_id
 

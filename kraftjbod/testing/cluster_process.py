@@ -73,6 +73,8 @@ class ClusterProcesses:
         self.controller = controller
         self.brokers = dict(brokers)
         self._reserved = tuple(reserved)
+        #: Every node was given its directories once; what is missing since then is lost.
+        self._is_formatted = False
 
     @classmethod
     def create(
@@ -152,7 +154,7 @@ class ClusterProcesses:
             daemons = {
                 entry["id"]: _read_daemon(run_dir, entry, privileges) for entry in told["daemons"]
             }
-            return cls(
+            found = cls(
                 run_dir,
                 cluster_id=told["cluster_id"],
                 privileges=privileges,
@@ -161,6 +163,8 @@ class ClusterProcesses:
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StartupError(f"{path} does not describe a cluster: {e!r}") from e
+        found._is_formatted = True
+        return found
 
     @property
     def bootstrap_servers(self) -> str:
@@ -254,12 +258,21 @@ class ClusterProcesses:
 
     def _format(self) -> None:
         """A node that has its metadata directory is never formatted again: an empty data
-        directory beside it is a disk that went missing.
+        directory beside it is a disk that went missing. Nor is one that lost its metadata directory
+        since the cluster was made.
+
+        :raises StartupError: saying which one, and what to do.
         """
         for daemon in self.daemons:
             files = daemon.files
             if (files.metadata_dir / "meta.properties").exists():
                 continue
+            if self._is_formatted:
+                raise StartupError(
+                    f"the metadata directory {files.metadata_dir} of {files.name} is gone; it is "
+                    f"not made anew, because the cluster's data would not fit it. Put it back "
+                    f"(kraftjbod/METADATA_BACKUP.md), or remove {self.run_dir} with all its data"
+                )
             try:
                 # In this process: a Python for each node would take as long as the daemons do.
                 Formatter(
@@ -274,6 +287,7 @@ class ClusterProcesses:
             for directory in {files.metadata_dir, *files.log_dirs}:
                 for path in directory.iterdir():
                     self.privileges.give(path)
+        self._is_formatted = True
 
 
 def _hush(_line: str) -> None:

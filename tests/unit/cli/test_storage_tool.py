@@ -20,7 +20,7 @@ from kraftjbod.storage.bootstrap import read_bootstrap
 from kraftjbod.storage.vfs import RealVfs, write_atomically
 from tests.faults.rig import batch
 
-CLUSTER = "XcZZOzUqS4yHOjhMQB6JLQ"
+CLUSTER = "QkVnv0Z2S5mbQHjJ4m7r9A"
 
 
 def run(*args: str) -> Result:
@@ -62,7 +62,7 @@ def test_format_then_info(config: str, tmp_path: Path):
     info = run("info", "-c", config)
     assert info.exit_code == 0
     assert f"Found log directories:\n  {tmp_path}/a\n  {tmp_path}/b\n" in info.output
-    assert "Found metadata: {cluster.id=XcZZOzUqS4yHOjhMQB6JLQ, directory.id=" in info.output
+    assert "Found metadata: {cluster.id=QkVnv0Z2S5mbQHjJ4m7r9A, directory.id=" in info.output
     assert "node.id=1, version=1}" in info.output
 
 
@@ -125,7 +125,8 @@ def test_controller_gets_its_bootstrap_features(tmp_path: Path):
     assert "controller.quorum.voters is not set" in refused.output
     config.write_text(base + "controller.quorum.voters=9@127.0.0.1:9999\n")
     assert "You cannot use --standalone" in format_it(str(config), "-s").output
-    assert format_it(str(config), "-r", "3.7-IV2").exit_code == 0
+    done = format_it(str(config), "-r", "3.7-IV2")
+    assert done.exit_code == 0, done.output
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
 
 
@@ -148,6 +149,35 @@ def test_a_stopped_broker_forgets_the_metadata_that_it_followed(config: str, tmp
     assert read_applied_metadata(vfs, metadata_dir) is None
     write_atomically(vfs, f"{metadata_dir}/applied-metadata.json", b"?")
     assert "Forgotten: a file that is damaged" in run("forget-metadata", "-c", config).output
+
+
+def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
+    config: str, tmp_path: Path
+):
+    home = tmp_path / "controller" / "metadata"
+    controller = tmp_path / "c.properties"
+    controller.write_text(
+        f"process.roles=controller\nnode.id=9\nlog.dirs={home}\n"
+        "controller.quorum.voters=9@127.0.0.1:9999\n"
+    )
+    # Brokers are formatted before or after their controller; that is no life yet.
+    format_it(config)
+    assert format_it(str(controller)).exit_code == 0
+    write_applied_metadata(
+        RealVfs(), f"{tmp_path}/m", AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=1)
+    )
+    shutil.rmtree(home)
+    lost = format_it(str(controller))
+    assert lost.exit_code == 1
+    assert f"{tmp_path}/m belongs to a broker of that cluster and has been used" in lost.output
+    assert "--replace-lost" in lost.output
+    assert not home.exists()
+    assert run("format", "-c", str(controller), "-t", "another").exit_code == 0, "a new cluster"
+    shutil.rmtree(home)
+    assert format_it(str(controller), "--replace-lost").exit_code == 0
+    (tmp_path / "m" / "applied-metadata.json").unlink()
+    (home / "meta.properties").unlink()
+    assert f"{home}/bootstrap.json is left of it" in format_it(str(controller)).output
 
 
 @pytest.mark.parametrize(

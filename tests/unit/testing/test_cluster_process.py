@@ -89,3 +89,18 @@ async def test_a_tool_that_cannot_format_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="cannot format"):
         await cluster.start()
     assert not any(daemon.is_running for daemon in cluster.daemons)
+
+
+@pytest.mark.parametrize("of_controller", [True, False])
+async def test_what_was_lost_since_is_not_formatted(tmp_path: Path, of_controller: bool) -> None:
+    cluster = ClusterProcesses.create(tmp_path, brokers=1, dirs=1)
+    cluster.write_cluster_json()
+    for daemon in cluster.daemons:
+        (daemon.files.metadata_dir / "meta.properties").touch()
+    lost = (cluster.controller if of_controller else cluster.brokers[1]).files
+    (lost.metadata_dir / "meta.properties").unlink()
+    found = ClusterProcesses.load(tmp_path)
+    assert found is not None
+    with pytest.raises(StartupError, match=f"{lost.metadata_dir} of {lost.name} is gone"):
+        await found.start()
+    assert list(lost.metadata_dir.iterdir()) == []
