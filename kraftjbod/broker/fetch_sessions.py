@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kraftjbod.broker.follower_state import Speaker
 from kraftjbod.broker.partition import ANY_EPOCH
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicIdPartition, TopicPartition
@@ -51,6 +52,8 @@ class FetchFrom(NamedTuple):
     replica_epoch: BrokerEpoch = BrokerEpoch(-1)
     log_start_offset: int = -1
     """Where a follower's log starts."""
+    speaker: Speaker | None = None
+    """The session of a follower, as its voice; None for everybody else."""
 
 
 class SessionPart:
@@ -94,6 +97,7 @@ class FetchSession:
         self.session_id = session_id
         #: None if metadata knows of no such follower.
         self.follower = follower
+        self.speaker = Speaker()
         self._max_partitions = max_partitions
         #: Of the next request.
         self.epoch = 1

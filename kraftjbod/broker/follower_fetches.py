@@ -62,14 +62,21 @@ class FollowerFetches:
         except OperatingError as e:
             response = FetchResponse(error_code=e.code)
             return response
+        proven = session.speaker.spoke()
         try:
             named = self._update(session, request)
         except OperatingError as e:
             self._unwatch(self._sessions.close(session.session_id))
             response = FetchResponse(error_code=e.code)
             return response
+        for key in proven:
+            if key in session.parts and key not in named:
+                # The follower could not be heard when it named this, and now it is known to live.
+                named[key] = None
+                session.noted(key)
         answers = await self._fill(session, request, named)
         self._count(session, answers)
+        session.speaker.answered_at = self._replicas.moments.next()
         response = FetchResponse(session_id=session.session_id, responses=_topics(session, answers))
         return response
 
@@ -77,7 +84,11 @@ class FollowerFetches:
 
     def _session_of(self, request: Message) -> FetchSession:
         if request.session_epoch > 0:
-            return self._sessions.take(request.session_id, request.session_epoch)
+            session = self._sessions.take(request.session_id, request.session_epoch)
+            if session.follower != self._follower_of(request):
+                self._unwatch(self._sessions.close(session.session_id))
+                raise OperatingError("", code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return session
         self._unwatch(self._sessions.close(request.session_id))
         opened, gone = self._sessions.open(self._follower_of(request))
         for session in gone:
@@ -91,7 +102,7 @@ class FollowerFetches:
         known = self._cache.state.brokers.get(follower.broker_id)
         return follower if known is not None and known.epoch == follower.epoch else None
 
-    def _update(self, session: FetchSession, request: Message) -> Collection[TopicIdPartition]:
+    def _update(self, session: FetchSession, request: Message) -> dict[TopicIdPartition, None]:
         """Take over what the request says; the partitions that it names."""
         replica_id = BrokerId(request.replica_state.replica_id)
         replica_epoch = BrokerEpoch(request.replica_state.replica_epoch)
@@ -111,12 +122,13 @@ class FollowerFetches:
                     replica_id,
                     replica_epoch,
                     part.log_start_offset,
+                    session.speaker,
                 )
                 self._follow(session, key, wanted)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 self._forget(session, TopicIdPartition(TopicId(topic.topic_id), index))
-        return named.keys()
+        return named
 
     def _follow(self, session: FetchSession, key: TopicIdPartition, wanted: FetchFrom) -> None:
         session.follow(key, wanted)
@@ -131,6 +143,8 @@ class FollowerFetches:
             replica = self._replicas.get(part.wanted.topic_partition)
             if replica is not None:
                 replica.watchers.pop(session, None)
+                if replica.partition is not None:
+                    replica.partition.follower_left(part.wanted.replica_id, session.speaker)
 
     def _unwatch(self, session: FetchSession | None) -> None:
         if session is not None:
@@ -165,6 +179,8 @@ class FollowerFetches:
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
                 break
+            if session.speaker.unheard:
+                break  # An answer, even an empty one, is what its next request proves itself by.
             if any(data.is_held_up for data in looked.values()):
                 remaining_ms = min(remaining_ms, max(1, self._quota.wait_ms(self._clock.now_ms())))
             await session.wait(min_bytes - found_bytes, remaining_ms)

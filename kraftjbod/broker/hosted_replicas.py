@@ -16,6 +16,7 @@ from kraftjbod.broker.append_gate import AppendGate
 from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.directory_reconcile import Action
 from kraftjbod.broker.fetch_sessions import FetchSession
+from kraftjbod.broker.follower_state import Moments
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.partition import Partition
 from kraftjbod.broker.replica_states import EVENT_OF_DIR, ReplicaEvent, ReplicaState, next_state
@@ -26,7 +27,14 @@ from kraftjbod.core.errors import (
     OperatingError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import LeaderEpoch, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.ids import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.log_handle import LogHandle
@@ -161,6 +169,8 @@ class HostedReplicas:
         self.produces = produces
         self.deletions = deletions
         self.consumer_fetches = consumer_fetches
+        #: What came after what, of all that matters to what followers say.
+        self.moments = Moments()
         self._cache = cache
         self._by_name: dict[TopicPartition, HostedReplica] = {}
         metrics.gauge("PartitionCount", lambda: len(self._by_name))
@@ -204,6 +214,21 @@ class HostedReplicas:
         if self._cache.state.partition_named(topic_partition) is None:
             raise UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
         raise NotLeaderOrFollowerError(f"{topic_partition} has no replica on this broker")
+
+    def require_follower(
+        self,
+        partition: Partition,
+        broker_id: BrokerId,
+        broker_epoch: BrokerEpoch,
+        leader_epoch: int,
+    ) -> None:
+        """As :meth:`Partition.require_follower`, by the metadata of now."""
+        partition.require_follower(
+            broker_id,
+            broker_epoch=broker_epoch,
+            expected_epoch=leader_epoch,
+            brokers=self._cache.state.brokers,
+        )
 
     def topic_name(self, topic_id: TopicId) -> str:
         """:raises OperatingError: UNKNOWN_TOPIC_ID."""

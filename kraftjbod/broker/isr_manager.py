@@ -122,7 +122,9 @@ class IsrManager:
     def _want(self, replica: HostedReplica, isr: tuple[BrokerId, ...]) -> None:
         assert replica.partition is not None, replica
         change = replica.partition.begin_isr_change(
-            isr, own_broker_epoch=self._lifecycle.broker_epoch
+            isr,
+            own_broker_epoch=self._lifecycle.broker_epoch,
+            metadata_offset=self._cache.state.offset,
         )
         self._unsent[replica.key] = (replica, change)
         self._wakeup.set()
@@ -150,6 +152,7 @@ class IsrManager:
                     partition_epoch=change.partition_epoch,
                     isr=change.isr,
                     isr_broker_epochs=change.isr_broker_epochs,
+                    metadata_offset=change.metadata_offset,
                 )
                 for key, (_, change) in wishes.items()
             ),

@@ -174,6 +174,8 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     for topic_id, topic in before.topics.items():
         if topic_id not in after.topics:
             delta.deleted_topics[topic_id] = topic
+    # Who registered in between cannot be told by comparing.
+    delta.registered = set(after.brokers)
     delta.created_topics = after.topics.keys() - before.topics.keys()
     for key, partition in after.partitions():
         earlier = before.partition(key)

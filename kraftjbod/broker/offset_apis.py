@@ -9,7 +9,7 @@ from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.kafka_codec import Message, message
 
@@ -38,7 +38,7 @@ class OffsetApis:
         found = iter(
             await together(
                 asked,
-                lambda one: self._find(*one, BrokerId(request.replica_id), context),
+                lambda one: self._find(*one, context),
                 refuse=lambda one: _offset_refused(one[1]),
             )
         )
@@ -52,9 +52,7 @@ class OffsetApis:
         )
         return response
 
-    async def _find(
-        self, topic: str, part: Message, replica_id: BrokerId, context: RequestContext
-    ) -> Message:
+    async def _find(self, topic: str, part: Message, context: RequestContext) -> Message:
         listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
             partition_index=part.partition_index
         )
@@ -64,7 +62,6 @@ class OffsetApis:
                     TopicPartition(topic, part.partition_index),
                     part.timestamp,
                     current_leader_epoch=part.current_leader_epoch,
-                    replica_id=replica_id,
                 )
         except TimeoutError:
             # Its directory does not answer; the others' answers must not wait for it.

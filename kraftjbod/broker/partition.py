@@ -16,6 +16,9 @@ The rules:
 * nobody outside of that set is waited for: a replica that metadata takes out of the ISR leaves the
   wait at once, however recently it was caught up;
 * while the ISR is smaller than ``min.insync.replicas`` the high watermark stands still;
+* a follower is who metadata says it is, and its word counts if it was said after everything that
+  makes former words void: any change of the partition while it was out of the ISR, and any
+  registration of its broker (``follower_state.py``);
 * one ISR change is in flight at a time. An answer for an older one is ignored.
 
 Methods that cannot matter to a waiting request say so by what they return; after all others
@@ -29,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NoReturn
 
-from kraftjbod.broker.follower_state import UNKNOWN_OFFSET, FollowerState
+from kraftjbod.broker.follower_state import UNKNOWN_OFFSET, FollowerState, Speaker
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -37,9 +40,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import (
-    LOST_DIR,
     NO_LEADER,
-    UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -114,6 +115,8 @@ class IsrChange:
     isr_broker_epochs: tuple[BrokerEpoch, ...]
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
+    metadata_offset: int = -1
+    """What the leader knew when it made the wish."""
 
 
 class Partition:
@@ -124,7 +127,8 @@ class Partition:
     ``partition_epoch``, ``replicas``, ``isr``, ``leader_epoch_start_offset``.
 
     Guards (raise, never change anything): ``require_leader(expected_epoch)``,
-    ``require_replica(expected_epoch)``, ``require_appendable(acks, expected_epoch)``.
+    ``require_replica(expected_epoch)``, ``require_follower(...)``,
+    ``require_appendable(acks, expected_epoch)``.
 
     Offsets: ``high_watermark`` (also the last stable offset: there are no transactions),
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
@@ -238,9 +242,14 @@ class Partition:
         return self._is_under_min_isr
 
     def apply(
-        self, registration: PartitionRegistration, *, log_end_offset: int, now_ms: int
+        self,
+        registration: PartitionRegistration,
+        *,
+        log_end_offset: int,
+        now_ms: int,
+        moment: int = 0,
     ) -> RoleChange:
-        """Take over what metadata says of the partition.
+        """Take over what metadata says of the partition; ``moment`` is when that was learned.
 
         ``log_end_offset`` is the local log's end at this moment: no append may be on its way when
         the role changes, or the new epoch would start in the wrong place.
@@ -253,6 +262,10 @@ class Partition:
         if registration.partition_epoch > self.partition_epoch:
             # Whatever was pending is now either part of this state or bound to be refused.
             self.pending_isr_change = None
+            for follower in self._followers.values():
+                if follower.broker_id not in registration.isr:
+                    # It may have been lost, made anew, or cut, or be about to be.
+                    follower.not_before = moment
         self.leader = registration.leader
         self.leader_epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
@@ -286,11 +299,10 @@ class Partition:
             self._followers = {}
         known = self._followers
         self._followers = {
-            # What was known of a lost replica is not true of what comes in its place.
-            broker_id: (None if directory_id == LOST_DIR else known.get(broker_id))
             # A member of the ISR gets a full lag time before it may be found too slow.
+            broker_id: known.get(broker_id)
             or FollowerState(broker_id, now_ms if broker_id in self.isr else 0)
-            for broker_id, directory_id in zip(self.replicas, self.directories, strict=True)
+            for broker_id in self.replicas
             if broker_id != self.broker_id
         }
         self._refresh_wait()
@@ -308,6 +320,15 @@ class Partition:
         self._followers = {}
         self._waited = ()
         self._is_under_min_isr = False
+
+    def broker_registered(self, broker_id: BrokerId, moment: int) -> None:
+        """A broker registered, or told anew which directories it has, as was learned then.
+
+        Those of its replicas that are not in sync may be others than they were.
+        """
+        follower = self._followers.get(broker_id)
+        if follower is not None and broker_id not in self.isr:
+            follower.not_before = moment
 
     # --- guards ----------------------------------------------------------------------------------
 
@@ -332,6 +353,30 @@ class Partition:
         if self.role is Role.FOLLOWER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return
         self.require_leader(expected_epoch)
+
+    def require_follower(
+        self,
+        broker_id: BrokerId,
+        *,
+        broker_epoch: BrokerEpoch,
+        expected_epoch: int,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+    ) -> None:
+        """``require_leader``, and an asker that is a follower: a broker that has a replica.
+
+        It must say the epoch in which it is registered, and the leader epoch. One that is ahead of
+        our metadata asks again.
+
+        :raises NotLeaderOrFollowerError: if it is none.
+        """
+        self.require_leader(expected_epoch)
+        broker = brokers.get(broker_id)
+        is_known = broker is not None and broker.epoch == broker_epoch
+        if not is_known or broker_id not in self._followers or expected_epoch == ANY_EPOCH:
+            raise NotLeaderOrFollowerError(
+                f"broker {broker_id} in its epoch {broker_epoch} is no follower of "
+                f"{self.topic_partition} in leader epoch {self.leader_epoch}"
+            )
 
     def require_appendable(self, acks: int, expected_epoch: int = ANY_EPOCH) -> None:
         """``require_leader``, and for ``acks`` -1 enough in-sync replicas to hold the records.
@@ -388,30 +433,33 @@ class Partition:
         *,
         fetch_offset: int,
         now_ms: int,
-        broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH,
+        broker_epoch: BrokerEpoch,
+        speaker: Speaker,
+        moment: int,
         log_start_offset: int = UNKNOWN_OFFSET,
-    ) -> bool:
+    ) -> bool | None:
         """A follower asked from ``fetch_offset`` on; True if the high watermark grew.
 
-        ``log_start_offset`` is where it says that its log starts.
+        None: it is not heard, for that may have been said of a copy that is lost. What continues
+        the session of ``speaker`` will be. ``log_start_offset`` is where it says that its log
+        starts, ``moment`` the present one.
 
-        Call it after ``require_leader`` with the fetch's epoch: an offset of another epoch says
-        nothing about this log.
-
-        :raises NotLeaderOrFollowerError: if that broker has no replica here.
+        Call it after ``require_follower``: an offset of another epoch says nothing about this log.
         """
-        follower = self._followers.get(broker_id)
-        if follower is None:
-            raise NotLeaderOrFollowerError(
-                f"broker {broker_id} is no follower of {self.topic_partition}"
-            )
-        if broker_epoch != UNKNOWN_BROKER_EPOCH:
-            if broker_epoch < follower.broker_epoch:
-                return False  # A request of the broker's previous life, delivered late.
-            follower.broker_epoch = broker_epoch
+        follower = self._followers[broker_id]
+        if not follower.hears(speaker):
+            return None
+        follower.broker_epoch, follower.speaker = broker_epoch, speaker
+        follower.heard_at = moment
         follower.fetched(fetch_offset, self.log_end_offset, now_ms)
         follower.log_start_offset = log_start_offset
         return fetch_offset > self.high_watermark and self._advance()
+
+    def follower_left(self, broker_id: BrokerId, speaker: Speaker) -> None:
+        """What goes on being said by ``speaker`` is not about this partition any more."""
+        follower = self._followers.get(broker_id)
+        if follower is not None and follower.speaker is speaker:
+            follower.speaker = None
 
     def is_sent_again(self, broker_id: BrokerId, fetch_offset: int) -> bool:
         """Records from ``fetch_offset`` on go to a follower; whether it got them last time too.
@@ -468,7 +516,8 @@ class Partition:
             if follower is None or broker is None or broker.fenced:
                 continue
             if broker.has_online_dir(directory_id) and not broker.is_impaired(directory_id):
-                starts.append(follower.log_start_offset)
+                is_known = follower.is_current and follower.broker_epoch == broker.epoch
+                starts.append(follower.log_start_offset if is_known else UNKNOWN_OFFSET)
         return min(starts)
 
     def _advance(self) -> bool:
@@ -527,13 +576,17 @@ class Partition:
         broker = brokers.get(broker_id)
         if broker is None or not broker.is_active:
             return False
-        if follower.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
+        if not follower.is_current or follower.broker_epoch != broker.epoch:
             return False
         directory_id = self.directories[self.replicas.index(broker_id)]
         return broker.has_online_dir(directory_id) and not broker.is_impaired(directory_id)
 
     def begin_isr_change(
-        self, isr: Sequence[BrokerId], *, own_broker_epoch: BrokerEpoch
+        self,
+        isr: Sequence[BrokerId],
+        *,
+        own_broker_epoch: BrokerEpoch,
+        metadata_offset: int = -1,
     ) -> IsrChange:
         """Make ``isr`` the pending one; those it adds are waited for from now on."""
         assert self.role is Role.LEADER and self.pending_isr_change is None, self
@@ -546,6 +599,7 @@ class Partition:
             ),
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
+            metadata_offset=metadata_offset,
         )
         self.pending_isr_change = change
         self._refresh_wait()

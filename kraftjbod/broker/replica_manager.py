@@ -16,7 +16,7 @@ is only told which to resume and which to end, and what it means that one is ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
@@ -150,11 +150,20 @@ class ReplicaManager:
             if registration is not None:
                 was_here = before is not None and before.directory_of(self._broker_id) is not None
                 self._apply_partition(key, not was_here, registration, changes)
+        self._note_registered(delta.registered)
         if self._knew_dirs != self._cache.state.knows_dirs_of(self._broker_id):
             self._knew_dirs = not self._knew_dirs
             self._assign_all()
         self._replicas.look_again_at_deletions()
         return changes
+
+    def _note_registered(self, brokers: Collection[BrokerId]) -> None:
+        """What their replicas said before may be true no more."""
+        moment = self._replicas.moments.next()
+        for replica in self._replicas if brokers else ():
+            if replica.partition is not None:
+                for broker_id in brokers:
+                    replica.partition.broker_registered(broker_id, moment)
 
     def config_changed(self, topic: str) -> ReplicaChanges:
         """Let a topic's replicas follow its configuration; what that makes possible."""
@@ -358,6 +367,7 @@ class ReplicaManager:
             replica.registration,
             log_end_offset=partition.log_end_offset if handle is None else handle.log_end_offset,
             now_ms=self._clock.now_ms(),
+            moment=self._replicas.moments.next(),
         )
         match change:
             case RoleChange.LEADER:

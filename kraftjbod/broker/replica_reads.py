@@ -8,7 +8,8 @@
 * Consumers see what is committed, followers see everything.
 * Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
   there were nothing new, and followers an error, after which they ask less often.
-* A follower's fetch also says how far the follower is, which may commit records.
+* A follower's fetch also says how far the follower is, which may commit records; so a follower has
+  to be one, whenever it is answered, and to say in which epochs.
 """
 
 from __future__ import annotations
@@ -175,13 +176,19 @@ class ReplicaReads:
     def _note_follower(
         self, wanted: FetchFrom, replica: HostedReplica, partition: Partition
     ) -> None:
+        assert wanted.speaker is not None, wanted
         has_committed = partition.follower_fetched(
             wanted.replica_id,
             fetch_offset=wanted.fetch_offset,
             now_ms=self._clock.now_ms(),
             broker_epoch=wanted.replica_epoch,
+            speaker=wanted.speaker,
+            moment=self._replicas.moments.next(),
             log_start_offset=wanted.log_start_offset,
         )
+        if has_committed is None:
+            wanted.speaker.unheard[replica.key] = None
+            return
         self._replicas.follower_start_told(replica)
         if has_committed:
             self._replicas.high_watermark_moved(replica)
@@ -229,8 +236,12 @@ class ReplicaReads:
         partition, handle = replica.require_open()
         if wanted.replica_id == REPLICA_READER:
             partition.require_replica(wanted.current_leader_epoch)
-        else:
+        elif wanted.replica_id == CONSUMER:
             partition.require_leader(wanted.current_leader_epoch)
+        else:
+            self._replicas.require_follower(
+                partition, wanted.replica_id, wanted.replica_epoch, wanted.current_leader_epoch
+            )
         return replica, partition, handle
 
     def _leader(self, topic_partition: TopicPartition, epoch: int) -> tuple[Partition, LogHandle]:
@@ -246,21 +257,22 @@ class ReplicaReads:
         timestamp_ms: int,
         *,
         current_leader_epoch: int,
-        replica_id: BrokerId,
     ) -> FoundOffset:
         """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
+
+        Who asks does not matter: nobody is told of more than what is committed.
 
         :raises OperatingError: if this broker does not lead, or does not know yet what is
             committed (KIP-207).
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
-        is_client = replica_id < 0
-        if is_client and partition.high_watermark < partition.leader_epoch_start_offset:
+        is_learning = partition.high_watermark < partition.leader_epoch_start_offset
+        if is_learning and timestamp_ms != EARLIEST_TIMESTAMP:
             raise OperatingError(
                 f"{topic_partition} has a new leader that is still learning what is committed",
                 code=ErrorCode.OFFSET_NOT_AVAILABLE,
             )
-        end = partition.high_watermark if is_client else handle.log_end_offset
+        end = partition.high_watermark
         match timestamp_ms:
             case _ if timestamp_ms == LATEST_TIMESTAMP:
                 return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)

@@ -36,6 +36,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
     UNASSIGNED_DIR,
+    UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -370,6 +371,8 @@ class ReplicationControlManager:
         for member, epoch in zip(wish.isr, wish.isr_broker_epochs, strict=True):
             if not self._is_eligible(member, epoch, partition):
                 return ErrorCode.INELIGIBLE_REPLICA
+            if member not in partition.isr and not self._was_heard(member, epoch, wish):
+                return ErrorCode.INELIGIBLE_REPLICA
         return None
 
     def _is_eligible(
@@ -384,9 +387,20 @@ class ReplicationControlManager:
         return (
             broker is not None
             and directory_id is not None
-            and epoch in (-1, broker.epoch)
+            and epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)
             and self._cluster.acceptance(member, directory_id) in wanted
         )
+
+    def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, wish: PartitionIsr) -> bool:
+        """Whether what the leader knows of one that shall join is true of the copy of now.
+
+        It must know the epoch of its broker, and the last registration in that: a directory may
+        have come back with less than it had, or with none of its replicas.
+        """
+        if epoch == UNKNOWN_BROKER_EPOCH:
+            return False
+        offset = wish.metadata_offset
+        return offset < 0 or offset >= self._state.brokers[member].registered_at
 
     # --- periodic passes -------------------------------------------------------------------------
 

@@ -57,9 +57,14 @@ class BrokerRegistration:
     impaired_log_dirs: tuple[ImpairedLogDir, ...] = ()
     """Directories that are online, but saturated or stalled (KIP-928), sorted."""
     features: tuple[FeatureRange, ...] = ()
+    registered_at: int = field(default=-1, compare=False)
+    """Offset of the entry that told this: of the first registration in this epoch, of the last
+    amendment, or of the snapshot that it was read from."""
 
     @classmethod
-    def from_record(cls, record: RegisterBrokerRecord) -> BrokerRegistration:
+    def from_record(
+        cls, record: RegisterBrokerRecord, *, registered_at: int = -1
+    ) -> BrokerRegistration:
         return cls(
             broker_id=record.broker_id,
             epoch=record.broker_epoch,
@@ -74,6 +79,7 @@ class BrokerRegistration:
             cordoned_log_dirs=tuple(sorted(record.cordoned_log_dirs)),
             impaired_log_dirs=_sorted(record.impaired_log_dirs),
             features=record.features,
+            registered_at=registered_at,
         )
 
     def to_record(self) -> RegisterBrokerRecord:

@@ -55,6 +55,8 @@ class MetadataDelta:
     """What one or more entries changed; the new values stand in the state itself."""
 
     brokers: set[BrokerId] = field(default_factory=set)
+    registered: set[BrokerId] = field(default_factory=set)
+    """Those of them that registered, or may have: for the first time, again, or amended."""
     created_topics: set[TopicId] = field(default_factory=set)
     deleted_topics: dict[TopicId, TopicRegistration] = field(default_factory=dict)
     """Deleted topics as they last were; one created and deleted in the same delta is here too."""
@@ -146,17 +148,19 @@ class MetadataState:
         """
         assert offset > self.offset, (offset, self.offset)
         for record in records:
-            self._replay_one(record, delta)
+            self._replay_one(record, offset, delta)
         self.offset = offset
         self.epoch = epoch
 
-    def _replay_one(self, record: Record, delta: MetadataDelta) -> None:
+    def _replay_one(self, record: Record, offset: int, delta: MetadataDelta) -> None:
         match record:
             case PartitionChangeRecord() | PartitionRecord():
                 self._replay_partition(record, delta)
             case RegisterBrokerRecord():
-                self.brokers[record.broker_id] = BrokerRegistration.from_record(record)
+                registration = BrokerRegistration.from_record(record, registered_at=offset)
+                self.brokers[record.broker_id] = registration
                 delta.brokers.add(record.broker_id)
+                delta.registered.add(record.broker_id)
             case BrokerRegistrationChangeRecord():
                 self.brokers[record.broker_id] = self.brokers[record.broker_id].merge(record)
                 delta.brokers.add(record.broker_id)

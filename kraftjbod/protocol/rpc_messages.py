@@ -298,7 +298,10 @@ class AssignReplicasToDirsRequest(RpcRequest):
 class PartitionIsr(RpcBody):
     """The in-sync set that a leader wants, and the state that it bases the wish on.
 
-    ``isr_broker_epochs`` runs parallel to ``isr``; -1 stands for "not known".
+    ``isr_broker_epochs`` runs parallel to ``isr``; -1 stands for "not known", which is good enough
+    for one that is in sync already.
+    ``metadata_offset`` is how far the leader had followed the metadata when it made the wish: whose
+    broker registered after that may hold less than it knows. -1 comes from older leaders.
     """
 
     topic_id: WireTopicId
@@ -307,6 +310,7 @@ class PartitionIsr(RpcBody):
     partition_epoch: PartitionEpoch
     isr: tuple[BrokerId, ...]
     isr_broker_epochs: tuple[BrokerEpoch, ...]
+    metadata_offset: int = -1
 
 
 class AlteredPartition(RpcBody):

@@ -339,7 +339,9 @@ class World:
         broker_id, key = BrokerId(int(words[0])), self._find(words[1])
         partition = self.state.partition(key)
         isr = _ids(options["isr"])
-        epochs = _ids(options.get("broker_epochs", ",".join("-1" for _ in isr)))
+        known = self.state.brokers
+        registered = ",".join(str(known[b].epoch if b in known else -1) for b in isr)
+        epochs = _ids(options.get("broker_epochs", registered))
         leader_epoch = options.get("leader_epoch", partition.leader_epoch if partition else 0)
         epoch = options.get("partition_epoch", partition.partition_epoch if partition else 0)
         return self._decide(
@@ -354,6 +356,7 @@ class World:
                         partition_epoch=PartitionEpoch(int(epoch)),
                         isr=isr,
                         isr_broker_epochs=tuple(map(BrokerEpoch, epochs)),
+                        metadata_offset=int(options.get("offset", -1)),
                     ),
                 ),
             )

@@ -223,6 +223,25 @@ class BrokerRig:
         await self.logs.close(broker_epoch=1)
 
 
+def _absent(rigs: Sequence[BrokerRig]) -> list[RegisterBrokerRecord]:
+    """Brokers that others may follow as: registered, fenced, and not there."""
+    present = {rig.broker_id for rig in rigs}
+    return [
+        RegisterBrokerRecord(
+            broker_id=BrokerId(broker_id),
+            broker_epoch=BrokerEpoch(-1),
+            incarnation_id=Uuid(bytes([broker_id]) * 16),
+            listeners=(Listener(name=LISTENER, host="127.0.0.1", port=9),),
+            rack=None,
+            fenced=True,
+            in_controlled_shutdown=False,
+            log_dirs=(dir_of(broker_id, 1), dir_of(broker_id, 2)),
+        )
+        for broker_id in (1, 2, 3)
+        if broker_id not in present
+    ]
+
+
 def accept(request: RpcRequest) -> RpcResponse:
     """A controller that agrees to everything."""
     match request:
@@ -260,10 +279,12 @@ async def brokers(
     *vfss: MemVfs | FaultVfs,
     answer: Any = accept,
     opens: bool = True,
+    knows_absent: bool = True,
     **overrides: str,
 ) -> AsyncIterator[list[BrokerRig]]:
     """Brokers 1 to ``count`` that know each other; ``vfss`` are the first one's directories.
 
+    Up to the third, those that are not there are known and fenced, unless not ``knows_absent``.
     Without ``opens`` their logs are loaded, but the metadata has no effect on them yet.
     What a daemon would call a bug fails the test.
     """
@@ -280,7 +301,10 @@ async def brokers(
                     await rig.door.start()
                 for rig in rigs:
                     await rig.logs.load()
-                    rig.replay(*(other.registration() for other in rigs))
+                    rig.replay(
+                        *(other.registration() for other in rigs),
+                        *(_absent(rigs) if knows_absent else ()),
+                    )
                     await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
                     if opens:
                         rig.parts.publisher.open()

@@ -6,6 +6,8 @@ import asyncio
 from errno import EAGAIN
 from typing import Any
 
+import pytest
+
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
@@ -32,6 +34,7 @@ VERSION = 16
 def request(*offsets: int, session: tuple[int, int] = (0, 0), forget: Any = (), **more: Any) -> Any:
     """Partition i from ``offsets[i]`` on, asked by broker 2."""
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+    more.setdefault("current_leader_epoch", 0)
     limits |= {name: more.pop(name) for name in list(more) if name in limits}
     return KIND(
         replica_state=KIND.ReplicaState(replica_id=2, replica_epoch=BrokerEpoch(-1)),
@@ -85,6 +88,56 @@ async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer():
         assert (await producing).responses[0].partition_responses[0].error_code == 0
 
 
+def high_watermark(rig: BrokerRig) -> int:
+    partition = rig.parts.hosted.require(TP).partition
+    assert partition is not None
+    return partition.high_watermark
+
+
+@pytest.mark.parametrize(("replica_id", "epoch"), [(2, 77), (2, 0), (3, -1), (99, -1), (1, -1)])
+async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch: int):
+    """Whoever says that it is a broker is one only in the epoch in which it is registered."""
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        await rig.ask(produce(batch(), acks=1), 9)
+        await rig.ask(request(0, 0), VERSION)
+        strange = request(1, 0)
+        strange.replica_state = KIND.ReplicaState(replica_id=replica_id, replica_epoch=epoch)
+        first = await rig.ask(strange, VERSION)
+        assert {p.error_code for p in told(first).values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        await rig.ask(produce(batch(), acks=1), 9)
+        # Nor does it in a session that it has, its own or another's.
+        strange.session_id, strange.session_epoch, strange.topics = first.session_id, 1, []
+        second = await rig.ask(strange, VERSION)
+        assert not any(part.records for part in told(second).values())
+        assert high_watermark(rig) == 0
+
+
+async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_comes():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        await rig.ask(produce(batch(), acks=1), 9)
+        old = await rig.ask(request(0, 0), VERSION)
+        new = await rig.ask(request(1, 0, max_wait_ms=60_000), VERSION)
+        assert high_watermark(rig) == 0
+        session = (new.session_id, 1)
+        await rig.ask(request(session=session), VERSION)
+        assert high_watermark(rig) == 1
+        # And the session that was given up is heard no more.
+        await rig.ask(produce(batch(), acks=1), 9)
+        await rig.ask(request(2, 0, session=(old.session_id, 1)), VERSION)
+        assert high_watermark(rig) == 1
+
+
+async def test_a_session_belongs_to_the_follower_that_opened_it():
+    async with brokers() as (rig,):
+        await lead_two(rig)
+        first = await rig.ask(request(0, 0), VERSION)
+        other = request(session=(first.session_id, 1))
+        other.replica_state = KIND.ReplicaState(replica_id=3, replica_epoch=-1)
+        assert (await rig.ask(other, VERSION)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 async def test_a_forgotten_partition_is_not_told_of():
     async with brokers() as (rig,):
         await lead_two(rig)
@@ -130,7 +183,7 @@ async def test_losing_the_leadership_ends_a_wait():
         )
         await asyncio.sleep(0.05)
         rig.replay(partition(0, replicas=(1, 2), leader=2, epoch=1))
-        assert told(await waiting)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert told(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 async def test_a_dead_directory_is_told_at_once():

@@ -100,7 +100,7 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
 
 async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
     kind = message("DescribeClusterRequest")
-    async with brokers(2) as (rig, other):
+    async with brokers(2, knows_absent=False) as (rig, other):
         rig.replay(other.registration(fenced=True))
         described = await rig.ask(kind())
         assert [b.broker_id for b in described.brokers] == [1]
@@ -139,7 +139,7 @@ async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_off
 
 async def test_where_nobody_is_alive_all_brokers_are_named():
     """A client that is told of no broker has nobody left to ask; librdkafka stood still then."""
-    async with brokers(2) as (rig, other):
+    async with brokers(2, knows_absent=False) as (rig, other):
         for one in (rig, other):
             rig.replay(one.registration(fenced=True))
         answer = await rig.ask(asking("t"), 9)

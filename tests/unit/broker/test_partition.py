@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kraftjbod.broker.follower_state import Moments, Speaker
 from kraftjbod.broker.partition import (
     UNKNOWN_OFFSET,
     IsrVerdict,
@@ -24,7 +25,6 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import (
-    LOST_DIR,
     NO_LEADER,
     BrokerEpoch,
     BrokerId,
@@ -43,6 +43,8 @@ ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 DIRS = {b: DirectoryId(bytes([65 + b]) * 16) for b in (ME, TWO, THREE)}
 EPOCH = BrokerEpoch(7)
 LAG_MS = 30_000
+#: Their sessions, of tests in which nothing is late.
+SPEAKERS = {b: Speaker() for b in (TWO, THREE)}
 
 
 def state(
@@ -111,7 +113,16 @@ def leader(*, end: int = 100, min_isr: int = 1, isr: Sequence[int] = (1, 2, 3)) 
 
 
 def fetch(p: Partition, broker_id: BrokerId, offset: int, now_ms: int = 0) -> bool:
-    return p.follower_fetched(broker_id, fetch_offset=offset, now_ms=now_ms, broker_epoch=EPOCH)
+    return bool(
+        p.follower_fetched(
+            broker_id,
+            fetch_offset=offset,
+            now_ms=now_ms,
+            broker_epoch=EPOCH,
+            speaker=SPEAKERS[broker_id],
+            moment=0,
+        )
+    )
 
 
 # --- roles ---------------------------------------------------------------------------------------
@@ -320,16 +331,28 @@ def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
     assert p.acks_state(120) is ErrorCode.NONE
 
 
-def test_a_stranger_may_not_move_anything() -> None:
+@pytest.mark.parametrize(
+    ("who", "broker_epoch", "leader_epoch"),
+    [
+        (BrokerId(9), EPOCH, 5),
+        (ME, EPOCH, 5),
+        (TWO, BrokerEpoch(-1), 5),
+        (TWO, BrokerEpoch(EPOCH - 1), 5),
+        (TWO, BrokerEpoch(EPOCH + 1), 5),
+        (TWO, EPOCH, -1),
+    ],
+    ids=["no_replica", "the_leader", "no_epoch", "former_life", "not_heard_of", "no_leader_epoch"],
+)
+def test_who_is_no_follower_is_not_taken_for_one(
+    who: BrokerId, broker_epoch: BrokerEpoch, leader_epoch: int
+) -> None:
+    p, brokers = leader(), {b: broker(b) for b in (ME, TWO, THREE)}
+    brokers[BrokerId(9)] = replace(broker(TWO), broker_id=BrokerId(9))
+    p.require_follower(TWO, broker_epoch=EPOCH, expected_epoch=5, brokers=brokers)
     with pytest.raises(NotLeaderOrFollowerError):
-        fetch(leader(), BrokerId(9), 100)
-
-
-def test_a_late_fetch_of_a_former_life_of_the_broker_is_ignored() -> None:
-    p = leader()
-    fetch(p, TWO, 50)
-    p.follower_fetched(TWO, fetch_offset=100, now_ms=0, broker_epoch=BrokerEpoch(EPOCH - 1))
-    assert p.follower_end_offset(TWO) == 50
+        p.require_follower(
+            who, broker_epoch=broker_epoch, expected_epoch=leader_epoch, brokers=brokers
+        )
 
 
 # --- shrinking the ISR ---------------------------------------------------------------------------
@@ -390,19 +413,72 @@ def test_a_follower_may_join_once_it_has_all_that_is_committed() -> None:
     assert not p.isr_expand_wanted(TWO, {TWO: broker(TWO)})
 
 
-def test_a_follower_whose_replica_was_lost_has_to_fetch_before_it_may_join() -> None:
-    """It may have been made anew, or be about to be cut: where it was says nothing any more."""
-    p = leader()
-    brokers = {THREE: broker(THREE)}
-    fetch(p, THREE, 100)
-    lost = replace(
-        state(isr=(1, 2), partition_epoch=11), directories=(DIRS[ME], DIRS[TWO], LOST_DIR)
-    )
-    p.apply(lost, log_end_offset=100, now_ms=0)
-    p.apply(state(isr=(1, 2), partition_epoch=12), log_end_offset=100, now_ms=0)
-    assert not p.isr_expand_wanted(THREE, brokers)
-    fetch(p, THREE, 100)
+class Session:
+    """A fetch session of THREE at the leader: requests and answers in turn."""
+
+    def __init__(self, p: Partition, moments: Moments) -> None:
+        self.p, self.moments, self.speaker = p, moments, Speaker()
+
+    def request(self, offset: int) -> bool:
+        """Whether it was heard."""
+        self.speaker.spoke()
+        taken = self.p.follower_fetched(
+            THREE,
+            fetch_offset=offset,
+            now_ms=0,
+            broker_epoch=EPOCH,
+            speaker=self.speaker,
+            moment=self.moments.next(),
+        )
+        return taken is not None
+
+    def answer(self) -> None:
+        self.speaker.answered_at = self.moments.next()
+
+
+@pytest.mark.parametrize("what", ["left_the_isr", "broker_registered"])
+def test_what_a_follower_says_counts_if_it_was_said_of_the_copy_of_now(what: str) -> None:
+    """It may have been lost and made anew, or come back shorter, in the same epochs as before."""
+    p, moments, brokers = leader(isr=(1, 2)), Moments(), {THREE: broker(THREE)}
+    old, late = Session(p, moments), Session(p, moments)
+    assert old.request(100)
+    old.answer()
     assert p.isr_expand_wanted(THREE, brokers)
+    if what == "left_the_isr":
+        after = state(isr=(1, 2), partition_epoch=11)
+        p.apply(after, log_end_offset=100, now_ms=0, moment=moments.next())
+    else:
+        p.broker_registered(THREE, moments.next())
+    assert not p.isr_expand_wanted(THREE, brokers), "what is remembered is void"
+    assert not old.request(100), "sent before, read now"
+    assert not late.request(100)
+    assert not p.isr_expand_wanted(THREE, brokers)
+    new = Session(p, moments)
+    assert not new.request(90), "nothing says that this one is not late, too"
+    new.answer()
+    assert new.request(90)
+    assert (p.follower_end_offset(THREE), p.isr_expand_wanted(THREE, brokers)) == (90, False)
+    old.answer()
+    new.answer()
+    assert new.request(100) and p.isr_expand_wanted(THREE, brokers)
+    assert not old.request(120), "a loop that was given up"
+    assert p.follower_end_offset(THREE) == 100
+
+
+def test_an_idle_follower_that_goes_on_fetching_need_not_say_again_where_it_is() -> None:
+    p, moments, brokers = leader(isr=(1, 2)), Moments(), {THREE: broker(THREE)}
+    session = Session(p, moments)
+    assert session.request(100)
+    session.answer()
+    p.broker_registered(THREE, moments.next())
+    session.speaker.spoke()
+    assert not p.isr_expand_wanted(THREE, brokers), "sent before that, perhaps"
+    session.answer()
+    assert not p.isr_expand_wanted(THREE, brokers), "nobody is known to have got that answer"
+    session.speaker.spoke()
+    assert p.isr_expand_wanted(THREE, brokers)
+    p.follower_left(THREE, session.speaker)
+    assert not p.isr_expand_wanted(THREE, brokers), "now it speaks of other partitions"
 
 
 def test_a_follower_must_have_reached_the_start_of_the_leaders_epoch() -> None:
@@ -577,7 +653,15 @@ def test_the_low_watermark_is_the_least_start_of_all_who_live() -> None:
     brokers = {b: broker(b) for b in (ME, TWO, THREE)}
     assert p.low_watermark(7, brokers) == UNKNOWN_OFFSET  # Nobody has said anything yet.
     for who, start in ((TWO, 4), (THREE, 9)):
-        p.follower_fetched(who, fetch_offset=9, now_ms=0, log_start_offset=start)
+        p.follower_fetched(
+            who,
+            fetch_offset=9,
+            now_ms=0,
+            broker_epoch=EPOCH,
+            speaker=SPEAKERS[who],
+            moment=0,
+            log_start_offset=start,
+        )
     assert p.low_watermark(7, brokers) == 4
     for gone in (
         broker(TWO, fenced=True),

@@ -149,6 +149,7 @@ async def fetched(rig: BrokerRig, offset: int, log_start_offset: int) -> None:
         fetch_offset=offset,
         log_start_offset=log_start_offset,
         partition_max_bytes=1 << 20,
+        current_leader_epoch=0,
     )
     request = FETCH(
         replica_state=FETCH.ReplicaState(replica_id=TWO, replica_epoch=BrokerEpoch(-1)),
@@ -157,6 +158,9 @@ async def fetched(rig: BrokerRig, offset: int, log_start_offset: int) -> None:
     )
     response = await rig.ask(request, 16)
     assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0
+    # The next one of the session proves that this one was not late.
+    request.session_id, request.session_epoch, request.topics = response.session_id, 1, []
+    assert (await rig.ask(request, 16)).error_code == 0
 
 
 def second(rig: BrokerRig) -> RegisterBrokerRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kraftjbod.broker.fetch_sessions import REPLICA_READER, FetchFrom
+from kraftjbod.broker.follower_state import Speaker
 from kraftjbod.broker.hosted_replicas import HostedReplica
 from kraftjbod.broker.replica_reads import ReplicaReads
 from kraftjbod.core.errors import ErrorCode
@@ -31,15 +32,17 @@ def reads_of(rig: BrokerRig) -> ReplicaReads:
     )
 
 
+def follower_from(offset: int, replica_id: int = 2) -> FetchFrom:
+    return FetchFrom(TP, offset, 1000, 0, replica_id=BrokerId(replica_id), speaker=Speaker())
+
+
 async def test_consumers_see_what_is_committed_and_followers_everything():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(), acks=1), 9)
         reads = reads_of(rig)
         consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_look=True)
-        follower = reads.read(
-            FetchFrom(TP, 0, 1000, replica_id=BrokerId(2)), min_one_batch=True, is_first_look=True
-        )
+        follower = reads.read(follower_from(0), min_one_batch=True, is_first_look=True)
         assert (len(consumer.records) > 0, len(follower.records) > 0) == (False, True)
 
 
@@ -67,7 +70,7 @@ async def test_a_follower_outside_of_the_isr_is_told_of_and_a_stranger_is_refuse
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         reads = reads_of(rig)
-        wanted = FetchFrom(TP, 0, 1000, replica_id=BrokerId(2))
+        wanted = follower_from(0)
         reads.read(wanted, min_one_batch=True, is_first_look=True)
         reads.read(wanted, min_one_batch=True, is_first_look=False)
         assert caught_up == [2]
@@ -81,7 +84,7 @@ async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked(
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(2), acks=1), 9)
         reads = reads_of(rig)
-        wanted = FetchFrom(TP, 0, 1000, replica_id=BrokerId(2))
+        wanted = follower_from(0)
         looks = [
             reads.read(wanted, min_one_batch=True, is_first_look=is_first).is_in_memory
             for is_first in (True, False, True)
@@ -121,7 +124,7 @@ async def test_a_full_directory_is_read_by_everybody():
         await rig.ask(produce(batch(), acks=1), 9)
         await fill(rig.dirs[0])
         for replica_id in (-1, 2):
-            wanted = FetchFrom(TP, 0, 1000, replica_id=BrokerId(replica_id))
+            wanted = follower_from(0, replica_id)
             cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
             cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
             assert cached.records and cold.records
@@ -138,8 +141,7 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         for data in (cached, cold):
             assert (data.code, len(data.records), data.high_watermark) == (ErrorCode.NONE, 0, 1)
             assert data.is_in_memory, "it is not to be asked for in the directory's thread"
-        wanted = wanted._replace(replica_id=BrokerId(2))
-        data = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+        data = reads_of(rig).read(follower_from(0), min_one_batch=True, is_first_look=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
         rig.parts.replicas.mark_offline(rig.dirs[0])
         data = await reads_of(rig).read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
@@ -150,7 +152,7 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again():
     """Compaction leaves batches without records; librdkafka takes an answer of nothing else for
     one that is too small, and gives up after some. A follower gets them as they are."""
     async with brokers() as (rig,):
-        await rig.follow(topic(), partition())
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         handle = rig.logs.get(TP)
         assert handle is not None
         empty = [empty_batch(headers_of(batch(2, base_offset=offset))[0]) for offset in (0, 2, 4)]
@@ -161,7 +163,7 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again():
         assert [h.base_offset for h in headers_of(data.records)] == [6]
         data = await reads.read_from_disk(wanted, min_one_batch=True)
         assert [h.base_offset for h in headers_of(data.records)] == [6]
-        follower = wanted._replace(replica_id=BrokerId(1))
+        follower = follower_from(0)._replace(max_bytes=100)
         data = await reads.read_from_disk(follower, min_one_batch=True)
         assert [h.base_offset for h in headers_of(data.records)] == [0]
 
