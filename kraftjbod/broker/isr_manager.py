@@ -17,9 +17,10 @@ from typing import Final
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.isr_change import IsrChange, IsrVerdict
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.broker.partition import IsrChange, IsrVerdict, Partition
+from kraftjbod.broker.partition import Partition
 from kraftjbod.broker.replica_states import ReplicaState
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition

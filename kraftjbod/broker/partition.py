@@ -28,11 +28,11 @@ Methods that cannot matter to a waiting request say so by what they return; afte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NoReturn
 
 from kraftjbod.broker.follower_state import UNKNOWN_OFFSET, FollowerState, Speaker
+from kraftjbod.broker.isr_change import IsrChange, IsrVerdict, verdict_of
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -78,45 +78,6 @@ class RoleChange(Enum):
     """This broker leads, in a new epoch: requests that wait here from before must fail."""
     FOLLOWER = "follower"
     """Another leads, in a new epoch: truncate by epoch, then fetch from ``leader``."""
-
-
-class IsrVerdict(Enum):
-    """What a refused ISR change comes to."""
-
-    RETRY = "retry"
-    """Send the same change again, later."""
-    ROLLED_BACK = "rolled_back"
-    """The change is forgotten; the ISR is what it was."""
-    AWAIT_METADATA = "await_metadata"
-    """The controller knows more than we do: the change stays pending until metadata comes."""
-    STALE = "stale"
-    """That change was no longer pending."""
-
-
-#: The request may have been late, or an earlier try of it may have been committed unheard.
-_AWAIT_METADATA_CODES: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.INVALID_UPDATE_VERSION,
-        ErrorCode.INVALID_REQUEST,
-        # The change was made, and another broker leads by the same record.
-        ErrorCode.NEW_LEADER_ELECTED,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChange:
-    """A wish for another ISR, and the state that it is based on (AlterPartition's fields)."""
-
-    isr: tuple[BrokerId, ...]
-    isr_broker_epochs: tuple[BrokerEpoch, ...]
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    metadata_offset: int = -1
-    """What the leader knew when it made the wish."""
 
 
 class Partition:
@@ -629,10 +590,8 @@ class Partition:
         """The controller refused the change for this partition with ``code``."""
         if self.pending_isr_change is not change:
             return IsrVerdict.STALE
-        if code in _AWAIT_METADATA_CODES:
-            return IsrVerdict.AWAIT_METADATA
-        if code != ErrorCode.INELIGIBLE_REPLICA:
-            return IsrVerdict.RETRY
-        self.pending_isr_change = None
-        self._refresh_wait()
-        return IsrVerdict.ROLLED_BACK
+        verdict = verdict_of(code)
+        if verdict is IsrVerdict.ROLLED_BACK:
+            self.pending_isr_change = None
+            self._refresh_wait()
+        return verdict

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kraftjbod.broker.follower_state import Moments, Speaker
+from kraftjbod.broker.isr_change import IsrVerdict
 from kraftjbod.broker.partition import (
     UNKNOWN_OFFSET,
-    IsrVerdict,
     Partition,
     Role,
     RoleChange,
@@ -536,11 +536,7 @@ def test_a_pending_member_is_waited_for_before_it_is_committed() -> None:
     [
         (ErrorCode.INELIGIBLE_REPLICA, IsrVerdict.ROLLED_BACK, False),
         (ErrorCode.INVALID_UPDATE_VERSION, IsrVerdict.AWAIT_METADATA, True),
-        (ErrorCode.FENCED_LEADER_EPOCH, IsrVerdict.AWAIT_METADATA, True),
-        (ErrorCode.NEW_LEADER_ELECTED, IsrVerdict.AWAIT_METADATA, True),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, IsrVerdict.AWAIT_METADATA, True),
         (ErrorCode.NOT_CONTROLLER, IsrVerdict.RETRY, True),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, IsrVerdict.RETRY, True),
     ],
 )
 def test_what_a_refused_change_comes_to(
