@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftjbod.broker.assignments_state import (
+    MAX_REFUSALS_AWAITED,
     Accepted,
     Action,
     Answered,
@@ -129,6 +130,30 @@ def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
     assert m.handle(GRANTED, 350) == [Accepted((key(1),))] and m.queued == 0
 
 
+def test_one_that_is_refused_for_ever_holds_up_no_other_and_not_the_broker() -> None:
+    m, now_ms, sendings = machine(), 30, 0
+    wish(m, 0)
+    m.handle(WokeUp(), 20)
+    actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
+    while not m.is_idle:
+        sendings += 1
+        # Others come and go while it waits for its time.
+        wished = m.handle(Wished(partition=key(sendings), directory_id=B), now_ms)
+        assert wished == [WakeAt(now_ms + 20)]
+        assert sent(m.handle(WokeUp(), now_ms + 20)) == {key(sendings): B}
+        (_, due) = m.handle(GRANTED, now_ms + 25)
+        assert isinstance(due, WakeAt) and due.at_ms > now_ms + 25
+        # It is the same wish still, and does not come sooner by being made again.
+        assert wish(m, 0) == []
+        now_ms = due.at_ms
+        assert sent(m.handle(WokeUp(), now_ms)) == {key(0): A}
+        actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
+        assert actions == [WakeAt(now_ms + min(10_000, 100 << sendings))]
+    assert sendings == MAX_REFUSALS_AWAITED and m.queued == m.queued_into(A) == 1
+    assert m.handle(Wished(partition=key(0), directory_id=B), now_ms) == [WakeAt(now_ms + 20)]
+    assert not m.is_idle, "another wish is worth waiting for"
+
+
 def test_a_failed_request_puts_everything_back_but_newer_wishes_stay() -> None:
     m = machine()
     wish(m, 0, A)
@@ -207,13 +232,14 @@ def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
     wishes: dict[TopicIdPartition, DirectoryId] = {}
     known: dict[TopicIdPartition, DirectoryId] = {}
     request: dict[TopicIdPartition, DirectoryId] = {}
-    wakes = False
+    now_ms, wake_ms = 0, -1
 
     def run(actions: list[Action]) -> None:
-        nonlocal request, wakes
+        nonlocal request, wake_ms
         for action in actions:
             if isinstance(action, WakeAt):
-                wakes = True
+                assert action.at_ms >= now_ms
+                wake_ms = action.at_ms
             elif isinstance(action, Accepted):
                 assert all(known[partition] == wishes[partition] for partition in action.partitions)
             else:
@@ -222,24 +248,24 @@ def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
         m.check_invariants()
 
     def answer(refused: frozenset[TopicIdPartition], arrives: bool) -> None:
-        nonlocal request, wakes
-        if not request and wakes:
-            wakes = False
-            run(m.handle(WokeUp(), 0))
+        nonlocal request, wake_ms, now_ms
+        if not request and wake_ms >= 0:
+            now_ms, wake_ms = max(now_ms, wake_ms), -1
+            run(m.handle(WokeUp(), now_ms))
         if not request:
             return
         asked, request = request, {}
         if not arrives:
-            run(m.handle(Failed(), 0))
+            run(m.handle(Failed(), now_ms))
             return
         known.update({k: v for k, v in asked.items() if k not in refused})
-        run(m.handle(Answered(refused=refused), 0))
+        run(m.handle(Answered(refused=refused), now_ms))
 
     for kind, first, second in steps:
         if kind == "wish":
             assert isinstance(first, int) and isinstance(second, DirectoryId)
             wishes[key(first)] = second
-            run(m.handle(Wished(partition=key(first), directory_id=second), 0))
+            run(m.handle(Wished(partition=key(first), directory_id=second), now_ms))
         else:
             assert isinstance(first, set)
             answer(frozenset(map(key, first)), bool(second))
