@@ -140,11 +140,18 @@ class ReplicaMaker:
     def _directory_for(
         self, topic_partition: TopicPartition, step: Create | CreateChosen
     ) -> DirectoryId | None:
-        """Where to make a log: where somebody asked for, where metadata says, or None."""
-        wished = self._wishes.get(topic_partition)
-        if any(d.directory_id == wished and not d.is_impaired for d in self._logs.online_dirs()):
+        """Where to make a log: where somebody asked for, where metadata says, or None.
+
+        Either may be from before the directory was cordoned (KIP-1066): then it is chosen anew,
+        which comes back to a cordoned one only if there is no other.
+        """
+        wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
+        cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}
+        taking = {log_dir.directory_id for log_dir in online if not log_dir.is_impaired} - cordoned
+        if wished in taking:
             return wished
-        return step.directory_id if isinstance(step, Create) else None
+        named = step.directory_id if isinstance(step, Create) else None
+        return None if named in cordoned else named
 
     def _is_still_impaired(self, directory_id: bytes | None) -> bool:
         """Whether a new log has to wait for that directory, or for any at all if it is None."""

@@ -57,6 +57,27 @@ async def test_a_wish_for_a_full_directory_is_no_reason_to_wait():
         assert place_of(rig) == "/d1"
 
 
+@pytest.mark.parametrize("where", ["wished", "named"])
+async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
+    """KIP-1066: it takes no new replicas, whoever said so when it did."""
+    async with brokers() as (rig,):
+        wished = UNASSIGNED_DIR if where == "wished" else dir_of(1, 2)
+        if where == "wished":
+            rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.dirs[1].is_cordoned = True
+        await rig.follow(topic(), partition(directories=[wished]))
+        await rig.parts.assignments.idle()
+        assert place_of(rig) == "/d1"
+
+
+async def test_a_cordoned_directory_is_used_where_there_is_no_other():
+    async with brokers() as (rig,):
+        await fill(rig.dirs[0])
+        rig.dirs[1].is_cordoned = True
+        await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
+        assert place_of(rig) == "/d2"
+
+
 async def test_what_waits_for_room_is_made_elsewhere_when_that_directory_dies():
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
