@@ -115,9 +115,10 @@ class LogDirStateHandler:
             )
         else:
             directory_id = log_dir.directory_id
+            lost = {replica.topic_partition for replica in partitions}
             self._lifecycle.report_offline(
                 directory_id,
-                leads=lambda: self._replicas.leads_any(partitions),
+                leads=lambda: self._replicas.leads_in(directory_id, lost),
                 has_untold_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
             # A replica that waited for room there waits for something else now.

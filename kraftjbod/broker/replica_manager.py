@@ -16,7 +16,7 @@ is only told which to resume and which to end, and what it means that one is ove
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from kraftjbod.broker.assignments_manager import AssignmentsManager
@@ -491,11 +491,20 @@ class ReplicaManager:
         replica.handle = None
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def leads_any(self, replicas: Iterable[HostedReplica]) -> bool:
-        """Whether metadata still has this broker lead one of them."""
+    def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:
+        """Whether metadata has this broker lead, by now, a replica that died with a directory.
+
+        ``lost`` were in it when it died; others may have been given to it since by a controller
+        that does not know. One that has another log by now is led from there.
+        """
         return any(
-            replica.registration.leader == self._broker_id and self._replicas.is_current(replica)
-            for replica in replicas
+            replica.registration.leader == self._broker_id
+            and (replica.handle is None or not replica.handle.log_dir.is_online)
+            and (
+                replica.topic_partition in lost
+                or replica.registration.directory_of(self._broker_id) == directory_id
+            )
+            for replica in self._replicas
         )
 
     # --- looking around --------------------------------------------------------------------------
