@@ -24,6 +24,7 @@ from typing import Final, assert_never
 
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cordon_lift import CordonLift
 from kraftjbod.broker.hosted_replicas import HostedReplicas
 from kraftjbod.broker.leftover_copies import LeftoverCopies
 from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
@@ -88,6 +89,7 @@ class LogDirAdmin:
         publisher: BrokerMetadataPublisher,
         lifecycle: BrokerLifecycleManager,
         cordons: LogDirCordons,
+        cordon_lift: CordonLift,
         cache: MetadataCache,
         topic_configs: TopicConfigs,
         reattach_interval_ms: int | None,
@@ -104,6 +106,7 @@ class LogDirAdmin:
         self._publisher = publisher
         self._lifecycle = lifecycle
         self._cordons = cordons
+        self._cordon_lift = cordon_lift
         self._cache = cache
         self._topic_configs = topic_configs
         self._reattach_interval_ms = reattach_interval_ms
@@ -407,11 +410,12 @@ class LogDirAdmin:
         self._cordons.renew()
         await self._attacher.forget(uid)
         self._publisher.look_again(offline_too=True)
+        lifted = await self._cordon_lift.lift(path)
         return LogDirOutcome(
             directory_id=uid,
             state="",
             message=f"directory {uid} at {path} is forgotten; take {path} out of log.dirs, or the "
-            f"next start takes what is there for a new disk",
+            f"next start takes what is there for a new disk{'; ' if lifted else ''}{lifted}",
         )
 
     def _require_empty(self, log_dir: LogDir) -> None:

@@ -14,6 +14,7 @@ from kraftjbod.broker.assignments_manager import AssignmentsManager
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.config_apis import ConfigApis
 from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.cordon_lift import CordonLift
 from kraftjbod.broker.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.dynamic_configs import DynamicConfigs
@@ -367,6 +368,9 @@ class BrokerParts:
             publisher=self.publisher,
             lifecycle=self.lifecycle,
             cordons=self.cordons,
+            cordon_lift=CordonLift(
+                config=config, dynamic_configs=self.dynamic_configs, channel=self.channel
+            ),
             cache=self.cache,
             topic_configs=self.topic_configs,
             reattach_interval_ms=config.log_dir_reattach_interval_ms,
