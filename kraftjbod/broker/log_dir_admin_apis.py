@@ -31,6 +31,7 @@ class LogDirAdminApis:
         response: Message
         try:
             operation = _operation(request.operation)
+            _require_path(request.target)
             if operation is LogDirOperation.ADD:
                 self._require_allowed(request.target)
             outcome = await self._admin.perform(
@@ -57,6 +58,15 @@ class LogDirAdminApis:
         plain = posixpath.normpath(path)
         if path.startswith("/") and not is_below_any(plain, self._allowed_roots):
             raise not_taken(path, "it is not below log.dirs.allowed.roots")
+
+
+def _require_path(target: str) -> None:
+    """What the system calls cannot even be asked about is no path."""
+    if "\0" in target:
+        raise OperatingError(
+            f"{target!r} contains a NUL character, which no path has",
+            code=ErrorCode.INVALID_REQUEST,
+        )
 
 
 def _operation(number: int) -> LogDirOperation:

@@ -23,7 +23,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.records import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataResponse
 
@@ -31,6 +31,8 @@ from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataR
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
 _REFUSED_WAIT_MS: Final = 1_000
 _REFUSAL_TOLD_EVERY_S: Final = 60.0
+#: Of a snapshot: some hundred records, some milliseconds.
+_BYTES_PER_TURN: Final = 32 * 1024
 
 
 class MetadataLoader:
@@ -118,7 +120,9 @@ class MetadataLoader:
         self._publisher.publish(delta)
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
-        chunks, response = bytearray(first.snapshot_chunk), first
+        before, after = self._cache.state, MetadataState()
+        reader, response = EntryReader(), first
+        await _take_piece(reader, after, first.snapshot_offset, first.snapshot_chunk)
         while response.snapshot_next_position >= 0:
             response = await self._fetch(
                 self._cache.state.offset + 1,
@@ -129,14 +133,9 @@ class MetadataLoader:
             if response.snapshot_offset != first.snapshot_offset:
                 # The controller replaced the snapshot meanwhile; the next poll begins anew.
                 return
-            chunks += response.snapshot_chunk
-        before, after = self._cache.state, MetadataState()
-        after.replay(
-            decode_entry(bytes(chunks)),
-            offset=first.snapshot_offset,
-            epoch=before.epoch,
-            delta=MetadataDelta(),
-        )
+            await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
+        reader.end()
+        after.replay((), offset=first.snapshot_offset, epoch=before.epoch, delta=MetadataDelta())
         self._cache.replace(after)
         self._memory.note_applied(after.offset)
         self._publisher.publish(difference(before, after))
@@ -163,6 +162,14 @@ class MetadataLoader:
         self._memory.heard_of(response.metadata_log_id)
         self._memory.require_whole(response.high_watermark)
         return response
+
+
+async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:
+    """A piece of a snapshot, with turns for everybody else in between."""
+    for at in range(0, len(piece), _BYTES_PER_TURN):
+        records = reader.feed(piece[at : at + _BYTES_PER_TURN])
+        state.replay_part(records, offset=offset, delta=MetadataDelta())
+        await asyncio.sleep(0)
 
 
 def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:

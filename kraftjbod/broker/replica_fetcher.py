@@ -330,9 +330,8 @@ class ReplicaFetcher:
             self._session.begin_anew()
             return
         if response.error_code != ErrorCode.NONE:
-            raise OperatingError(
-                f"broker {self._leader} refused the fetch", code=ErrorCode(response.error_code)
-            )
+            code = ErrorCode(response.error_code)
+            raise OperatingError(f"broker {self._leader} refused the fetch: {code.name}", code=code)
         self._session.was_answered(response.session_id)
         writing = []
         for topic in response.responses:

@@ -102,9 +102,8 @@ def kafka_error(code: int, what: str, message: str | None = None) -> OperatingEr
 
     :param message: what the broker said; it stands alone, as Kafka's tools print it.
     """
-    try:
-        known = ErrorCode(code)
-    except ValueError:
+    known = ErrorCode(code)
+    if not known.is_known:
         return OperatingError(message or f"{what}: Kafka error {code}")
     return OperatingError(message or f"{what}: {known.name}", code=known)
 

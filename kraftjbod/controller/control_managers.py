@@ -237,6 +237,18 @@ class ControlManagers:
                 self._heartbeats.note_shutdown_offset(record.broker_id, offset)
         return delta
 
+    def replay_part(self, records: Sequence[Record], *, offset: int) -> None:
+        """Apply a part of a snapshot; :meth:`replay` what is left of it."""
+        delta = MetadataDelta()
+        self.state.replay_part(records, offset=offset, delta=delta)
+        self.index.apply(delta, self.state)
+
+    def rehearse(self, records: Sequence[Record], *, offset: int, epoch: int) -> None:
+        """:meth:`replay` on a copy of what ``records`` are about; raises what that would."""
+        delta, excerpt = MetadataDelta(), self.state.excerpt(records)
+        excerpt.replay(records, offset=offset, epoch=epoch, delta=delta)
+        ReplicaIndex().apply(delta, excerpt)
+
     def take_leadership(self, now_ms: int) -> None:
         """Nobody was heard by this controller yet: every session starts now."""
         self._heartbeats.restart(self.state.brokers.values(), now_ms)

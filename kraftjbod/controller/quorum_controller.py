@@ -1,9 +1,11 @@
 """``QuorumController``: requests in, committed decisions out.
 
 One decision at a time and without a pause in it, brokers' own before a crowd of clients':
-decide, propose to the log, replay at once. So the next decision sees the last one, committed or
+decide, rehearse, replay, propose to the log. So the next decision sees the last one, committed or
 not, while the reply waits until everything that it was based on is committed. Should the log
 fail, nobody has been told anything that is not in it, and the process ends.
+What cannot be replayed is refused before anything has changed, and so is what is too large for one
+entry and has to take effect as one. A decision about very many partitions becomes several entries.
 
 Followers of the metadata are shown committed entries only.
 Decisions are made in ``control_managers.py``; here is only when, in what order, and who is told.
@@ -12,16 +14,21 @@ Decisions are made in ``control_managers.py``; here is only when, in what order,
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.foreign_metadata import require_same_log
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
+    ErrorCode,
     ForeignMetadataError,
+    InconsistentStorageError,
     LogDirImpairedError,
+    NotControllerError,
     OffsetOutOfRangeError,
     OperatingError,
     StartupError,
@@ -33,17 +40,21 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.work_slices import WorkSlices
 from kraftjbod.metadata.records import (
+    MAX_ENTRY_BYTES,
     BrokerRegistrationChangeRecord,
+    EntryReader,
     PartitionChangeRecord,
     Record,
     RegisterBrokerRecord,
     decode_entry,
+    encode_entries,
     encode_entry,
     encode_entry_in_slices,
 )
 from kraftjbod.protocol.rpc_messages import (
     AlterPartitionReassignmentsRequest,
     BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     FetchMetadataRequest,
@@ -55,7 +66,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
-from kraftjbod.raft.log_store import Snapshot
+from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, Snapshot
 
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
@@ -95,6 +106,8 @@ class QuorumController:
         self._max_fetch_bytes = max_fetch_bytes
         self._log = get_logger(room="controller")
         self._last_proposal: Proposal | None = None
+        #: Of the snapshot that a start begins with.
+        self._reader = EntryReader()
         #: The last one that changed the broker's registration.
         self._last_about: dict[BrokerId, Proposal] = {}
         #: Told to be silent, and not fenced yet: that may have to wait for room.
@@ -104,6 +117,8 @@ class QuorumController:
         #: Something that a pass wants has no room.
         self._passes_wait = False
         self._tasks: list[asyncio.Task[None]] = []
+        #: Ends with what left the state other than the log says.
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._publish_figures()
 
     # --- life ------------------------------------------------------------------------------------
@@ -137,10 +152,12 @@ class QuorumController:
         """Only ever raises.
 
         :raises KafkaStorageError: the metadata log is lost.
+        :raises Exception: a bug: the state is not what the log says.
         """
         log = asyncio.create_task(self._driver.wait_failed())
+        ends = {log, self._broken, *self._tasks}
         try:
-            done, _ = await asyncio.wait({log, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -176,18 +193,34 @@ class QuorumController:
         if not is_from_broker(request):
             # Brokers do not wait behind a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
-        result = self._managers.decide(request, now_ms=self._clock.now_ms())
+        self._require_whole()
+        result = self._decide(request)
         if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
         else:
             if result.records:
-                self._apply_or_take_back(request, result.records)
+                self._apply_or_take_back(request, result)
             await self._until_committed(self._last_proposal)
         return result.response
 
-    def _apply_or_take_back(self, request: RpcRequest, records: Sequence[Record]) -> None:
+    def _decide(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
+        result = self._managers.decide(request, now_ms=self._clock.now_ms())
+        if not isinstance(request, BrokerRegistrationRequest) or len(result.records) < 2:
+            return result
+        level = self._managers.state.metadata_version
+        if len(encode_entries(result.records, level, MAX_ENTRY_BYTES)) > 1:
+            # Its last record goes by the offset of its entry: the partitions come first.
+            changes = dataclasses.replace(result, records=result.records[:-1], is_atomic=False)
+            self._apply_or_take_back(request, changes)
+            self._managers.take_back(request)
+            result = self._managers.decide(request, now_ms=self._clock.now_ms())
+        return result
+
+    def _apply_or_take_back(
+        self, request: RpcRequest, result: ControllerResult[RpcResponse]
+    ) -> None:
         try:
-            self._apply(records, grows=_grows(request))
+            self._apply(result.records, grows=_grows(request), is_atomic=result.is_atomic)
         except OperatingError:
             self._managers.take_back(request)
             raise
@@ -195,28 +228,71 @@ class QuorumController:
     async def _commit(self, result: ControllerResult[object]) -> None:
         """Make it so, and return when everything that it was based on is committed."""
         if result.records:
-            self._apply(result.records, grows=False)
+            self._require_whole()
+            self._apply(result.records, grows=False, is_atomic=result.is_atomic)
         await self._until_committed(self._last_proposal)
 
     async def _until_committed(self, proposal: Proposal | None) -> None:
         if proposal is not None and proposal.entry.offset > self._driver.committed_offset:
             await asyncio.shield(proposal.committed)
 
-    def _apply(self, records: Sequence[Record], *, grows: bool) -> None:
-        """:raises LogDirImpairedError: the disk is full; nothing has changed."""
-        state = self._managers.state
-        expected_offset = state.offset + 1
-        payload = encode_entry(records, state.metadata_version)
-        proposal = self._driver.propose(payload, grows=grows)
-        assert proposal.entry.offset == expected_offset, (proposal.entry.offset, expected_offset)
-        self._managers.replay(records, offset=proposal.entry.offset, epoch=proposal.entry.term)
+    def _apply(self, records: Sequence[Record], *, grows: bool, is_atomic: bool) -> None:
+        """Rehearsed, then replayed, then proposed: what is written can be replayed again.
+
+        :raises LogDirImpairedError: the disk is full; nothing has changed.
+        :raises OperatingError: POLICY_VIOLATION, if it is too much for one entry;
+            UNKNOWN_SERVER_ERROR, if it cannot be replayed. Nothing has changed.
+        """
+        entries = encode_entries(records, self._managers.state.metadata_version, MAX_ENTRY_BYTES)
+        payloads = [payload for _, payload in entries]
+        if is_atomic and len(entries) > 1:
+            raise _too_large(sum(map(len, payloads)))
+        if (largest := max(map(len, payloads))) > MAX_ENTRY_BYTES:
+            raise _too_large(largest)
+        self._driver.require_may_propose(payloads, grows=grows)
+        self._rehearse(records)
+        for part, payload in entries:
+            self._replay_and_propose(part, payload, grows=grows)
+        self._tell(records)
+        if self._driver.wants_snapshot:
+            self._start_snapshot()
+
+    def _rehearse(self, records: Sequence[Record]) -> None:
+        driver = self._driver
+        try:
+            self._managers.rehearse(records, offset=driver.next_offset, epoch=driver.term)
+        except Exception as e:
+            self._metrics.count("UnreplayableDecisionCount")
+            kinds = sorted({type(record).__name__ for record in records})
+            self._log.error("decision_not_replayable", kinds=kinds, exc_info=e)
+            raise OperatingError(
+                f"The controller decided what cannot be replayed ({e!r}), so it was not written; "
+                "its telemetry tells of it."
+            ) from e
+
+    def _replay_and_propose(
+        self, records: Sequence[Record], payload: bytes, *, grows: bool
+    ) -> None:
+        """What fails here leaves a state that is not the log's: the process ends."""
+        driver, offset = self._driver, self._driver.next_offset
+        try:
+            assert offset == self._managers.state.offset + 1, (offset, self._managers.state.offset)
+            self._managers.replay(records, offset=offset, epoch=driver.term)
+            proposal = driver.propose(payload, grows=grows)
+            assert proposal.entry.offset == offset, (proposal.entry.offset, offset)
+        except Exception as e:
+            if not self._broken.done():
+                self._broken.set_exception(e)
+            raise
         self._last_proposal = proposal
         for record in records:
             if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
                 self._last_about[record.broker_id] = proposal
-        self._tell(records)
-        if self._driver.wants_snapshot:
-            self._start_snapshot()
+
+    def _require_whole(self) -> None:
+        """:raises NotControllerError: the process ends, and nobody may build on its state."""
+        if self._broken.done():
+            raise NotControllerError("the controller met an error in its own state and ends")
 
     def _start_snapshot(self) -> None:
         """From a copy, since the state goes on changing while it is encoded."""
@@ -269,16 +345,24 @@ class QuorumController:
     async def _snapshot_piece(
         self, last_offset: int, position: int, max_bytes: int
     ) -> FetchMetadataResponse:
-        """A piece of that snapshot, or the first one of the newest if it is gone."""
-        found = None
+        """A piece of that snapshot, or the first one of the newest if it is gone.
+
+        :raises OffsetOutOfRangeError: there is none, or it is not that long.
+        """
+        found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
         if last_offset >= 0:
             found = await self._driver.read_snapshot(last_offset, position, max_bytes)
         while found is None:
             newest = await self._driver.newest_snapshot()
-            assert newest is not None, "a log without its beginning has a snapshot"
-            last_offset = newest.last_offset
-            found = await self._driver.read_snapshot(last_offset, 0, max_bytes)
+            if newest is None:
+                raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
+            last_offset, position = newest.last_offset, 0
+            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
         chunk, next_position = found
+        if position and not chunk:
+            raise OffsetOutOfRangeError(
+                f"the metadata snapshot up to {last_offset} ends before byte {position}"
+            )
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
             metadata_log_id=self._managers.state.metadata_log_id,
@@ -289,17 +373,23 @@ class QuorumController:
 
     # --- the log speaks --------------------------------------------------------------------------
 
-    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
-        self._managers.replay(
-            decode_entry(payload), offset=snapshot.last_offset, epoch=snapshot.term
-        )
+    def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
+        with _readable(f"the metadata snapshot {snapshot.file_name}"):
+            records = self._reader.feed(piece)
+            self._managers.replay_part(records, offset=snapshot.last_offset)
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        with _readable(f"the metadata snapshot {snapshot.file_name}"):
+            self._reader.end()
+            self._managers.replay((), offset=snapshot.last_offset, epoch=snapshot.term)
 
     def on_commit(self, entry: Entry) -> None:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
         if entry.offset > self._managers.state.offset:
-            self._managers.replay(
-                decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
-            )
+            with _readable(f"entry {entry.offset} of the metadata log"):
+                self._managers.replay(
+                    decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
+                )
 
     def on_leader(self, term: int) -> None:
         self._managers.take_leadership(self._clock.now_ms())
@@ -432,3 +522,23 @@ def _grows(request: RpcRequest) -> bool:
 def _needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
     """Whether all that the answer says is in the broker's own registration."""
     return not result.records and not request.want_shut_down
+
+
+def _too_large(size_bytes: int) -> OperatingError:
+    return OperatingError(
+        f"This would be a change of the metadata of {size_bytes} bytes, and none may have more "
+        f"than {MAX_ENTRY_BYTES}; ask for less at once.",
+        code=ErrorCode.POLICY_VIOLATION,
+    )
+
+
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """:raises InconsistentStorageError: what the log holds cannot be replayed."""
+    try:
+        yield
+    except Exception as e:
+        raise InconsistentStorageError(
+            f"{what} cannot be replayed ({e!r}); start the version that wrote it, or restore the "
+            "metadata directory from a backup"
+        ) from e

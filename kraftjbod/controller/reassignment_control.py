@@ -92,6 +92,7 @@ class ReassignmentControlManager:
         return ControllerResult(
             records=tuple(records),
             response=AlterPartitionReassignmentsResponse(partitions=tuple(outcomes)),
+            is_atomic=False,
         )
 
     def _alter_one(

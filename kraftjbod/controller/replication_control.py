@@ -116,14 +116,14 @@ class ReplicationControlManager:
             is_fenced=state.is_fenced,
             should_shut_down=state is BrokerControlState.SHUTDOWN_NOW,
         )
-        return ControllerResult(records=records, response=response)
+        return ControllerResult(records=records, response=response, is_atomic=False)
 
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
         """The broker's session ended."""
         broker = self._state.brokers[broker_id]
         change = self._cluster.fence(broker)
         changes = self._follow_broker(broker, broker.merge(change))
-        return ControllerResult(records=(*changes, change), response=None)
+        return ControllerResult(records=(*changes, change), response=None, is_atomic=False)
 
     def _acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
         """As it will be once the broker is as ``after`` says."""
@@ -276,6 +276,7 @@ class ReplicationControlManager:
         return ControllerResult(
             records=tuple(records),
             response=AssignReplicasToDirsResponse(refused=tuple(refused)),
+            is_atomic=False,
         )
 
     def _why_not_assign(
@@ -353,7 +354,9 @@ class ReplicationControlManager:
                 partition = partition.merge(record)
             altered.append(_altered(key, partition, request.broker_id))
         return ControllerResult(
-            records=tuple(records), response=AlterPartitionResponse(partitions=tuple(altered))
+            records=tuple(records),
+            response=AlterPartitionResponse(partitions=tuple(altered)),
+            is_atomic=False,
         )
 
     def _why_not_alter(self, sender: BrokerId, wish: PartitionIsr) -> ErrorCode | None:
@@ -429,7 +432,7 @@ class ReplicationControlManager:
                 records.append(record)
             if len(records) == MAX_ELECTIONS_PER_PASS:
                 break
-        return ControllerResult(records=tuple(records), response=None)
+        return ControllerResult(records=tuple(records), response=None, is_atomic=False)
 
     # --- shared ----------------------------------------------------------------------------------
 

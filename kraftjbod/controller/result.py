@@ -12,7 +12,13 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult(Generic[R]):
-    """``records`` take effect together, or not at all; no records, nothing to wait for."""
+    """No records, nothing to wait for.
+
+    Atomic: ``records`` take effect together, or not at all. Otherwise each does, in their order,
+    and a crash in between may leave any number of the first ones: what is left comes of whoever
+    wanted it wanting it again.
+    """
 
     records: tuple[Record, ...] = ()
     response: R
+    is_atomic: bool = True

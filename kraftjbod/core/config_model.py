@@ -44,6 +44,10 @@ class KeyedModel(BaseModel):
 
 
 def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
+    """:raises ConfigError: naming ``source``, and each key that is wrong."""
+    for key, value in values.items():
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{source}: {key} contains a NUL character: {value!r}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as e:

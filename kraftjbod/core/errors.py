@@ -18,7 +18,11 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numeric error codes, as they stand on the wire."""
+    """Kafka's numeric error codes, as they stand on the wire.
+
+    A code that only a newer peer knows is a value like any other: it keeps its number, and is
+    judged as what nobody asked for is.
+    """
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -76,6 +80,19 @@ class ErrorCode(IntEnum):
     NEW_LEADER_ELECTED = 108
     #: Ours: between brokers and controllers only, and only to brokers that name a metadata log.
     FOREIGN_METADATA = 10_000
+
+    @classmethod
+    def _missing_(cls, value: object) -> ErrorCode | None:
+        if not isinstance(value, int) or not -(1 << 15) <= value < 1 << 15:
+            return None
+        unknown = int.__new__(cls, value)
+        unknown._name_, unknown._value_ = f"UNKNOWN_ERROR_CODE_{value}", value
+        return unknown
+
+    @property
+    def is_known(self) -> bool:
+        """This version has a name for it."""
+        return self in ErrorCode.__members__.values()
 
 
 #: Codes after which a client refreshes its metadata or simply tries again.

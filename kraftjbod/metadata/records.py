@@ -41,7 +41,9 @@ from kraftjbod.core.ids import (
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 
-_MAX_ENTRY_BYTES: Final = 64 * 1024 * 1024
+MAX_ENTRY_BYTES: Final = 1024 * 1024
+"""No larger entry is proposed. Those of earlier versions may be larger, and are read."""
+_ARRAY_HEADER_BYTES: Final = 5
 _SINCE: Final = "since"
 
 
@@ -328,6 +330,33 @@ def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
     return packed
 
 
+def encode_entries(
+    records: Sequence[Record], level: MetadataVersion, max_bytes: int
+) -> list[tuple[Sequence[Record], bytes]]:
+    """``records`` in their order as entries of ``max_bytes`` at most, but of one record at least.
+
+    :raises LocalProtocolError: if a record says what the level cannot carry.
+    """
+    entries: list[tuple[Sequence[Record], bytes]] = []
+    packer, begin = msgpack.Packer(), 0
+    packed: list[bytes] = []
+    size_bytes = _ARRAY_HEADER_BYTES
+
+    def close(end: int) -> None:
+        header: bytes = msgpack.Packer().pack_array_header(len(packed))
+        entries.append((records[begin:end], header + b"".join(packed)))
+
+    for at, record in enumerate(records):
+        one: bytes = packer.pack(_pack(record, level))
+        if packed and size_bytes + len(one) > max_bytes:
+            close(at)
+            packed, begin, size_bytes = [], at, _ARRAY_HEADER_BYTES
+        packed.append(one)
+        size_bytes += len(one)
+    close(len(records))
+    return entries
+
+
 def encode_entry_in_slices(
     records: Iterable[Record], count: int, slice_records: int, level: MetadataVersion
 ) -> Iterator[bytes]:
@@ -349,13 +378,47 @@ def decode_entry(payload: bytes) -> tuple[Record, ...]:
 
     :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
     """
-    if len(payload) > _MAX_ENTRY_BYTES:
-        raise RemoteProtocolError(f"a metadata entry of {len(payload)} bytes is too long")
     try:
         packed = msgpack.unpackb(payload)
         return tuple(_unpack(*parts) for parts in packed)
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as e:
+    except _UNREADABLE as e:
         raise RemoteProtocolError(f"not a metadata entry: {e}") from e
+
+
+class EntryReader:
+    """The records of one entry that comes in pieces, as they come; for a whole state."""
+
+    def __init__(self) -> None:
+        self._unpacker = msgpack.Unpacker()
+        #: Records to come; None before the number of all was read.
+        self._left: int | None = None
+
+    def feed(self, piece: bytes) -> list[Record]:
+        """The records that are whole with this piece.
+
+        :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
+        """
+        records: list[Record] = []
+        try:
+            self._unpacker.feed(piece)
+            if self._left is None:
+                self._left = self._unpacker.read_array_header()
+            while self._left:
+                records.append(_unpack(*self._unpacker.unpack()))
+                self._left -= 1
+        except msgpack.OutOfData:
+            return records
+        except _UNREADABLE as e:
+            raise RemoteProtocolError(f"not a metadata entry: {e}") from e
+        return records
+
+    def end(self) -> None:
+        """:raises RemoteProtocolError: if records are missing."""
+        if self._left != 0:
+            raise RemoteProtocolError(f"a metadata entry lacks {self._left} records")
+
+
+_UNREADABLE: Final = (ValueError, TypeError, KeyError, msgpack.UnpackException)
 
 
 def _pack(record: Record, level: MetadataVersion) -> list[Any]:

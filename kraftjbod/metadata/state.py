@@ -147,10 +147,17 @@ class MetadataState:
             for; nothing of the entry from there on took effect.
         """
         assert offset > self.offset, (offset, self.offset)
-        for record in records:
-            self._replay_one(record, offset, delta)
+        self.replay_part(records, offset=offset, delta=delta)
         self.offset = offset
         self.epoch = epoch
+
+    def replay_part(self, records: Iterable[Record], *, offset: int, delta: MetadataDelta) -> None:
+        """Apply a part of an entry that comes in parts; :meth:`replay` what is left of it.
+
+        Raises as that does.
+        """
+        for record in records:
+            self._replay_one(record, offset, delta)
 
     def _replay_one(self, record: Record, offset: int, delta: MetadataDelta) -> None:
         match record:
@@ -192,7 +199,7 @@ class MetadataState:
             assert before is not None, record
             after = before.merge(record)
         partitions[record.partition_id] = after
-        delta.partitions.setdefault(TopicIdPartition(record.topic_id, record.partition_id), before)
+        delta.partitions.setdefault(_key(record), before)
 
     def _replay_feature(self, record: FeatureLevelRecord, delta: MetadataDelta) -> None:
         if record.name == METADATA_VERSION:
@@ -242,6 +249,41 @@ class MetadataState:
         else:
             self.configs.pop(key, None)
         delta.configs.add(key)
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    def excerpt(self, records: Iterable[Record]) -> MetadataState:
+        """A state of its own with all that ``records`` speak of, to try them on."""
+        twin = MetadataState()
+        twin.offset, twin.epoch = self.offset, self.epoch
+        twin.metadata_version, twin.features = self.metadata_version, dict(self.features)
+        for record in records:
+            match record:
+                case PartitionRecord() | PartitionChangeRecord():
+                    self._put_topic(twin, record.topic_id)
+                    partition = self.partition(_key(record))
+                    if partition is not None:
+                        twin.topics[record.topic_id].partitions[record.partition_id] = partition
+                case RemoveTopicRecord():
+                    self._put_topic(twin, record.topic_id)
+                case BrokerRegistrationChangeRecord() | RegisterBrokerRecord():
+                    if (broker := self.brokers.get(record.broker_id)) is not None:
+                        twin.brokers[record.broker_id] = broker
+                case ConfigRecord():
+                    key = (record.resource_type, record.resource_name)
+                    if (values := self.configs.get(key)) is not None:
+                        twin.configs[key] = values
+                case TopicRecord() | ProducerIdsRecord():
+                    continue
+                case _:
+                    return self.copy()  # What it changes may be anywhere.
+        return twin
+
+    def _put_topic(self, twin: MetadataState, topic_id: TopicId) -> None:
+        topic = self.topics.get(topic_id)
+        if topic is not None and topic_id not in twin.topics:
+            twin.topics[topic_id] = dataclasses.replace(topic, partitions={})
+            twin.topic_ids[topic.name] = topic_id
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -298,3 +340,7 @@ class MetadataState:
                 broker_epoch=BrokerEpoch(-1),
                 next_producer_id=self.next_producer_id,
             )
+
+
+def _key(record: PartitionRecord | PartitionChangeRecord) -> TopicIdPartition:
+    return TopicIdPartition(record.topic_id, record.partition_id)

@@ -161,8 +161,10 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
         case [int() as correlation_id, ErrorCode.NONE, str(), dict() as body]:
             return IncomingResponse(correlation_id=correlation_id, error=None, body=body)
         case [int() as correlation_id, int() as code, str() as message, None] if code:
-            known = code if code in _KNOWN_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
-            error = OperatingError(message, code=ErrorCode(known))
+            if code not in _KNOWN_CODES:
+                message = f"{message} (error code {code}, which only a newer version knows)"
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
+            error = OperatingError(message, code=ErrorCode(code))
             return IncomingResponse(correlation_id=correlation_id, error=error, body=None)
         case _:
             raise RemoteProtocolError("a response envelope has fields of wrong types")

@@ -15,7 +15,8 @@ the loop, and are written beside the log's appends. One that finds no room is le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kraftjbod.core.errors import (
@@ -33,19 +34,25 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
 from kraftjbod.raft.log_room import LogRoom
-from kraftjbod.raft.log_store import RaftLogStore, Snapshot
+from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, RaftLogStore, Snapshot
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
 
 #: What an entry costs in memory beside its payload.
 _ENTRY_OVERHEAD_BYTES: Final = 200
+#: Of a snapshot.
+_WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 
 
 class RaftListener(Protocol):
     """Who applies the log. Called on the loop, in the order of the log."""
 
-    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
-        """The whole state; only before the first entry."""
+    def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
+        """Some of the whole state; only before the first entry."""
+        ...
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        """All pieces were told."""
         ...
 
     def on_commit(self, entry: Entry) -> None: ...
@@ -134,7 +141,7 @@ class RaftDriver:
         self._listener = listener
         if stored.snapshot is not None:
             self.committed_offset = stored.snapshot.last_offset
-            listener.on_snapshot(stored.snapshot, stored.snapshot_payload)
+            await self._tell_snapshot(listener, stored.snapshot)
         self._core = RaftCore(
             node_id=self._node_id,
             voters=self._voters,
@@ -148,6 +155,15 @@ class RaftDriver:
         await self._lead(self._core)
         listener.on_leader(self._core.term)
         self._persisting = asyncio.create_task(self._persist(self._core))
+
+    async def _tell_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
+        position = 0
+        while position >= 0:
+            found = await self.read_snapshot(snapshot.last_offset, position, SNAPSHOT_PIECE_BYTES)
+            assert found is not None, "only a newer one takes its place"
+            piece, position = found
+            listener.on_snapshot_piece(snapshot, piece)
+        listener.on_snapshot(snapshot)
 
     def release_waits(self) -> None:
         """Those who wait for entries to come are answered now: there will be none."""
@@ -178,6 +194,11 @@ class RaftDriver:
     # --- proposing -------------------------------------------------------------------------------
 
     @property
+    def term(self) -> int:
+        """Of the entries that are proposed now."""
+        return self._required_core().term
+
+    @property
     def next_offset(self) -> int:
         """Offset of the next entry to be proposed."""
         return self._required_core().last_offset + 1
@@ -190,11 +211,7 @@ class RaftDriver:
         :raises OverloadedError: if too many are in flight.
         :raises LogDirImpairedError: if the disk is full; the message says which one.
         """
-        if len(self._waiters) >= self._max_pending_proposals:
-            raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
-        if self._persisting is None or self._persisting.done():
-            raise NotControllerError("the metadata log is closed")
-        self._room.require(len(payload) + _ENTRY_OVERHEAD_BYTES, grows=grows)
+        self.require_may_propose([payload], grows=grows)
         entry = self._required_core().propose(payload)
         self._room.note_proposed(_size_bytes(entry))
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -202,6 +219,15 @@ class RaftDriver:
         self._waiters[entry.offset] = committed
         self._work.set()
         return Proposal(entry, committed)
+
+    def require_may_propose(self, payloads: Sequence[bytes], *, grows: bool = False) -> None:
+        """Pass if :meth:`propose` takes all of ``payloads`` now; raises as that does."""
+        if len(self._waiters) + len(payloads) > self._max_pending_proposals:
+            raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
+        if self._persisting is None or self._persisting.done():
+            raise NotControllerError("the metadata log is closed")
+        size_bytes = sum(len(payload) + _ENTRY_OVERHEAD_BYTES for payload in payloads)
+        self._room.require(size_bytes, grows=grows)
 
     # --- following -------------------------------------------------------------------------------
 
@@ -272,30 +298,30 @@ class RaftDriver:
         self._snapshotting.add_done_callback(self._note_snapshot_end)
 
     async def _snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
-        pieces: list[bytes] = []
-        for piece in slices:
-            pieces.append(piece)
-            await asyncio.sleep(0)
-        while self.committed_offset < last_offset:
-            await self._progress.wait()
-        snapshot = Snapshot(
-            last_offset=last_offset, term=term, size_bytes=sum(len(piece) for piece in pieces)
-        )
-        self._snapshot_needs_bytes = 0
-        if not self._room.has(snapshot.size_bytes):
-            self._snapshot_needs_bytes = snapshot.size_bytes
-            self._bytes_since_snapshot += self._bytes_between_snapshots
-            self._log.warning(
-                "metadata_snapshot_postponed", size_bytes=snapshot.size_bytes, reason="no room"
-            )
-            return
         # The flush lane, so that entries are appended meanwhile.
-        await self._log_dir.run(
-            OpKind.FLUSH, lambda: self._store.write_snapshot_part(snapshot, pieces)
-        )
+        run = partial(self._log_dir.run, OpKind.FLUSH)
+        part = await run(lambda: self._store.begin_snapshot(last_offset, term))
+        for piece in _gathered(slices):
+            await asyncio.sleep(0)
+            needed_bytes = part.size_bytes + len(piece)
+            if not self._room.has(needed_bytes):
+                self._snapshot_needs_bytes = needed_bytes
+                self._bytes_since_snapshot += self._bytes_between_snapshots
+                self._log.warning(
+                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no room"
+                )
+                await run(part.discard)
+                return
+            await run(partial(part.append, piece))
+        self._snapshot_needs_bytes = 0
+        while self.committed_offset < last_offset:
+            if self._is_stopping:
+                return  # What it speaks of may never be committed.
+            await self._progress.wait()
+        snapshot = await run(part.finish)
         await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
         self._log.info(
-            "metadata_snapshot_written", last_offset=last_offset, size_bytes=snapshot.size_bytes
+            "metadata_snapshot_written", last_offset=last_offset, size_bytes=part.size_bytes
         )
 
     def _note_snapshot_end(self, task: asyncio.Task[None]) -> None:
@@ -303,10 +329,9 @@ class RaftDriver:
         if task.cancelled():
             return
         error = task.exception()
-        if isinstance(error, OperatingError):
-            self._log.warning("metadata_snapshot_failed", reason=error.message)
-        elif error is not None:
-            raise error
+        if error is not None:
+            bug = None if isinstance(error, OperatingError) else error
+            self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -439,6 +464,18 @@ class RaftDriver:
 
 def _size_bytes(entry: Entry) -> int:
     return len(entry.payload) + _ENTRY_OVERHEAD_BYTES
+
+
+def _gathered(slices: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces, each worth a write."""
+    gathered = bytearray()
+    for piece in slices:
+        gathered += piece
+        if len(gathered) >= _WRITTEN_AT_ONCE_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
 
 
 def _mark_seen(committed: asyncio.Future[None]) -> None:

@@ -14,8 +14,8 @@ Rules of this file:
 * a log prefix goes only after the snapshot that replaces it is durable;
 * what finds no room is undone, so that it may be tried again.
 
-Runs in the metadata dir's thread; ``write_snapshot_part`` alone may run beside it, because it
-touches a file that nobody else knows.
+Runs in the metadata dir's thread; a :class:`SnapshotPart` alone may be written beside it, because
+nobody else knows its file. No snapshot is held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _OFFSET: Final = struct.Struct(">q")
 _SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
 _SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
 _SNAPSHOTS_KEPT: Final = 2
+#: Snapshots are read, checked and sent in pieces of that size at most.
+SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
 #: How far behind a bad entry a good one is looked for.
 _RESYNC_ENTRIES: Final = 64
 
@@ -68,7 +70,7 @@ class StoredLog:
 
     hard_state: HardState
     snapshot: Snapshot | None
-    snapshot_payload: bytes
+    """The newest good one; :meth:`RaftLogStore.read_snapshot` gives what is in it."""
     entries: tuple[Entry, ...]
     """The entries behind the snapshot."""
     last_offset: int
@@ -87,6 +89,46 @@ class _Segment:
     @property
     def next_offset(self) -> int:
         return self.base_offset + len(self.positions)
+
+
+class SnapshotPart:
+    """A snapshot on its way to the disk, piece by piece, in the flush lane.
+
+    What fails leaves no file behind, and nothing more may be done then.
+    """
+
+    def __init__(self, vfs: Vfs, path: str, last_offset: int, term: int) -> None:
+        self._vfs = vfs
+        self._path = path
+        self._last_offset = last_offset
+        self._term = term
+        self._crc = 0
+        self.size_bytes = 0
+        # Of all this only the sync is a flush.
+        with FailsAs(OpKind.CHECKPOINT):
+            self._file = vfs.open(path, OpenMode.CREATE)
+            with Undoing(self.discard):
+                self._file.truncate(0)
+
+    def append(self, piece: bytes) -> None:
+        with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
+            self._file.write_at(_SNAPSHOT_HEADER.size + self.size_bytes, [piece])
+        self._crc = zlib.crc32(piece, self._crc)
+        self.size_bytes += len(piece)
+
+    def finish(self) -> Snapshot:
+        """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
+        header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, self.size_bytes, self._crc)
+        with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
+            self._file.write_at(0, [header])
+            with FailsAs(OpKind.FLUSH):
+                self._file.sync()
+        self._file.close()
+        return Snapshot(last_offset=self._last_offset, term=self._term, size_bytes=self.size_bytes)
+
+    def discard(self) -> None:
+        self._file.close()
+        self._vfs.unlink_if_exists(self._path)
 
 
 class RaftLogStore:
@@ -130,7 +172,7 @@ class RaftLogStore:
         names = [item.name for item in self._vfs.list_dir(self._directory)]
         warnings: list[str] = []
         hard_state = self._read_hard_state()
-        snapshot_payload = self._load_snapshots(names, warnings)
+        self._load_snapshots(names, warnings)
         entries = self._load_segments(names, warnings)
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
@@ -153,7 +195,6 @@ class RaftLogStore:
         return StoredLog(
             hard_state=hard_state,
             snapshot=snapshot,
-            snapshot_payload=snapshot_payload,
             entries=tuple(entry for entry in entries if entry.offset > covered),
             last_offset=self._segments[-1].next_offset - 1,
             warnings=tuple(warnings),
@@ -176,26 +217,23 @@ class RaftLogStore:
                 f"{path} is damaged ({e}); restore it from a backup"
             ) from e
 
-    def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> bytes:
-        """Payload of the newest good snapshot; leftovers of unfinished ones are removed."""
+    def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> None:
+        """Find the good snapshots; leftovers of unfinished ones are removed."""
         found = []
         for name in names:
             if name.endswith(_PART_SUFFIX):
                 self._vfs.unlink_if_exists(self._path(name))
             elif matched := _SNAPSHOT_FILE.fullmatch(name):
                 found.append((int(matched[1]) - 1, int(matched[2]), name))
-        payload = b""
         for last_offset, term, name in sorted(found, reverse=True):
-            data = self._vfs.read_if_exists(self._path(name)) or b""
-            checked = _checked_payload(data)
-            if checked is None:
+            file = self._vfs.open(self._path(name), OpenMode.READ)
+            size_bytes = _sound_payload_bytes(file)
+            file.close()
+            if size_bytes is None:
                 warnings.append(f"snapshot {self._path(name)} is damaged and was passed over")
                 continue
-            if not self._snapshots:
-                payload = checked
-            snapshot = Snapshot(last_offset=last_offset, term=term, size_bytes=len(checked))
+            snapshot = Snapshot(last_offset=last_offset, term=term, size_bytes=size_bytes)
             self._snapshots.insert(0, snapshot)
-        return payload
 
     def _load_segments(self, names: Iterable[str], warnings: list[str]) -> list[Entry]:
         bases = sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
@@ -314,22 +352,10 @@ class RaftLogStore:
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def write_snapshot_part(self, snapshot: Snapshot, slices: Sequence[bytes]) -> None:
-        """Make the payload durable under a name that loading does not look at; or leave nothing."""
-        crc = 0
-        for piece in slices:
-            crc = zlib.crc32(piece, crc)
-        header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, snapshot.size_bytes, crc)
-        path = self._path(snapshot.file_name) + _PART_SUFFIX
-        # In a flush lane, but of all this only the sync is one.
-        with FailsAs(OpKind.CHECKPOINT), Undoing(lambda: self._vfs.unlink_if_exists(path)):
-            file = self._vfs.open(path, OpenMode.CREATE)
-            with Undoing(file.close):
-                file.truncate(0)
-                file.write_at(0, [header, *slices])
-                with FailsAs(OpKind.FLUSH):
-                    file.sync()
-            file.close()
+    def begin_snapshot(self, last_offset: int, term: int) -> SnapshotPart:
+        """A snapshot without a payload yet, under a name that loading does not look at."""
+        name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
+        return SnapshotPart(self._vfs, self._path(name) + _PART_SUFFIX, last_offset, term)
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
         """Give the written part its name; then old snapshots and the log before it may go."""
@@ -394,15 +420,20 @@ def _log_name(base_offset: int) -> str:
     return f"{base_offset:020d}.log"
 
 
-def _checked_payload(data: bytes) -> bytes | None:
-    """What a snapshot file holds; None if it is not whole and right."""
-    if len(data) < _SNAPSHOT_HEADER.size:
+def _sound_payload_bytes(file: VfsFile) -> int | None:
+    """How long the payload of a snapshot file is; None if it is not whole and right."""
+    header = file.read_at(0, _SNAPSHOT_HEADER.size)
+    if len(header) < _SNAPSHOT_HEADER.size:
         return None
-    magic, size_bytes, crc = _SNAPSHOT_HEADER.unpack_from(data)
-    payload = data[_SNAPSHOT_HEADER.size :]
-    if magic != _SNAPSHOT_MAGIC or len(payload) != size_bytes or zlib.crc32(payload) != crc:
+    magic, size_bytes, crc = _SNAPSHOT_HEADER.unpack(header)
+    if magic != _SNAPSHOT_MAGIC or file.size() != _SNAPSHOT_HEADER.size + size_bytes:
         return None
-    return payload
+    found_crc, position = 0, 0
+    while position < size_bytes:
+        piece = file.read_at(_SNAPSHOT_HEADER.size + position, SNAPSHOT_PIECE_BYTES)
+        found_crc = zlib.crc32(piece, found_crc)
+        position += len(piece)
+    return int(size_bytes) if found_crc == crc else None
 
 
 def _append_start(data: bytes | bytearray, position: int, offset: int) -> int:

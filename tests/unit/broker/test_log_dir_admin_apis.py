@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
@@ -61,3 +62,32 @@ async def test_what_was_refused_is_told_with_its_reason():
         unknown = await ask(rig, 9, "/d1")
         assert unknown.error_code == ErrorCode.INVALID_REQUEST
         assert unknown.message == "9 is no operation on a directory"
+
+
+async def test_a_path_with_a_nul_is_refused_whatever_is_to_be_done_with_it():
+    """It was a ValueError in a background task, which ended the broker."""
+    async with registered() as rig:
+        for operation in (0, 1, 2):
+            answer = await ask(rig, operation, "/d1\0x")
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert "NUL" in answer.message
+
+
+async def test_an_operation_that_meets_a_bug_is_answered_and_costs_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with registered() as rig:
+        new = MemVfs()
+        new.make_dirs("/d3")
+        rig.disks_at["/d3"] = new
+
+        async def broken(*_args: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched, capture_logs() as told:
+            patched.setattr(rig.parts.log_dir_admin._attacher, "open_new", broken)
+            answer = await ask(rig, 1, "/d3")
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "ZeroDivisionError" in answer.message
+        assert "background_job_failed" in {e["event"] for e in told}
+        assert (await ask(rig, 1, "/d3")).error_code == ErrorCode.NONE

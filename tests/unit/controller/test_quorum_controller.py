@@ -11,23 +11,39 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.controller import quorum_controller
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
+from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.errors import (
     ErrorCode,
     ForeignMetadataError,
+    InconsistentStorageError,
     KafkaStorageError,
     LogDirImpairedError,
+    NotControllerError,
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.metadata.records import FeatureLevelRecord, decode_entry, encode_entry
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    EntryReader,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    decode_entry,
+    encode_entry,
+)
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore
@@ -37,11 +53,18 @@ from tests.faults.vfs_mem import MemVfs
 from tests.golden.transcript import directory
 
 ONE = BrokerId(1)
+TWO = BrokerId(2)
 
 
 class Node:
     def __init__(
-        self, vfs: FaultVfs, *, max_pending: int = 100, reserve_bytes: int = 0, level: int = 17
+        self,
+        vfs: FaultVfs,
+        *,
+        max_pending: int = 100,
+        reserve_bytes: int = 0,
+        level: int = 17,
+        max_fetch_bytes: int = 1000,
     ) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics()
@@ -78,14 +101,16 @@ class Node:
             session_timeout_ms=9000,
             preferred_interval_ms=10,
             unclean_interval_ms=10,
-            max_fetch_bytes=1000,
+            max_fetch_bytes=max_fetch_bytes,
         )
 
-    async def register(self, dirs: str = "a", broker_id: BrokerId = ONE) -> BrokerEpoch:
+    async def register(
+        self, dirs: str = "a", broker_id: BrokerId = ONE, incarnation: bytes = b"\0"
+    ) -> BrokerEpoch:
         request = m.BrokerRegistrationRequest(
             broker_id=broker_id,
             cluster_id="c",
-            incarnation_id=Uuid(bytes(16)),
+            incarnation_id=Uuid(incarnation * 16),
             listeners=(m.ListenerInfo(name="P", host="h", port=1),),
             log_dirs=tuple(map(directory, dirs)),
         )
@@ -260,6 +285,217 @@ def _without_log_id(payload: bytes) -> bytes:
     return encode_entry(without, LATEST_METADATA_VERSION)
 
 
+@pytest.mark.parametrize("position", [0, 1 << 40])
+async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_told(
+    node: Node, position: int
+) -> None:
+    """It was an assertion that failed, and a closed connection."""
+    request = m.FetchMetadataRequest(
+        broker_id=ONE,
+        fetch_offset=0,
+        max_wait_ms=0,
+        max_bytes=1000,
+        snapshot_offset=7,
+        snapshot_position=position,
+    )
+    with pytest.raises(OperatingError) as refused:
+        await node.controller.handle(request)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    node.controller._start_snapshot()
+    while await node.controller._driver.newest_snapshot() is None:
+        await asyncio.sleep(0)
+    newest = node.managers.state.offset
+    request = request.model_copy(update={"snapshot_offset": newest})
+    if position:
+        with pytest.raises(OperatingError) as refused:
+            await node.controller.handle(request)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    else:
+        answer = await node.controller.handle(request)
+        assert isinstance(answer, m.FetchMetadataResponse)
+        assert answer.snapshot_offset == newest
+
+
+# --- what is not written -------------------------------------------------------------------------
+
+
+def _decided(node: Node, *records: Record, is_atomic: bool = True) -> Callable[..., Any]:
+    result = ControllerResult(
+        records=records,
+        response=m.DeleteTopicsResponse(topics=()),
+        is_atomic=is_atomic,
+    )
+    return lambda request, now_ms: result
+
+
+DELETE_NOTHING = m.DeleteTopicsRequest(topics=())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RemoveTopicRecord(topic_id=TopicId(bytes(16))),
+        PartitionChangeRecord(topic_id=TopicId(bytes(16)), partition_id=0, leader=ONE),
+        BrokerRegistrationChangeRecord(broker_id=TWO, broker_epoch=BrokerEpoch(1), fenced=True),
+        FeatureLevelRecord(name="metadata.version", feature_level=9999),
+    ],
+    ids=["topic", "partition", "broker", "level"],
+)
+async def test_what_cannot_be_replayed_is_refused_and_never_written(
+    vfs: FaultVfs, node: Node, monkeypatch: pytest.MonkeyPatch, record: Record
+) -> None:
+    """It was in the log for good, and every start met it again."""
+    offset = node.managers.state.offset
+    before = node.managers.state.copy()
+    with monkeypatch.context() as patched, capture_logs() as events:
+        patched.setattr(node.managers, "decide", _decided(node, record))
+        with pytest.raises(OperatingError, match="cannot be replayed") as refused:
+            await node.controller.handle(DELETE_NOTHING)
+    assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "decision_not_replayable" in {event["event"] for event in events}
+    assert node.metrics.snapshot()["UnreplayableDecisionCount"] == 1
+    assert node.managers.state.offset == offset
+    assert list(node.managers.state.snapshot_records()) == list(before.snapshot_records())
+    await node.heartbeat(await node.register("ab"))
+    await node.controller.stop()
+    again = Node(vfs)
+    await again.controller.start()
+    assert set(again.managers.state.brokers) == {ONE}
+    await again.controller.stop()
+
+
+async def test_a_replay_that_fails_all_the_same_ends_the_controller_and_is_not_written(
+    vfs: FaultVfs, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_more: object) -> None:
+        raise ZeroDivisionError
+
+    offset = node.managers.state.offset
+    with monkeypatch.context() as patched:
+        patched.setattr(node.managers.index, "apply", fail)
+        with pytest.raises(ZeroDivisionError):
+            await node.register("ab")
+    with pytest.raises(NotControllerError):
+        await node.register("ab")
+    with pytest.raises(ZeroDivisionError):
+        await node.controller.wait_failed()
+    await node.controller.stop()
+    again = Node(vfs)
+    await again.controller.start()
+    assert not again.managers.state.brokers
+    assert again.managers.state.offset == offset + 1, "its own first entry, and no other"
+    await again.controller.stop()
+
+
+async def test_an_entry_of_an_earlier_life_that_cannot_be_replayed_says_what_to_do(
+    vfs: FaultVfs, node: Node
+) -> None:
+    bad = RemoveTopicRecord(topic_id=TopicId(bytes(16)))
+    proposal = node.controller._driver.propose(encode_entry([bad], LATEST_METADATA_VERSION))
+    offset = proposal.entry.offset
+    with pytest.raises(InconsistentStorageError):
+        await node.controller._driver.wait_failed()
+    again = Node(vfs)
+    with pytest.raises(InconsistentStorageError, match=f"entry {offset} .*restore the metadata"):
+        await again.controller.start()
+
+
+async def test_what_is_too_large_for_one_entry_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = node.managers.state.offset
+    values = [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=name, value=value)
+        for name, value in (("a", "v" * 600_000), ("b", "v" * 600_000), ("c", "v" * 1_100_000))
+    ]
+    for records, is_atomic in ((values[:2], True), (values[2:], True), (values[2:], False)):
+        with monkeypatch.context() as patched:
+            patched.setattr(node.managers, "decide", _decided(node, *records, is_atomic=is_atomic))
+            with pytest.raises(OperatingError, match="ask for less at once") as refused:
+                await node.controller.handle(DELETE_NOTHING)
+        assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    assert node.managers.state.offset == offset
+    assert not node.managers.state.configs
+
+
+async def test_a_broker_with_very_many_partitions_comes_and_goes_in_several_entries(
+    vfs: FaultVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its registration included, whose epoch is the offset of its own entry."""
+    node = Node(vfs)
+    await node.controller.start()
+    await node.heartbeat(await node.register("ab"))
+    await node.heartbeat(await node.register("cd", TWO), broker_id=TWO)
+    topic = m.NewTopic(name="t", assignments={index: (ONE, TWO) for index in range(100)})
+    await node.controller.handle(m.CreateTopicsRequest(topics=(topic,)))
+    created = node.managers.state.offset
+    monkeypatch.setattr(quorum_controller, "MAX_ENTRY_BYTES", 500)
+    state, offset = node.managers.state, node.managers.state.offset
+    await node.heartbeat(state.brokers[ONE].epoch, "ab")
+    assert state.offset > offset + 3
+    assert state.brokers[ONE].fenced
+    assert {partition.leader for _, partition in state.partitions()} == {TWO}
+    await node.heartbeat(state.brokers[TWO].epoch, broker_id=TWO)
+    offset = state.offset
+    node.managers._heartbeats.end_session(TWO)
+    epoch = await node.register("xy", TWO, incarnation=b"2")
+    assert (epoch, state.offset > offset + 3) == (state.offset, True)
+    assert state.brokers[TWO].epoch == epoch
+    rebuilt = list(state.snapshot_records())
+    await node.controller.stop()
+    again = Node(vfs)
+    await again.controller.start()
+    assert list(again.managers.state.snapshot_records()) == rebuilt
+    entries = await again.controller._driver.read(0, 1 << 30)
+    assert max(len(entry.payload) for entry in entries if entry.offset > created) <= 500
+    await again.controller.stop()
+
+
+async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) -> None:
+    """Beyond 64 MiB it could be written, and neither a controller nor a broker could start."""
+    node = Node(vfs, max_fetch_bytes=8 << 20)
+    await node.controller.start()
+    size_bytes = 0
+    while size_bytes <= 64 << 20:
+        value = bytes([97 + size_bytes % 26]).decode() * 1_000_000
+        record = ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name=f"t{size_bytes}",
+            name="a",
+            value=value,
+        )
+        await node.controller._commit(ControllerResult(records=(record,), response=None))
+        size_bytes += len(value)
+    node.controller._start_snapshot()
+    while await node.controller._driver.newest_snapshot() is None:
+        await asyncio.sleep(0.01)
+    configs, offset = node.managers.state.configs, node.managers.state.offset
+    await node.controller.stop()
+    again = Node(vfs, max_fetch_bytes=8 << 20)
+    await again.controller.start()
+    assert again.managers.state.configs == configs
+    follower, reader, position = MetadataState(), EntryReader(), 0
+    while position >= 0:
+        answer = await again.controller.handle(
+            m.FetchMetadataRequest(
+                broker_id=ONE,
+                fetch_offset=0,
+                max_wait_ms=0,
+                max_bytes=8 << 20,
+                snapshot_offset=offset,
+                snapshot_position=position,
+            )
+        )
+        assert isinstance(answer, m.FetchMetadataResponse)
+        assert 0 < len(answer.snapshot_chunk) <= 1 << 20
+        records = reader.feed(answer.snapshot_chunk)
+        follower.replay_part(records, offset=offset, delta=MetadataDelta())
+        position = answer.snapshot_next_position
+    reader.end()
+    assert follower.configs == configs
+    await again.controller.stop()
+
+
 async def test_failed_directories_and_fencing_are_told(node: Node) -> None:
     with capture_logs() as events:
         epoch = await node.register("ab")
@@ -315,7 +551,6 @@ async def test_a_pass_that_cannot_be_written_is_told_and_tried_again(vfs: FaultV
 
 # --- a full disk ---------------------------------------------------------------------------------
 
-TWO = BrokerId(2)
 NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1),))
 
 

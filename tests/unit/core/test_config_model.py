@@ -31,6 +31,11 @@ def test_what_is_wrong_is_named() -> None:
         parse_model(Sample, {"some.bytes": "-1"}, "here")
 
 
+def test_a_nul_is_refused_where_it_would_become_a_path() -> None:
+    with pytest.raises(ConfigError, match=r"here: log\.dirs contains a NUL character"):
+        parse_model(Sample, {"log.dirs": "/a\0b"}, "here")
+
+
 def test_lists_are_comma_separated() -> None:
     assert list_items(" a, b,,c ") == ["a", "b", "c"]
     assert split_list("a,b") == ("a", "b")

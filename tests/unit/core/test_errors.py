@@ -72,3 +72,15 @@ def test_an_invalid_transition_tells_its_story() -> None:
 def test_a_message_that_quotes_what_was_sent_stays_short() -> None:
     error = OperatingError("x" * 10**6, code=ErrorCode.INVALID_REQUEST)
     assert len(error.message) == len(str(error)) == MAX_MESSAGE_CHARS
+
+
+def test_a_code_of_the_future_keeps_its_number_and_means_nothing_that_is_known() -> None:
+    """It was a ValueError in the middle of a fetch loop."""
+    code = ErrorCode(32_000)
+    assert (int(code), code.name, code.is_known) == (32_000, "UNKNOWN_ERROR_CODE_32000", False)
+    assert code == ErrorCode(32_000)
+    assert code not in set(ErrorCode)
+    assert OperatingError("said by a newer broker", code=code).code == 32_000
+    assert all(known.is_known for known in ErrorCode)
+    with pytest.raises(ValueError, match="is not a valid"):
+        ErrorCode(1 << 15)

@@ -136,9 +136,35 @@ def test_only_records_are_encoded() -> None:
         r.encode_entry(["t"], BEFORE)  # type: ignore[list-item]
 
 
-def test_an_entry_that_is_too_long_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="too long"):
-        r.decode_entry(bytes(64 * 1024 * 1024 + 1))
+@given(_entries, st.integers(1, 200))
+def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_cut(
+    records: list[r.Record], size: int
+) -> None:
+    whole = r.encode_entry(records, LATEST_METADATA_VERSION)
+    reader, found = r.EntryReader(), list[r.Record]()
+    for at in range(0, len(whole), size):
+        found += reader.feed(whole[at : at + size])
+    reader.end()
+    assert found == records
+
+
+@pytest.mark.parametrize("data", [b"", b"\x92", b"\xc1", b"\x91\x01", b"\xa3abc"])
+def test_pieces_that_are_no_entry_are_told(data: bytes) -> None:
+    reader = r.EntryReader()
+    with pytest.raises(RemoteProtocolError):
+        reader.feed(data)
+        reader.end()
+
+
+@given(_entries, st.integers(1, 500))
+def test_many_records_become_several_entries_of_the_size_that_is_allowed(
+    records: list[r.Record], max_bytes: int
+) -> None:
+    entries = r.encode_entries(records, LATEST_METADATA_VERSION, max_bytes)
+    assert [one for part, _ in entries for one in part] == records
+    for part, payload in entries:
+        assert r.decode_entry(payload) == tuple(part)
+        assert len(payload) <= max_bytes or len(part) == 1
 
 
 def _registration(**fields: Any) -> r.RegisterBrokerRecord:

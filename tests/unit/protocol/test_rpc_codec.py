@@ -25,6 +25,7 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    CreateTopicsResponse,
     RpcRequest,
 )
 
@@ -78,6 +79,10 @@ def test_an_error_code_of_the_future_is_an_unknown_one() -> None:
     incoming = decode_response(msgpack.packb([1, 0, 9999, "new", None]))
     assert incoming.error is not None
     assert incoming.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "error code 9999" in incoming.error.message
+    inside = {"topics": [{"name": "t", "error_code": 9999}]}
+    incoming = decode_response(msgpack.packb([1, 0, 0, "", inside]))
+    assert incoming.parse(CreateTopicsResponse).topics[0].error_code == 9999
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from errno import ENOSPC
 from typing import Any
 
@@ -40,10 +40,14 @@ class Told:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.terms: list[int] = []
+        self.pieces: list[bytes] = []
         self.snapshots: list[tuple[int, bytes]] = []
 
-    def on_snapshot(self, snapshot: Snapshot, payload: bytes) -> None:
-        self.snapshots.append((snapshot.last_offset, payload))
+    def on_snapshot_piece(self, _snapshot: Snapshot, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshots.append((snapshot.last_offset, b"".join(self.pieces)))
 
     def on_commit(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -439,7 +443,61 @@ async def test_a_snapshot_waits_for_the_entries_that_it_contains(vfs: FaultVfs, 
         node.driver.start_snapshot(proposal.entry.offset, 1, _slices([]))
         with pytest.raises(KafkaStorageError):
             await proposal.committed
-    assert not any("checkpoint" in item.name for item in vfs.list_dir(DIRECTORY))
+    assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
+
+
+async def test_a_stop_does_not_wait_for_a_snapshot_that_waits(vfs: FaultVfs, node: Node) -> None:
+    """It span for ever: the door waits for the loop, and the snapshot never let go of it."""
+    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
+    proposal = node.driver.propose(b"not committed yet")
+    node.driver.start_snapshot(proposal.entry.offset, 1, _slices([]))
+    while not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY)):
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    node.driver.release_waits()
+    while node.driver.is_snapshotting:
+        await asyncio.sleep(0.001)
+    vfs.release()
+    assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
+
+
+async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"state"
+        raise ZeroDivisionError
+
+    with capture_logs() as events:
+        node.driver.start_snapshot(0, 1, broken())
+        await _told_event(events, "metadata_snapshot_failed")
+    await node.propose(b"goes on")
+    assert (await _snapshot(node)).last_offset == 1
+
+
+async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
+    """Neither its writing nor its reading holds all of it."""
+    node = Node(vfs)
+    await node.start()
+    held: list[int] = []
+    total, piece_bytes = 20, 1 << 20
+
+    def slices() -> Iterator[bytes]:
+        for number in range(total):
+            written = [i for i in vfs.list_dir(DIRECTORY) if i.name.endswith(".part")]
+            file = vfs.open(f"{DIRECTORY}/{written[0].name}", OpenMode.READ)
+            held.append(number * piece_bytes - file.size())
+            yield bytes([number]) * piece_bytes
+
+    node.driver.start_snapshot(0, 1, slices())
+    while await node.driver.newest_snapshot() is None:
+        await asyncio.sleep(0.001)
+    assert max(held) <= 2 * piece_bytes
+    await node.stop()
+    again = Node(vfs)
+    await again.start()
+    assert max(map(len, again.told.pieces)) <= piece_bytes
+    ((_, state),) = again.told.snapshots
+    assert state == b"".join(bytes([number]) * piece_bytes for number in range(total))
+    await again.stop()
 
 
 async def test_a_snapshot_that_cannot_be_written_is_told(vfs: FaultVfs, node: Node) -> None:
