@@ -23,6 +23,7 @@ from kraftjbod.core.ids import DirectoryId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.storage.asked_moves import AskedMoves
+from kraftjbod.storage.dir_loading import Stray
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 
@@ -122,6 +123,11 @@ class ReplicaMaker:
         if isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
             handle = await self._logs.adopt_future(topic_partition)
+        elif (stray := self._stray_instead(replica, step)) is not None:
+            self._log.warning(
+                "replica_made_of_stray", partition=str(topic_partition), path=stray.directory
+            )
+            handle = await self._logs.strays.take_back(stray)
         else:
             handle = await self._logs.create(
                 topic_partition,
@@ -152,6 +158,19 @@ class ReplicaMaker:
             return wished
         named = step.directory_id if isinstance(step, Create) else None
         return None if named in cordoned else named
+
+    def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
+        """A copy that was set aside, and is no worse than an empty one where that may be made."""
+        wanted = self._directory_for(replica.topic_partition, step)
+        fit = [
+            stray
+            for stray in self._logs.strays.of(replica.key)
+            if stray.log_dir.is_online
+            and not stray.log_dir.is_impaired
+            and (stray.log_dir.directory_id == wanted or wanted is None)
+            and (wanted is not None or not stray.log_dir.is_cordoned)
+        ]
+        return max(fit, key=lambda stray: stray.size_bytes, default=None)
 
     def _is_still_impaired(self, directory_id: bytes | None) -> bool:
         """Whether a new log has to wait for that directory, or for any at all if it is None."""

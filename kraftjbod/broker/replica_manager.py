@@ -537,7 +537,7 @@ class ReplicaManager:
             is_new=replica.is_new,
             is_in_sync=self._broker_id in in_sync,
             is_last=in_sync == {self._broker_id},
-            was_made=self._logs.remembers(tp),
+            was_made=self._logs.remembers(tp) or bool(self._logs.strays.of(replica.key)),
             may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
             moved_from=self._asked_moves.source_of(replica.key, named),
         )

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import asyncio
 
+from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.stray_mark import StrayReason
 
 
 class ReplicaRemovals:
     """``begin`` at once, then one of ``delete`` and ``set_aside`` in a task of its own."""
 
-    def __init__(self, *, logs: LogManager, backoff: ExponentialBackoff) -> None:
+    def __init__(
+        self, *, logs: LogManager, cache: MetadataCache, backoff: ExponentialBackoff
+    ) -> None:
         self._logs = logs
+        self._cache = cache
         self._backoff = backoff
         #: Logs on their way out; set when they are.
         self._leaving: dict[TopicPartition, asyncio.Event] = {}
@@ -76,7 +81,7 @@ class ReplicaRemovals:
         while True:
             try:
                 if is_wanted_nowhere:
-                    await self._logs.rename_stray(topic_partition)
+                    await self._keep(topic_partition)
                 else:
                     await self._logs.delete(topic_partition)
             except OverloadedError:
@@ -88,3 +93,10 @@ class ReplicaRemovals:
                     "replica_removal_failed", partition=str(topic_partition), reason=str(e)
                 )
             return
+
+    async def _keep(self, topic_partition: TopicPartition) -> None:
+        """As a stray, which remembers by which metadata it is one. Raises as ``rename_stray``."""
+        state, handle = self._cache.state, self._logs.get(topic_partition)
+        is_known = handle is not None and handle.topic_id in state.topics
+        reason = StrayReason.NOT_A_REPLICA if is_known else StrayReason.TOPIC_UNKNOWN
+        await self._logs.rename_stray(topic_partition, reason, state.metadata_log_id)

@@ -186,7 +186,9 @@ class BrokerParts:
             broker_id=config.node_id, logs=self._disks.logs, cache=self.cache
         )
         self.removals = ReplicaRemovals(
-            logs=self._disks.logs, backoff=self._backoff(config.replica_fetch_backoff_ms)
+            logs=self._disks.logs,
+            cache=self.cache,
+            backoff=self._backoff(config.replica_fetch_backoff_ms),
         )
         self.asked_moves = AskedMoves(self._disks.metadata_dir)
         self.replicas = ReplicaManager(

@@ -13,13 +13,13 @@ caller.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dir_loading import DirLoading, LoadedDir, LoadProgress
+from kraftjbod.storage.dir_loading import DirLoading, LoadedDir, LoadProgress, Stray
 from kraftjbod.storage.dir_names import ReplicaDirKind
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
@@ -53,6 +53,7 @@ class DirArrivals:
         begin: Callable[[LogDir], None],
         end: Callable[[LogDir], None],
         move_aside: Callable[[LogHandle, ReplicaDirKind], Awaitable[None]],
+        found_strays: Callable[[Iterable[Stray]], None],
     ) -> None:
         self._book = book
         self._checkpoints = checkpoints
@@ -63,6 +64,7 @@ class DirArrivals:
         self._begin = begin
         self._end = end
         self._move_aside = move_aside
+        self._found_strays = found_strays
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
@@ -103,6 +105,7 @@ class DirArrivals:
         kept = [handle for handle in loaded.handles if handle not in superseded]
         moved = [handle for handle in loaded.moved_here if handle not in superseded]
         self._checkpoints.found(log_dir, loaded.offsets)
+        self._found_strays(loaded.strays)
         self._book.put_dir(log_dir, replaces)
         if replaces is not None:
             self._end(replaces)

@@ -5,7 +5,7 @@
 * A replica that does not say whose records it holds is set aside as ``-stray``.
 * Loading makes room and takes none, so a full disk is loaded like any other. The one exception is
   a replica whose making had broken off: it is left out, and made anew when there is room.
-* Future copies are listed, not touched; what was deleted is listed, not removed.
+* Future copies and strays are listed, not touched; what was deleted is listed, not removed.
 
 What to make of copies in several dirs is decided elsewhere.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kraftjbod.core.errors import LogDirImpairedError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
@@ -30,6 +30,7 @@ from kraftjbod.storage.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log_loader import LogLoader, list_log_dir
 from kraftjbod.storage.offset_checkpoints import DirOffsets, read_offsets
 from kraftjbod.storage.replica_book import ReplicaBook
+from kraftjbod.storage.stray_mark import FoundStray, StrayMark, examine_stray
 from kraftjbod.storage.vfs import Vfs
 
 
@@ -50,6 +51,42 @@ class OpenedReplica(NamedTuple):
     was_future: bool
 
 
+class Stray(NamedTuple):
+    """A copy that is kept and not served; ``topic_partition`` is None where its name was cut.
+
+    ``known_since_ms`` is an instant of this process.
+    """
+
+    log_dir: LogDir
+    directory: str
+    topic_partition: TopicPartition | None
+    topic_id: TopicId | None
+    last_epoch: int | None
+    mark: StrayMark | None
+    size_bytes: int
+    known_since_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        log_dir: LogDir,
+        directory: str,
+        topic_partition: TopicPartition | None,
+        found: FoundStray,
+        now_ms: int,
+    ) -> Stray:
+        return cls(
+            log_dir=log_dir,
+            directory=directory,
+            topic_partition=topic_partition,
+            topic_id=found.topic_id,
+            last_epoch=found.last_epoch,
+            mark=found.mark,
+            size_bytes=found.size_bytes,
+            known_since_ms=now_ms,
+        )
+
+
 class LoadedDir(NamedTuple):
     """What a dir holds."""
 
@@ -62,6 +99,7 @@ class LoadedDir(NamedTuple):
     #: Future copies that do not say what they are.
     broken_futures: list[ReplicaDir]
     deleted: list[ReplicaDir]
+    strays: list[Stray]
 
 
 class DirLoading:
@@ -95,13 +133,15 @@ class DirLoading:
             self._log.warning(
                 "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
             )
-        loaded = LoadedDir(log_dir, offsets, [], [], [], [], [])
+        loaded = LoadedDir(log_dir, offsets, [], [], [], [], [], [])
         current = []
         for replica in listing.replicas:
             if replica.kind is ReplicaDirKind.DELETE:
                 loaded.deleted.append(replica)
             elif replica.kind is ReplicaDirKind.FUTURE:
                 await self._list_future(loaded, replica)
+            elif replica.kind is ReplicaDirKind.STRAY:
+                await self._list_stray(loaded, replica.name, replica.topic_partition)
             elif replica.kind is ReplicaDirKind.CURRENT and replica.topic_partition:
                 current.append(replica.topic_partition)
         total, scanned_bytes = len(current), 0
@@ -128,6 +168,7 @@ class DirLoading:
             target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
             source = f"{log_dir.path}/{tp}"
             await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
+            await self._list_stray(loaded, target.rpartition("/")[2], tp)
             return 0
         except LogDirImpairedError as e:
             if log_dir.state is not LogDirState.SATURATED:
@@ -178,6 +219,15 @@ class DirLoading:
             checkpointed_recovery_point=recovery_point,
         )
         return OpenedReplica(handle, found.scanned_bytes, found.was_future)
+
+    async def _list_stray(
+        self, loaded: LoadedDir, name: str, topic_partition: TopicPartition | None
+    ) -> None:
+        log_dir = loaded.log_dir
+        directory = f"{log_dir.path}/{name}"
+        found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, directory))
+        now_ms = self._clock.now_ms()
+        loaded.strays.append(Stray.of(log_dir, directory, topic_partition, found, now_ms))
 
     async def _list_future(self, loaded: LoadedDir, found: ReplicaDir) -> None:
         log_dir, tp = loaded.log_dir, found.topic_partition

@@ -31,6 +31,8 @@ FUTURE_CHECKPOINT: Final = "future-copy-checkpoint"
 #: An empty file in a replica's directory: offsets may be missing between its batches, because
 #: compaction took them away, here or on a leader. Without it what is missing is damage.
 GAPS_MARK: Final = "may-have-gaps"
+#: In the directory of a stray: why it is one.
+STRAY_MARK: Final = "set-aside.json"
 SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 ASKED_MOVES: Final = "asked-moves.json"

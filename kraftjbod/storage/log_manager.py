@@ -46,6 +46,8 @@ from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints, each_online
 from kraftjbod.storage.replica_book import ReplicaBook
 from kraftjbod.storage.replica_swap import ReplicaSwap
 from kraftjbod.storage.segment import LogSegment
+from kraftjbod.storage.stray_mark import StrayReason
+from kraftjbod.storage.stray_replicas import StrayReplicas
 from kraftjbod.storage.swap_recovery import Orphan, SwapRecovery
 from kraftjbod.storage.vfs import write_atomically
 
@@ -134,6 +136,8 @@ class LogManager:
             purge_later=self._purge_later,
             resolve=self.resolve,
         )
+        #: Copies that are kept and not served.
+        self.strays = StrayReplicas(book=self._book, loading=self._loading, clock=self._clock)
         #: Dirs that come and go while this runs.
         self.arrivals = DirArrivals(
             book=self._book,
@@ -145,6 +149,7 @@ class LogManager:
             begin=self._begin,
             end=self._end,
             move_aside=self._move_aside,
+            found_strays=self.strays.found,
         )
 
     def _equip(self, log_dir: LogDir) -> None:
@@ -211,6 +216,7 @@ class LogManager:
         for dir_content in loaded:
             for handle in dir_content.handles:
                 self._book.take_in(handle)
+            self.strays.found(dir_content.strays)
         await self._recovery.settle(loaded)
         for tp, copies in self._book.held_aside.items():
             copies.sort(key=lambda copy: copy.log_dir.path)
@@ -353,30 +359,47 @@ class LogManager:
         """
         await self._remove(topic_partition, ReplicaDirKind.DELETE)
 
-    async def rename_stray(self, topic_partition: TopicPartition) -> None:
+    async def rename_stray(
+        self,
+        topic_partition: TopicPartition,
+        reason: StrayReason,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
         """The metadata knows no such replica: keep its files under a ``-stray`` name.
 
         Raises as :meth:`delete`.
         """
-        await self._remove(topic_partition, ReplicaDirKind.STRAY)
+        await self._remove(topic_partition, ReplicaDirKind.STRAY, reason, metadata_log_id)
 
-    async def _remove(self, topic_partition: TopicPartition, kind: ReplicaDirKind) -> None:
+    async def _remove(
+        self,
+        topic_partition: TopicPartition,
+        kind: ReplicaDirKind,
+        reason: StrayReason = StrayReason.SUPERSEDED,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
         handle = self._forget(topic_partition)
         try:
             async with self._cleaning_pauses.paused(topic_partition, by="a removal"):
-                await self._move_aside(handle, kind)
+                await self._move_aside(handle, kind, reason, metadata_log_id)
         except OverloadedError:
             self._book.handles[topic_partition] = handle
             raise
         self._cleaner_offsets.drop(topic_partition)
 
-    async def _move_aside(self, handle: LogHandle, kind: ReplicaDirKind) -> None:
+    async def _move_aside(
+        self,
+        handle: LogHandle,
+        kind: ReplicaDirKind,
+        reason: StrayReason = StrayReason.SUPERSEDED,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
+        if kind is ReplicaDirKind.STRAY:
+            await self.strays.set_aside(handle, reason, metadata_log_id)
+            return
         target = self._book.doomed_path(handle.log_dir, handle.topic_partition, kind)
         await handle.move_aside(target)
-        if kind is ReplicaDirKind.DELETE:
-            self._purge_later(handle.log_dir, target, handle)
-        else:
-            await handle.close_files()
+        self._purge_later(handle.log_dir, target, handle)
 
     def _forget(self, tp: TopicPartition) -> LogHandle:
         handle = self._book.handles.pop(tp, None)
@@ -391,6 +414,7 @@ class LogManager:
         """
         gone = self._book.forget_all_in(log_dir)
         self._recovery.forget_all_in(log_dir)
+        self.strays.forget_all_in(log_dir)
         if log_dir in self._housekeeping:
             self._housekeeping[log_dir].forget()
         return gone

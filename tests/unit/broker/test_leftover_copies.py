@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    UNASSIGNED_DIR,
+    BrokerId,
+    DirectoryId,
+    TopicId,
+    TopicIdPartition,
+    Uuid,
+)
+from kraftjbod.metadata.records import PartitionRecord, Record
+from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
-from tests.unit.broker.broker_rig import TP, brokers, dir_of, only, partition, produce, topic
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    only,
+    partition,
+    produce,
+    topic,
+)
 
 DOOMED = f"t-0.{Uuid(b'm' * 16).hex()}-delete"
 GONE = DirectoryId(b"g" * 16)
@@ -114,3 +137,157 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+
+
+LIFE, OTHER_ID = Uuid(b"l" * 16), TopicId(b"2" * 16)
+BOTH = {"replicas": (1, 2), "directories": [dir_of(1, 1), dir_of(2, 1)]}
+
+
+async def disks_with_a_stray(*reason: Record, then: Sequence[Record] = ()) -> tuple[MemVfs, MemVfs]:
+    """``t-0`` with one record was set aside in the first directory, because of ``reason``."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(*reason)
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        await rig.follow(*then)
+        assert rig.logs.get(TP) is None or rig.logs.get(TP).topic_id != TOPIC_ID
+        (stray,) = rig.logs.strays.of(TopicIdPartition(TOPIC_ID, 0))
+        assert stray.mark is not None
+    # The next broker of a test draws the same names.
+    disks[0].rename(stray.directory, f"/d1/t-0.{Uuid(b's' * 16).hex()}-stray")
+    return disks
+
+
+async def come_up(rig: BrokerRig, *records: Record) -> None:
+    """As the daemon does, once it has caught up with ``records``."""
+    rig.replay(*records)
+    await rig.parts.leftovers.resolve()
+    rig.parts.publisher.open()
+    await rig.parts.publisher.disk_work_done()
+    await rig.parts.assignments.idle()
+
+
+def reported_lost(rig: BrokerRig) -> bool:
+    return any(
+        directory.directory_id == LOST_DIR
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    )
+
+
+@pytest.mark.parametrize("namesake", [False, True])
+async def test_a_stray_of_another_life_comes_back_as_what_it_was(namesake: bool):
+    """The metadata by which it was set aside did not know the topic: that was not this metadata.
+
+    There may even have been another topic of that name.
+    """
+    then = (topic(topic_id=OTHER_ID), partition(topic_id=OTHER_ID)) if namesake else ()
+    disks = await disks_with_a_stray(then=then)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        with capture_logs() as told:
+            await come_up(rig, topic(), partition())
+        assert "stray_taken_back" in [line["event"] for line in told]
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert (handle.topic_id, handle.log_end_offset) == (TOPIC_ID, 1)
+        left = [stray.topic_id for stray in rig.logs.strays.all()]
+        assert left == ([OTHER_ID] if namesake else [])
+        assert not reported_lost(rig)
+
+
+@pytest.mark.parametrize(
+    ("because", "says"),
+    [
+        pytest.param(
+            (topic(), partition(replicas=(2,), leader=2)), partition(**BOTH, leader=2), id="left"
+        ),
+        pytest.param(
+            (), partition(**{**BOTH, "directories": [dir_of(1, 2), dir_of(2, 1)]}), id="moved"
+        ),
+    ],
+)
+async def test_a_stray_that_may_lack_something_is_not_in_sync(
+    because: tuple[Record, ...], says: Record
+):
+    """It left and was to come back, or is not where metadata has the replica: LOST, and only then
+    a follower that has something to begin with.
+    """
+    disks = await disks_with_a_stray(*because)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await come_up(rig, topic(), says)
+        assert reported_lost(rig)
+        assert rig.logs.get(TP) is None
+        assert isinstance(says, PartitionRecord)
+        told = dataclasses.replace(
+            says, isr=(BrokerId(2),), directories=(dir_of(1, 1), dir_of(2, 1))
+        )
+        await rig.follow(told)
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert handle.log_end_offset == 1
+
+
+async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync():
+    disks = await disks_with_a_stray()
+    # What lies there does not say what it is, and is set aside while the broker starts.
+    disks[0].make_dirs("/d1/t-0")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        assert len(rig.logs.strays.unreadable(TP)) == 1
+        await come_up(rig, topic(), partition(**BOTH, leader=2))
+        assert reported_lost(rig)
+        assert rig.logs.get(TP) is None
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(epoch: int):
+    disks = await disks_with_a_stray()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        (stray,) = rig.logs.strays.all()
+        assert stray.last_epoch == 0
+    disks[0].unlink_if_exists(f"{stray.directory}/set-aside.json")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await come_up(rig, topic(), partition(**BOTH, leader=2, epoch=epoch))
+        assert (rig.logs.get(TP) is not None) == (epoch == 0)
+        assert reported_lost(rig) == (epoch != 0)
+
+
+async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it():
+    """An empty log in its place would be one that nobody ever wrote to."""
+    disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await come_up(rig, topic(), partition())
+        assert reported_lost(rig)
+        assert rig.logs.get(TP) is None
+        assert len(rig.logs.strays.all()) == 1
+
+
+async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_aside():
+    disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await come_up(rig, topic(), partition(replicas=(2,), leader=2))
+        assert len(rig.logs.strays.all()) == 1
+        unassigned = [dir_of(2, 1), UNASSIGNED_DIR]
+        back = partition(replicas=(2, 1), isr=(2,), leader=2, directories=unassigned)
+        with capture_logs() as told:
+            await rig.follow(back)
+        assert "replica_made_of_stray" in [line["event"] for line in told]
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert handle.log_end_offset == 1
+        assert not rig.logs.strays.all()
+
+
+async def test_a_directory_that_dies_over_a_stray_does_not_hold_up_the_start():
+    disks = await disks_with_a_stray()
+    sick = FaultVfs(disks[0])
+    async with brokers(1, sick, disks[1], opens=False) as (rig,):
+        sick.inject(Fault(kinds=frozenset({"rename"})))
+        with capture_logs() as told:
+            await come_up(rig, topic(), partition(**BOTH, leader=2))
+        assert "stray_not_taken_back" in [line["event"] for line in told]
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]

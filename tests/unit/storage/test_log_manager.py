@@ -17,6 +17,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_loading import LoadProgress
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.stray_mark import StrayReason
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import (
     TOPIC_ID,
@@ -124,7 +125,7 @@ async def test_stray_replica_keeps_its_files():
     vfs = MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
-    await manager.rename_stray(TP)
+    await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN)
     await manager.close(1)
     manager = await start(vfs)
     assert manager.handles() == []
