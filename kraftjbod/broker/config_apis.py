@@ -80,6 +80,8 @@ _BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "max.message.bytes": ("message.max.bytes",),
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "message.timestamp.type": ("log.message.timestamp.type",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
 }
 _NAMED_TWICE: Final = OperatingError(
     "the request names the resource more than once; put all its changes together",

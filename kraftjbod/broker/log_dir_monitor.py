@@ -61,6 +61,7 @@ class LogDirMonitor:
         self._slow_dirs = slow_dirs
         self._warn_free_percent = warn_free_percent
         self._watched: dict[LogDir, _Watched] = {}
+        self._doubts_clock = False
         self._log = get_logger(component="log_dir_monitor")
 
     async def run(self) -> None:
@@ -75,7 +76,8 @@ class LogDirMonitor:
                     watched.probe.cancel()
 
     def look(self) -> None:
-        """Once at every directory."""
+        """Once at the clock, by which old records go, and at every directory."""
+        self._look_at_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
             del self._watched[log_dir]
@@ -123,6 +125,21 @@ class LogDirMonitor:
 
     def is_slow(self, log_dir: LogDir) -> bool:
         return self._slow_dirs.is_slow(log_dir.directory_id)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _look_at_clock(self) -> None:
+        now = self._clock.possible_now()
+        if now.doubt_ms and not self._doubts_clock:
+            self._log.warning(
+                "wall_clock_jumped",
+                by_ms=now.doubt_ms,
+                message="look at the clock of this machine: until it is back, or for a day, "
+                "records only go that are old by both times, and timestamps have to fit one",
+            )
+        elif self._doubts_clock and not now.doubt_ms:
+            self._log.info("wall_clock_believed")
+        self._doubts_clock = now.doubt_ms > 0
 
     # -- room ---------------------------------------------------------------------------------
 

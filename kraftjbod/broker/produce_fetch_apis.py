@@ -5,7 +5,7 @@
 * Followers fetch through follower_fetches.py.
 * Whoever says that he compares replicas is served by any of them, up to what it knows committed.
 * Whoever asks the wrong broker is told the right one with the error (KIP-951).
-* Nothing is done per record, and records pass through as the buffers they came as.
+* No object is made per record, and records pass through as the buffers they came as.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kraftjbod.protocol.kafka_codec import Message, message
 ProduceResponse = message("ProduceResponse")
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
 PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
+BatchIndexAndErrorMessage = ProduceResponse.BatchIndexAndErrorMessage
 FetchResponse = message("FetchResponse")
 FetchableTopicResponse = FetchResponse.FetchableTopicResponse
 
@@ -333,6 +334,10 @@ def _partition_outcome(
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+            for at, why in outcome.record_errors
+        ],
         error_message=outcome.message,
         current_leader=hints.leader_of(topic_partition, outcome.code),
     )

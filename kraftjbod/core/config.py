@@ -409,6 +409,14 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
+    log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
+    message_max_unpacked_bytes: int = Field(default=128 * MIB, ge=KIB, le=128 * MIB)
+    """A compressed batch that unpacks to more is refused; no reader here opens more, either."""
+    message_max_records: int = Field(default=1_000_000, ge=1)
+    """A batch of more records is refused."""
+    message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
+    """Bytes of large batches, as they were sent, that may wait until their records are checked."""
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
 
@@ -514,4 +522,6 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
             max_message_bytes=self.message_max_bytes,
             file_delete_delay_ms=self.log_segment_delete_delay_ms,
             message_timestamp_type=self.log_message_timestamp_type,
+            message_timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
+            message_timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
         )

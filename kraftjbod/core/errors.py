@@ -43,6 +43,7 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
     CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -226,6 +227,20 @@ class CorruptRecordError(OperatingError):
     def __init__(self, message: str = "", *, offset: int | None = None) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+class InvalidRecordsError(OperatingError):
+    """Some records of a batch are refused, and with them the whole batch.
+
+    :param code: INVALID_RECORD or INVALID_TIMESTAMP.
+    :param records: index in the batch, and why; the first ones, if there are many.
+    """
+
+    def __init__(
+        self, message: str, *, code: ErrorCode, records: tuple[tuple[int, str], ...]
+    ) -> None:
+        super().__init__(message, code=code)
+        self.records = records
 
 
 class OffsetOutOfRangeError(OperatingError):

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kraftjbod.core.wall_guard import PossibleNow
+
 
 class Clock(Protocol):
     """Where time comes from."""
@@ -21,6 +23,10 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC, as Kafka's record timestamps count them."""
+        ...
+
+    def possible_now(self) -> PossibleNow:
+        """What :meth:`wall_ms` may be in truth, if that jumped."""
         ...
 
 

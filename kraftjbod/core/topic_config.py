@@ -98,6 +98,8 @@ class TopicConfig(KeyedModel):
     max_message_bytes: int = Field(default=MIB + 12, ge=0)
     file_delete_delay_ms: int = Field(default=60_000, ge=0)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
+    message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
     leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
     follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
 

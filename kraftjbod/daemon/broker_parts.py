@@ -124,6 +124,9 @@ class BrokerParts:
             topic_configs=self.topic_configs,
             clock=around.clock,
             metrics=around.metrics,
+            max_unpacked_bytes=config.message_max_unpacked_bytes,
+            max_records=config.message_max_records,
+            max_checking_bytes=config.message_checking_max_bytes,
         )
         self.apis = self._build_apis()
         self.telemetry = self._build_telemetry()

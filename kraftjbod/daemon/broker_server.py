@@ -236,6 +236,7 @@ class BrokerServer:
         if parts is not None:
             parts.channel.close()
             await parts.memory.write()
+            parts.appends.close()
             await parts.replicas.checkpoint_high_watermarks()
         if disks is not None:
             await disks.logs.close(broker_epoch)

@@ -70,6 +70,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.wall_guard import PossibleNow, WallGuard
 from kraftjbod.daemon.journal import Journal, is_journal
 from kraftjbod.daemon.service_manager import ServiceManager, this_service
 from kraftjbod.protocol import record_scans
@@ -136,11 +137,18 @@ class Daemon(Protocol):
 class SystemClock:
     """The real :class:`~kraftjbod.core.timing.Clock`."""
 
+    def __init__(self) -> None:
+        self._guard = WallGuard()
+        self.possible_now()
+
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def possible_now(self) -> PossibleNow:
+        return self._guard.look(self.now_ms(), self.wall_ms())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Records of a batch as they lie there: where each begins, its key, and whether it has a value.
 
 For log compaction, which looks at keys and copies records without understanding more of them, and
-for the question whether a producer gave every record a key.
+for searches by time.
 A batch that loses records keeps its base offset and its last offset delta, so no offset ever
 changes (KIP-58); what is left of it is compressed as it was.
 A batch with a *delete horizon* (KIP-534) has it in place of its base timestamp, and says so with
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.core.config_model import MAX_LONG
-from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -24,7 +24,7 @@ from kraftjbod.protocol.record_batch import (
     compute_crc,
 )
 from kraftjbod.protocol.record_scans import find_records, find_timestamp, require_end
-from kraftjbod.protocol.records import compress_body, encode_varint, open_body
+from kraftjbod.protocol.records import compress_body, encode_varint
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
@@ -120,21 +120,6 @@ class TimeSearch:
         )
         self.found = (offset_delta, timestamp)
         return True
-
-
-def require_keys(buf: Buffer, position: int, header: BatchHeader) -> None:
-    """Pass if every record of the batch has a key, as compacted topics demand.
-
-    :raises OperatingError: INVALID_RECORD, if one has none.
-    :raises CorruptRecordError: if the records cannot be opened.
-    """
-    for record in raw_records(open_body(buf, position, header), header.record_count):
-        if record.key is None:
-            raise OperatingError(
-                f"record {record.offset_delta} of the batch has no key, "
-                "which a compacted topic does not accept",
-                code=ErrorCode.INVALID_RECORD,
-            )
 
 
 def delete_horizon(header: BatchHeader) -> int:

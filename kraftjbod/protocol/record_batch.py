@@ -1,6 +1,7 @@
 """The header of a v2 record batch, seen in place over bytes that stay where they are.
 
-A broker never opens records; everything it must know stands in the first 61 bytes (big-endian):
+Everything that a broker must know of a batch stands in its first 61 bytes (big-endian); what lies
+behind them is checked once, when a client sends it (record_validation.py).
 
 ====== ==== ======================= ============================================================
 offset size field                   meaning
@@ -25,7 +26,7 @@ offset size field                   meaning
 The CRC does not cover the first 21 bytes, so offset and leader epoch are stamped in place.
 It does cover the attributes and max_timestamp, so append time costs a new CRC over the batch.
 
-Records are opened and built in records.py, and only by tools and the metadata log.
+Records are opened and built in records.py, by tools and for the metadata log.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _COMPRESSION_MASK: Final = 0x07
 _APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
+_HORIZON_BIT: Final = 0x40
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
@@ -240,8 +242,8 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     numbers are checked batch by batch.
 
     :raises CorruptRecordError: bytes that are no whole v2 batches, or a wrong CRC.
-    :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT or
-        UNSUPPORTED_COMPRESSION_TYPE.
+    :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        UNSUPPORTED_FOR_MESSAGE_FORMAT or UNSUPPORTED_COMPRESSION_TYPE.
     """
     if len(buf) > _CRC_AT and buf[_CRC_AT - 1] in (0, 1):
         raise OperatingError(
@@ -251,8 +253,14 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     headers: list[BatchHeader] = []
     end = 0
     for position, header in batches(buf):
-        _require_acceptable(header, max_batch_bytes)
+        if header.size_bytes > max_batch_bytes:
+            raise OperatingError(
+                f"a batch of {header.size_bytes} bytes is larger than {max_batch_bytes}, the limit",
+                code=ErrorCode.MESSAGE_TOO_LARGE,
+            )
+        # First, so that what went wrong on the way is tried again.
         check_crc(buf, position, header)
+        _require_acceptable(header)
         headers.append(header)
         end = position + header.size_bytes
     if end != len(buf):
@@ -264,19 +272,29 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     return headers
 
 
-def _require_acceptable(header: BatchHeader, max_batch_bytes: int) -> None:
-    if header.size_bytes > max_batch_bytes:
-        raise OperatingError(
-            f"a batch of {header.size_bytes} bytes is larger than the limit of {max_batch_bytes}",
-            code=ErrorCode.MESSAGE_TOO_LARGE,
-        )
+def _require_acceptable(header: BatchHeader) -> None:
+    """What only brokers may say in a header, clients may not."""
+    if header.base_offset != 0:
+        raise _invalid_record(f"the batch has base offset {header.base_offset}, it must be 0")
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
         raise _invalid_record(
             f"{header.record_count} records contradict last_offset_delta {header.last_offset_delta}"
         )
     if header.is_control:
         raise _invalid_record("clients may not write control batches")
-    if header.has_producer_id and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.is_transactional:
+        raise _invalid_record("transactions are not served here")
+    if header.attributes & _HORIZON_BIT:
+        raise _invalid_record("clients may not set a delete horizon")
+    if header.has_append_time:
+        raise OperatingError(
+            "clients may not set the timestamp type to LogAppendTime",
+            code=ErrorCode.INVALID_TIMESTAMP,
+        )
+    if (
+        header.has_producer_id
+        and min(header.producer_id, header.producer_epoch, header.base_sequence) < 0
+    ):
         raise _invalid_record(
             f"producer {header.producer_id} sent epoch {header.producer_epoch}"
             f" and sequence {header.base_sequence}"
@@ -319,6 +337,14 @@ def stamp_header(
     crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_COVERS_FROM:]))
     _CRC.pack_into(header, _CRC_AT, crc)
     return bytes(header)
+
+
+def with_max_timestamp(buf: Buffer, header: BatchHeader, max_timestamp: int) -> bytes:
+    """The one batch that ``buf`` holds with another ``max_timestamp``."""
+    batch = bytearray(buf)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
+    _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, header.size_bytes))
+    return bytes(batch)
 
 
 def place_batches(

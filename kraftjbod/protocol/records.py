@@ -1,8 +1,7 @@
 """Records inside a v2 batch: building batches, and opening them.
 
-For the tools, for the metadata log, and for finding an offset by time within one batch.
-On the way of a Produce or a Fetch no record is opened, unless the topic is compacted: then keys
-are looked at (raw_records.py).
+For the tools and for the metadata log. Brokers only look at where records begin and end, and at
+their keys (byte_scans.py, raw_records.py); on the way of a Fetch nothing is opened.
 
 A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
 and headers, each with a varint length of which -1 means null. Varints are zig-zag.
@@ -42,7 +41,7 @@ _XERIAL_HEADER_BYTES: Final = 16
 _GZIP_WINDOW: Final = 31
 #: A batch of a megabyte may claim to be a thousand; nobody opens that.
 MAX_OPENED_BYTES: Final = 128 * 1024 * 1024
-_FIRST_OPENED_BYTES: Final = 1024 * 1024
+_FIRST_OPENED_BYTES: Final = 64 * 1024
 #: What the library says when the buffer is too small; other errors are about the bytes.
 _NO_ROOM: Final = "failed to write whole buffer"
 #: What Java's snappy streams begin with: magic, version and oldest compatible version.
@@ -252,7 +251,6 @@ def read_varint(body: Buffer, position: int) -> tuple[int, int]:
 
 
 def _decompress(compression: int, packed: memoryview, max_bytes: int) -> bytes | memoryview:
-    # Imported late: daemons open compressed batches only where topics are compacted.
     import cramjam
 
     try:
@@ -289,7 +287,7 @@ def _unpack(
     """These do not say how long it gets, so that room is offered until it is enough."""
     import cramjam
 
-    size_bytes = max(_FIRST_OPENED_BYTES, len(packed))
+    size_bytes = max(_FIRST_OPENED_BYTES, 4 * len(packed))
     while True:
         out = bytearray(min(size_bytes, max_bytes + 1))
         try:

@@ -259,7 +259,7 @@ class LogCleaner:
             # After a crash nothing says that what was read back is on the disk.
             await handle.flush()
         limit = min(limit, handle.recovery_point)
-        config, wall_ms = handle.config, self._clock.wall_ms()
+        config, wall_ms = handle.config, self._clock.possible_now().earliest_ms
         return await handle.look(
             lambda view: find_cleanable(view, first_dirty, limit, config, wall_ms)
         )
@@ -273,10 +273,11 @@ class LogCleaner:
             expected_keys=cleanable.end_offset - cleanable.first_dirty,
         )
         await self._read_keys(work, latest)
+        now = self._clock.possible_now()
         keeps = BatchFilter(
             latest,
-            now_ms=self._clock.wall_ms(),
-            delete_retention_ms=config.delete_retention_ms,
+            now_ms=now.earliest_ms,
+            delete_retention_ms=config.delete_retention_ms + now.doubt_ms,
             kept_batches=await handle.kept_producer_batches(),
             beat=self._lane(handle.log_dir).beat,
         )

@@ -352,7 +352,8 @@ class LogHandle:
     async def _retain(self, *, without_room: bool) -> int:
         if self._is_held_still:
             return 0
-        now_ms, high_watermark = self._clock.wall_ms(), self.high_watermark
+        now_ms = self._clock.possible_now().earliest_ms
+        high_watermark = self.high_watermark
         try:
             return await self._published.run(
                 OpKind.RETENTION,
@@ -416,8 +417,7 @@ class LogHandle:
 
     async def roll(self) -> None:
         """Begin a new segment now."""
-        now_ms = self._clock.wall_ms()
-        await self._published.run(OpKind.APPEND, lambda log: log.roll(now_ms))
+        await self._published.run(OpKind.APPEND, lambda log: log.roll())
 
     # -- for the move to another dir --------------------------------------------------------
 

@@ -26,8 +26,7 @@ from typing import Final, TypeVar
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.raw_records import require_keys
-from kraftjbod.protocol.record_batch import BatchHeader, batches, place_batches
+from kraftjbod.protocol.record_batch import BatchHeader, place_batches
 from kraftjbod.storage.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
@@ -151,17 +150,13 @@ class UnifiedLog:
 
         At most one batch per producer id; ``headers`` are those of ``records``, in order.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER; and
-            INVALID_RECORD, for records without a key if the topic is compacted.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         for header in headers:
             if header.has_producer_id and (twin := self._producers.check(header)):
                 return AppendResult(
                     twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
                 )
-        if self.config.cleanup_policy.is_compact:
-            for position, header in batches(records):
-                require_keys(records, position, header)
         append_time_ms = None
         if self.config.message_timestamp_type == "LogAppendTime":
             append_time_ms = now_ms
@@ -211,7 +206,7 @@ class UnifiedLog:
         if not self.segments.active.is_ready:
             self._soundness.open(self.segments.active)
         if must_roll(self.segments.active, self.config, headers, size_bytes):
-            self.roll(now_ms)
+            self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
             # While nothing is appended: it may find no room, which no append may do half-way.
@@ -225,14 +220,13 @@ class UnifiedLog:
         if is_flush_due:
             self.flush()
 
-    def roll(self, now_ms: int) -> None:
+    def roll(self) -> None:
         """Begin a new segment at the log's end; the old one's indexes go to disk.
 
         If that fails the old one is still the active one.
         """
         self.segments.active.cut_torn_tail()
         self.segments.active.write_indexes()
-        self._producers.expire(now_ms - self._producer_expiration_ms)
         with FailsAs(OpKind.CHECKPOINT):
             write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
         self.segments.begin(self._end, self.config.index_interval_bytes)
@@ -449,7 +443,7 @@ class UnifiedLog:
         if is_active_doomed and without_room:
             self._go_on_in_place(self._end)
         elif is_active_doomed:
-            self.roll(now_ms)
+            self.roll()
             self._retire_oldest()
         if doomed:
             if not without_room:

@@ -10,7 +10,9 @@ import crc32c
 
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.protocol.record_batch import BatchHeader, batches
+from kraftjbod.protocol.records import encode_varint
 from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
@@ -37,6 +39,9 @@ class ManualClock:
     def wall_ms(self) -> int:
         return self.ms
 
+    def possible_now(self) -> PossibleNow:
+        return PossibleNow(self.wall_ms(), self.wall_ms())
+
 
 def directory_id(number: int) -> DirectoryId:
     return DirectoryId(bytes([7] * 15 + [number]))
@@ -53,13 +58,44 @@ def batch(
     epoch: int = 0,
     timestamp: int = 1_000_000,
     producer: tuple[int, int, int] = (-1, -1, -1),
-    body: bytes = b"records nobody opens",
+    body: bytes | None = None,
 ) -> bytes:
-    """A sound v2 batch; ``producer`` is (id, epoch, base sequence)."""
+    """A sound v2 batch; ``producer`` is (id, epoch, base sequence).
+
+    With a ``body`` it takes up as many bytes, as records that can be read if there is room for so
+    many.
+    """
+    if body is None:
+        body = b"".join(_record(offset_delta) for offset_delta in range(records))
+    else:
+        body = _filled(body, records)
     covered = struct.pack(">hiqqqhii", 0, records - 1, timestamp, timestamp, *producer, records)
     covered += body
     head = struct.pack(">qiibI", base_offset, 9 + len(covered), epoch, 2, crc32c.crc32c(covered))
     return head + covered
+
+
+def _record(offset_delta: int) -> bytes:
+    """With a key and a value of a byte each."""
+    content = b"\0\0" + encode_varint(offset_delta) + b"\x02k\x02v\0"
+    return encode_varint(len(content)) + content
+
+
+def _filled(filler: bytes, records: int) -> bytes:
+    """Records of as many bytes as ``filler``, which is the last one's value as far as it fits."""
+    before = b"".join(_record(offset_delta) for offset_delta in range(records - 1))
+    head = b"\0\0" + encode_varint(records - 1) + b"\x01"
+    size = len(filler) - len(before) - 5 - len(head) - 5 - 1
+    if size < 0:
+        return filler
+    content = head + _long_varint(size) + filler[:size] + b"\0"
+    return before + _long_varint(len(content)) + content
+
+
+def _long_varint(value: int) -> bytes:
+    """In five bytes, however small it is."""
+    groups = [value << 1 >> 7 * at & 0x7F | 0x80 for at in range(5)]
+    return bytes([*groups[:4], groups[4] & 0x7F])
 
 
 def headers_of(data: bytes | memoryview) -> list[BatchHeader]:

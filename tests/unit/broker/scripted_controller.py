@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.core.config import Voter
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
@@ -20,6 +21,9 @@ class RealClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def possible_now(self) -> PossibleNow:
+        return PossibleNow(self.wall_ms(), self.wall_ms())
 
 
 class ScriptedController:

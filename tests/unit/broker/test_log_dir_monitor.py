@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.log_dir_monitor import LogDirMonitor
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.wall_guard import WallGuard
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
 from kraftjbod.storage.vfs import Space
@@ -154,3 +155,15 @@ async def test_a_probe_that_fails_is_judged_by_the_directory():
         await until(lambda: "log_dir_not_measured" in events(told))
     rig.looks(3)
     assert not rig.monitor.is_slow(rig.dirs[1])
+
+
+async def test_a_clock_that_jumps_is_told_of_once_until_it_is_back():
+    rig = Rig()
+    guard, jumped = WallGuard(), [0]
+    rig.clock.possible_now = lambda: guard.look(rig.clock.ms, rig.clock.ms + jumped[-1])
+    told = rig.looks(3)
+    for jump_ms in (10**9, 10**9, 0, -(10**9)):
+        jumped.append(jump_ms)
+        told += rig.looks(3)
+    assert events(told) == ["wall_clock_jumped", "wall_clock_believed", "wall_clock_jumped"]
+    assert told[0]["by_ms"] == 10**9

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 from kraftjbod.broker.replica_appends import ReplicaAppends
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.protocol.record_batch import Compression, compute_crc
+from kraftjbod.protocol.records import Record, build_batch
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -17,12 +20,15 @@ from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.scripted_controller import RealClock
 
 
-def appends_of(rig: BrokerRig) -> ReplicaAppends:
+def appends_of(rig: BrokerRig, max_checking_bytes: int = 1 << 20) -> ReplicaAppends:
     return ReplicaAppends(
         replicas=rig.parts.hosted,
         topic_configs=TopicConfigs(defaults=rig.config.topic_defaults(), cache=rig.parts.cache),
         clock=RealClock(),
         metrics=rig.around.metrics,
+        max_unpacked_bytes=128 * 1024 * 1024,
+        max_records=1_000_000,
+        max_checking_bytes=max_checking_bytes,
     )
 
 
@@ -189,3 +195,75 @@ async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile():
         rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
         replica.gate.open()
         assert (await pending.done).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+LARGE = [Record(value=bytes(1000))] * 2000
+"""More than is checked on the loop, as soon as it is compressed."""
+
+
+async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_only():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends, other = appends_of(rig), TP._replace(partition=1)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        sent = [batch(), large, batch(2), large, batch(3)]
+        pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
+        beside = appends.append(other, batch(), acks=1, timeout_ms=1_000)
+        assert [one.is_being_checked for one in (*pending, beside)] == [False, *[True] * 4, False]
+        outcomes = await appends.outcomes([*pending, beside], suspect_after_ms=60_000)
+        assert [one.base_offset for one in outcomes] == [0, 1, 2001, 2003, 4003, 0]
+        appends.close()
+
+
+async def test_a_large_batch_that_is_refused_lets_those_behind_it_pass():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        large = bytearray(build_batch(LARGE, compression=Compression.ZSTD))
+        large[-20:] = bytes(20)
+        struct.pack_into(">I", large, 17, compute_crc(large, 0, len(large)))
+        bad = appends.append(TP, bytes(large), acks=1, timeout_ms=1_000)
+        good = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        assert (await bad.done).code is ErrorCode.INVALID_RECORD
+        assert (await good.done).base_offset == 0
+        appends.close()
+
+
+async def test_what_was_given_up_while_it_was_checked_is_not_written():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        pending = [appends.append(TP, one, acks=1, timeout_ms=9) for one in (large, batch())]
+        outcomes = await appends.outcomes(pending, suspect_after_ms=0)
+        assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        assert (await after.done).base_offset == 0
+        appends.close()
+
+
+async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        appends = appends_of(rig)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        pending = appends.append(TP, large, acks=1, timeout_ms=1_000)
+        assert pending.is_being_checked
+        rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replica = rig.parts.hosted.require(TP)
+        assert replica.handle is not None and replica.handle.log_end_offset == 0
+        appends.close()
+
+
+async def test_what_waits_to_be_checked_is_bounded():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends = appends_of(rig, max_checking_bytes=1)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        # One is always taken, or a large batch would never be.
+        first = appends.append(TP, large, acks=1, timeout_ms=1_000)
+        other = appends.append(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
+        assert (await other.done).code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await first.done).base_offset == 0
+        appends.close()

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.raw_records import (
     NO_HORIZON,
     TimeSearch,
     delete_horizon,
     empty_batch,
     raw_records,
-    require_keys,
     thinned_batch,
 )
 from kraftjbod.protocol.record_batch import Compression, check_crc, read_header
@@ -124,16 +123,6 @@ def test_an_empty_batch_says_what_the_full_one_said(compression: Compression):
     assert (after.producer_id, after.base_sequence, after.last_sequence) == (9, 5, 8)
     assert (after.record_count, after.compression) == (0, 0)
     assert delete_horizon(after) == NO_HORIZON
-
-
-@pytest.mark.parametrize("compression", ALL)
-def test_a_record_without_a_key_is_found(compression: Compression):
-    batch = packed(compression)
-    with pytest.raises(OperatingError, match="record 2 of the batch") as caught:
-        require_keys(batch, 0, read_header(batch))
-    assert caught.value.code is ErrorCode.INVALID_RECORD
-    keyed = packed(compression, [RECORDS[0], RECORDS[3]])
-    require_keys(keyed, 0, read_header(keyed))
 
 
 @pytest.mark.parametrize("count", [3, 5])

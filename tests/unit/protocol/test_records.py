@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
-from kraftjbod.protocol.record_batch import Compression, check_crc, read_header, stamp, validate
+from kraftjbod.protocol.record_batch import Compression, check_crc, read_header, stamp
 from kraftjbod.protocol.records import MAX_OPENED_BYTES, Record, build_batch, read_records
 
 optional_bytes = st.none() | st.binary(max_size=200)
@@ -40,7 +40,7 @@ def test_our_batches_open_elsewhere(
     ours: list[Record], base_offset: int, compression: Compression
 ) -> None:
     batch = build_batch(ours, base_offset=base_offset, leader_epoch=3, compression=compression)
-    assert validate(batch, max_batch_bytes=1 << 20)[0].base_offset == base_offset
+    check_crc(batch, 0, read_header(batch))
     for opened in (DefaultRecordBatch(batch), AiokafkaBatch(batch)):
         assert opened.validate_crc()
         theirs = list(opened)

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from tests.faults.rig import (
@@ -252,3 +253,20 @@ async def test_a_job_that_fails_as_a_whole_ends_no_other_job():
     background.cancel()
     with pytest.raises(asyncio.CancelledError):
         await background
+
+
+async def test_a_clock_that_jumps_lets_nothing_go_until_it_is_believed():
+    manager, _, clock = await make()
+    handle = await manager.create(TP, TOPIC_ID)
+    jump_ms, guard, jumped = 2 * handle.config.retention_ms, WallGuard(), [0]
+    clock.possible_now = lambda: guard.look(clock.now_ms(), clock.now_ms() + jumped[-1])
+    for one in (0, jump_ms, -jump_ms, jump_ms):
+        jumped.append(one)
+        data = batch(body=bytes(600), timestamp=clock.wall_ms())
+        await handle.append_as_leader(data, headers_of(data), 0)
+        handle.high_watermark = handle.log_end_offset
+        await chores(manager).retain()
+        assert handle.log_start_offset == 0
+    clock.ms += SETTLES_AFTER_MS
+    await chores(manager).retain()
+    assert handle.log_start_offset == handle.log_end_offset == 4

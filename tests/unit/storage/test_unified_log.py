@@ -16,8 +16,7 @@ from kraftjbod.core.errors import (
     OffsetOutOfRangeError,
     OperatingError,
 )
-from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
-from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_loader import LogLoader, create_log
 from kraftjbod.storage.log_values import FoundTimestamp
 from kraftjbod.storage.time_search import LogTimeSearch
@@ -96,7 +95,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def roll(self) -> None:
         if self.log.view().segments[-1].size_bytes:
-            self.log.roll(self.now_ms)
+            self.log.roll()
 
     @rule()
     def flush(self) -> None:
@@ -375,7 +374,7 @@ def test_damage_is_found_between_gaps(flip: tuple[int, int]):
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 50), 1, may_have_gaps=True)
     log.append_as_follower(sent(101), 1, may_have_gaps=True)
-    log.roll(1)
+    log.roll()
     log.append_as_follower(sent(103), 1, may_have_gaps=True)
     at, bit = flip
     file = vfs.open(log.view().segments[0].path, OpenMode.READ_WRITE)
@@ -399,19 +398,6 @@ def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does():
     log.truncate_to(5)
     assert log.view().log_end_offset == 2
     assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
-
-
-def test_a_compacted_topic_takes_no_record_without_a_key():
-    log = make(CONFIG.model_copy(update={"cleanup_policy": CleanupPolicy(False, True)}))
-    for key in (None, b""):
-        data = build_batch([Record(key=b"k"), Record(key=key)])
-        if key is not None:
-            assert log.append_as_leader(data, headers_of(data), 0, 1).base_offset == 0
-            continue
-        with pytest.raises(OperatingError) as caught:
-            log.append_as_leader(data, headers_of(data), 0, 1)
-        assert caught.value.code is ErrorCode.INVALID_RECORD
-        assert log.view().log_end_offset == 0
 
 
 def test_what_is_hidden_goes_with_retention():

@@ -1,0 +1,160 @@
+"""What a leader asks of the records that a client sends, beyond their header and its CRC.
+
+The rules are those of Kafka's LogValidator. A batch is refused as a whole; where single records are
+to blame the error names them. Followers take what their leader sends, which went through here.
+
+* Numbers, lengths and offset deltas are checked in one pass, with no object per record.
+* A compressed batch is unpacked for that, up to a limit, and what was sent is what is kept.
+* ``max_timestamp`` is what the records say: where the header says otherwise it is corrected.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    InvalidRecordsError,
+    OperatingError,
+)
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.wall_guard import PossibleNow
+from kraftjbod.protocol import record_scans
+from kraftjbod.protocol.raw_records import raw_records
+from kraftjbod.protocol.record_batch import BatchHeader, Buffer, with_max_timestamp
+from kraftjbod.protocol.records import MAX_OPENED_BYTES, open_body
+
+_NO_TIMESTAMP: Final = -1
+_LEAST_LONG: Final = -MAX_LONG - 1
+#: So many refused records of one batch are named.
+MAX_RECORD_ERRORS: Final = 100
+#: What takes less than about two milliseconds: records to scan, by the form of the scans, and bytes
+#: to unpack.
+_QUICK_RECORDS: Final = {"compiled": 10_000, "interpreted": 1_000}
+_QUICK_PACKED_BYTES: Final = 128 * 1024
+_QUICK_UNPACKED_BYTES: Final = 512 * 1024
+
+
+class RecordRules(NamedTuple):
+    """What is asked of the records of one topic now; times are wall-clock ms."""
+
+    needs_keys: bool = False
+    earliest_ms: int = _LEAST_LONG
+    latest_ms: int = MAX_LONG
+    max_unpacked_bytes: int = MAX_OPENED_BYTES
+    max_records: int = 2**31 - 1
+    #: The broker's time takes the place of what the records say (LogAppendTime).
+    stamps: bool = False
+
+
+def record_rules(
+    config: TopicConfig, now: PossibleNow, *, max_unpacked_bytes: int, max_records: int
+) -> RecordRules:
+    """What a topic with ``config`` asks of records that come now."""
+    rules = RecordRules(
+        needs_keys=config.cleanup_policy.is_compact,
+        max_unpacked_bytes=max_unpacked_bytes,
+        max_records=max_records,
+        stamps=config.message_timestamp_type == "LogAppendTime",
+    )
+    if rules.stamps:
+        return rules
+    return rules._replace(
+        earliest_ms=max(_LEAST_LONG, now.earliest_ms - config.message_timestamp_before_max_ms),
+        latest_ms=min(now.latest_ms + config.message_timestamp_after_max_ms, MAX_LONG),
+    )
+
+
+class CheckedBatch(NamedTuple):
+    """One batch as it may be appended."""
+
+    records: Buffer
+    header: BatchHeader
+
+
+def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch | None:
+    """As :func:`validate_records`; None if that would hold up a loop."""
+    if header.record_count > _QUICK_RECORDS[record_scans.FORM]:
+        return None
+    if not header.compression or rules.max_unpacked_bytes <= _QUICK_UNPACKED_BYTES:
+        return validate_records(buf, header, rules)
+    if header.size_bytes > _QUICK_PACKED_BYTES:
+        return None
+    try:
+        quick = rules._replace(max_unpacked_bytes=_QUICK_UNPACKED_BYTES)
+        return validate_records(buf, header, quick)
+    except OperatingError as e:
+        if e.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
+
+
+def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch:
+    """The one batch that ``buf`` holds, whose header and CRC are known to be good.
+
+    :raises InvalidRecordsError: naming the records that are refused.
+    :raises OperatingError: INVALID_RECORD, if the body is not what the header says; or
+        MESSAGE_TOO_LARGE.
+    """
+    assert rules.earliest_ms >= _LEAST_LONG and rules.latest_ms <= MAX_LONG, rules
+    base = header.base_timestamp
+    try:
+        body = bytes(open_body(buf, 0, header, max_bytes=rules.max_unpacked_bytes))
+        if rules.max_records < header.record_count <= len(body):
+            raise OperatingError(
+                f"a batch of {header.record_count} records has more than {rules.max_records}, "
+                "the limit; send smaller batches",
+                code=ErrorCode.MESSAGE_TOO_LARGE,
+            )
+        largest, keyless, untimely = record_scans.check_records(
+            body,
+            header.record_count,
+            _within_long(rules.earliest_ms - base),
+            _within_long(rules.latest_ms - base),
+            _NO_TIMESTAMP - base,
+        )
+        if untimely or (keyless and rules.needs_keys):
+            raise _refusal(body, header, rules)
+    except CorruptRecordError as e:
+        # Not CORRUPT_MESSAGE: the CRC fits, so that it would be the same if it were sent again.
+        raise OperatingError(e.message, code=ErrorCode.INVALID_RECORD) from e
+    newest = max(_NO_TIMESTAMP, base + largest)
+    if newest == header.max_timestamp or rules.stamps:
+        return CheckedBatch(buf, header)
+    corrected = with_max_timestamp(buf, header, newest)
+    return CheckedBatch(corrected, header._replace(max_timestamp=newest))
+
+
+def _within_long(value: int) -> int:
+    return max(_LEAST_LONG, min(value, MAX_LONG))
+
+
+def _refusal(body: bytes, header: BatchHeader, rules: RecordRules) -> InvalidRecordsError:
+    """Looks at the records once more, one by one, for the first that are to blame."""
+    found: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    for record in raw_records(body, header.record_count):
+        timestamp = header.base_timestamp + record.timestamp_delta
+        is_timely = rules.earliest_ms <= timestamp <= rules.latest_ms
+        if rules.needs_keys and record.key is None:
+            why = "it has no key, which a compacted topic does not accept"
+        elif not is_timely and timestamp != _NO_TIMESTAMP:
+            code = ErrorCode.INVALID_TIMESTAMP
+            why = (
+                f"its timestamp {timestamp} is not between "
+                f"{rules.earliest_ms} and {rules.latest_ms}"
+            )
+        else:
+            continue
+        found.append((record.offset_delta, why))
+        if len(found) == MAX_RECORD_ERRORS:
+            break
+    at, why = found[0]
+    return InvalidRecordsError(
+        f"the batch is refused because of {len(found)} of its {header.record_count} records"
+        f"{' or more' if len(found) == MAX_RECORD_ERRORS else ''}; the first is record {at}: {why}",
+        code=code,
+        records=tuple(found),
+    )

@@ -1,0 +1,234 @@
+"""What a leader takes from clients, and what it says of what it does not take."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import cramjam
+import crc32c
+import pytest
+
+from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+from kraftjbod.core.wall_guard import PossibleNow
+from kraftjbod.protocol import record_scans
+from kraftjbod.protocol.record_batch import (
+    BatchHeader,
+    Compression,
+    check_crc,
+    read_header,
+    validate,
+)
+from kraftjbod.protocol.record_validation import (
+    MAX_RECORD_ERRORS,
+    RecordRules,
+    record_rules,
+    validate_quickly,
+    validate_records,
+)
+from kraftjbod.protocol.records import Record, build_batch, read_records
+
+ANY = RecordRules()
+#: What a batch looks like whose header and CRC are good: format, attributes to record count.
+_COVERED = struct.Struct(">hiqqqhii")
+
+
+def sealed(body: bytes, **fields: int) -> bytes:
+    """A batch of one record with ``fields`` of its header changed, and the CRC that fits."""
+    header = BatchHeader(0, 49 + len(body), -1, 2, 0, 0, 0, 1000, 1000, -1, -1, -1, 1)
+    header = header._replace(**fields)
+    covered = _COVERED.pack(*header[5:]) + body
+    crc = crc32c.crc32c(covered)
+    return struct.pack(">qiibI", *header[:4], crc) + covered
+
+
+def bomb(unpacked_bytes: int, compression: Compression) -> bytes:
+    return build_batch([Record(value=bytes(unpacked_bytes))], compression=compression)
+
+
+def refusal(batch: bytes, rules: RecordRules = ANY) -> OperatingError:
+    """The header is good, the records are not."""
+    (header,) = validate(batch, max_batch_bytes=1 << 30)
+    with pytest.raises(OperatingError) as caught:
+        validate_records(batch, header, rules)
+    return caught.value
+
+
+def taken(batch: bytes, rules: RecordRules = ANY) -> bytes:
+    (header,) = validate(batch, max_batch_bytes=1 << 30)
+    records, placed = validate_records(batch, header, rules)
+    assert placed == read_header(records)._replace(crc=placed.crc)
+    return bytes(records)
+
+
+HEADERS: dict[str, tuple[dict[str, int], ErrorCode]] = {
+    "a base offset": ({"base_offset": 5}, ErrorCode.INVALID_RECORD),
+    "a last offset delta too large": ({"last_offset_delta": 1}, ErrorCode.INVALID_RECORD),
+    "no record": ({"record_count": 0}, ErrorCode.INVALID_RECORD),
+    "a count below zero": ({"record_count": -1}, ErrorCode.INVALID_RECORD),
+    "a control batch": ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
+    "a transaction": ({"attributes": 0x10}, ErrorCode.INVALID_RECORD),
+    "a delete horizon": ({"attributes": 0x40}, ErrorCode.INVALID_RECORD),
+    "append time": ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
+    "compression 5": ({"attributes": 5}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    "a producer without sequence": (
+        {"producer_id": 7, "producer_epoch": 0},
+        ErrorCode.INVALID_RECORD,
+    ),
+    "a producer without epoch": ({"producer_id": 7, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
+    "a producer below zero": (
+        {"producer_id": -2, "producer_epoch": 0, "base_sequence": 0},
+        ErrorCode.INVALID_RECORD,
+    ),
+    "an old format": ({"magic": 1}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    "a length beyond its end": ({"batch_length": 4000}, ErrorCode.CORRUPT_MESSAGE),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_headers_that_only_brokers_may_write_are_refused(case: str) -> None:
+    fields, code = HEADERS[case]
+    batch = sealed(build_batch([Record(value=b"v")])[61:], **fields)
+    with pytest.raises(OperatingError) as caught:
+        validate(batch, max_batch_bytes=1 << 20)
+    assert caught.value.code is code
+
+
+def test_damage_on_the_way_is_told_from_a_wrong_header() -> None:
+    """The first is tried again, the second never: the CRC decides which it is."""
+    batch = bytearray(sealed(b"", base_offset=0, attributes=0x20))
+    batch[-1] ^= 1
+    with pytest.raises(OperatingError) as caught:
+        validate(bytes(batch), max_batch_bytes=1 << 20)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+BODIES = {
+    "garbage": sealed(b"\xde\xad\xbe\xef" * 20),
+    "an empty body that claims 2^31-1 records": sealed(
+        b"", record_count=2**31 - 1, last_offset_delta=2**31 - 2
+    ),
+    "one record of two": sealed(
+        build_batch([Record(value=b"v")])[61:], record_count=2, last_offset_delta=1
+    ),
+    "two records of one": sealed(build_batch([Record(value=b"v")] * 2)[61:]),
+    "a timestamp beyond 64 bits": sealed(
+        build_batch([Record(value=b"v", timestamp_ms=0), Record(timestamp_ms=MAX_LONG)])[61:],
+        base_timestamp=1,
+        record_count=2,
+        last_offset_delta=1,
+    ),
+    **{
+        f"garbage marked {kind.name.lower()}": sealed(b"\xde\xad\xbe\xef" * 20, attributes=kind)
+        for kind in Compression
+        if kind
+    },
+    "half of a zstd frame": sealed(
+        bytes(cramjam.zstd.compress(b"x" * 10_000))[:-3], attributes=Compression.ZSTD
+    ),
+    "a zstd frame of garbage": sealed(
+        bytes(cramjam.zstd.compress(b"\xff" * 10_000)), attributes=Compression.ZSTD
+    ),
+    "an empty body marked lz4": sealed(b"", attributes=Compression.LZ4),
+    "snappy that claims 4 GB": sealed(b"\xff\xff\xff\xff\x0f", attributes=Compression.SNAPPY),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_bodies_that_are_not_what_their_header_says_are_refused(case: str) -> None:
+    expected = {ErrorCode.INVALID_RECORD}
+    if case == "a timestamp beyond 64 bits":
+        expected = {ErrorCode.INVALID_TIMESTAMP}
+    if case == "snappy that claims 4 GB":
+        expected = {ErrorCode.MESSAGE_TOO_LARGE}
+    assert {refusal(BODIES[case]).code} == expected
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_what_is_sound_is_taken_as_it_was_sent(compression: Compression) -> None:
+    records = [
+        Record(key=b"a", value=b"1", timestamp_ms=1000),
+        Record(key=None, value=None, timestamp_ms=-1),
+        Record(key=b"", value=b"", timestamp_ms=5, headers=(("", None), ("h", b"v"))),
+    ]
+    batch = build_batch(records, compression=compression)
+    assert taken(batch) == batch
+    header = read_header(batch)
+    assert validate_quickly(batch, header, ANY) == (batch, header)
+
+
+def test_the_largest_timestamp_is_what_the_records_say() -> None:
+    batch = sealed(build_batch([Record(value=b"v")])[61:], max_timestamp=77)
+    corrected = taken(batch)
+    header = read_header(corrected)
+    check_crc(corrected, 0, header)
+    assert header.max_timestamp == 1000
+    assert [r.timestamp_ms for r in read_records(corrected)] == [1000]
+    # Where the broker's own time comes in its place it does not matter.
+    assert taken(batch, RecordRules(stamps=True)) == batch
+
+
+def rules_of(now_ms: int = 10_000, doubt_ms: int = 0, **values: Any) -> RecordRules:
+    now = PossibleNow(now_ms, now_ms + doubt_ms)
+    config = TopicConfig(**values)
+    return record_rules(config, now, max_unpacked_bytes=1 << 20, max_records=1000)
+
+
+def test_records_out_of_time_are_named() -> None:
+    rules = rules_of(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=2000)
+    times = [9000, 8999, 12_000, 12_001, -1]
+    batch = build_batch([Record(value=b"v", timestamp_ms=at) for at in times])
+    error = refusal(batch, rules)
+    assert isinstance(error, InvalidRecordsError)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP
+    assert [at for at, _ in error.records] == [1, 3]
+    assert "record 1: its timestamp 8999 is not between 9000 and 12000" in error.message
+    # A clock that jumped makes nobody's records invalid.
+    assert taken(batch, rules._replace(earliest_ms=8999, latest_ms=12_001)) == batch
+    doubted = rules_of(5000, 10_000, message_timestamp_before_max_ms=0)
+    assert (doubted.earliest_ms, doubted.latest_ms) == (5000, 15_000 + 3_600_000)
+    stamped = rules_of(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=0)
+    assert taken(batch, stamped) == batch
+
+
+def test_no_limit_of_time_lets_a_timestamp_leave_64_bits() -> None:
+    rules = rules_of(message_timestamp_after_max_ms=MAX_LONG)
+    assert rules.latest_ms == MAX_LONG
+    assert refusal(BODIES["a timestamp beyond 64 bits"], rules).code is ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_compacted_topic_names_the_records_without_a_key(compression: Compression) -> None:
+    rules = rules_of(cleanup_policy=CleanupPolicy(is_compact=True))
+    records = [Record(key=b"k"), Record(value=b"v"), Record(key=b""), Record()]
+    error = refusal(build_batch(records, compression=compression), rules)
+    assert isinstance(error, InvalidRecordsError)
+    assert error.code is ErrorCode.INVALID_RECORD
+    assert [at for at, _ in error.records] == [1, 3]
+    many = refusal(build_batch([Record(value=b"v")] * 1000), rules)
+    assert isinstance(many, InvalidRecordsError)
+    assert len(many.records) == MAX_RECORD_ERRORS
+    keyed = build_batch([Record(key=b"k")] * 3, compression=compression)
+    assert taken(keyed, rules) == keyed
+
+
+def test_too_many_records_or_bytes_are_too_large() -> None:
+    assert refusal(build_batch([Record()] * 1001), rules_of()).code is ErrorCode.MESSAGE_TOO_LARGE
+    for compression in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
+        batch = bomb(2 << 20, compression)
+        error = refusal(batch, rules_of())
+        assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert "more than 1048576 bytes" in error.message
+        # What is larger than is quickly seen is no error, but for another thread.
+        assert validate_quickly(batch, read_header(batch), ANY) is None
+        assert taken(batch) == batch
+
+
+def test_many_records_are_not_checked_on_the_loop() -> None:
+    count = 10_000 if record_scans.FORM == "compiled" else 1000
+    batch = build_batch([Record()] * count)
+    assert validate_quickly(batch, read_header(batch), ANY) is not None
+    batch = build_batch([Record()] * (count + 1))
+    assert validate_quickly(batch, read_header(batch), ANY) is None
