@@ -418,6 +418,9 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
     """Bytes of large batches, as they were sent, that may wait until their records are checked."""
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
+    max_producer_ids_per_partition: int = Field(default=10_000, ge=1)
+    """Idempotent producers that are remembered; a new one is refused while all of them have sent
+    something in the last ten minutes."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
 
     storage_telemetry_enable: bool = True

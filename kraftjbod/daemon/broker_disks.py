@@ -14,6 +14,7 @@ from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_cleaner import CleanerLimits
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.producer_state import ProducerLimits
 
 #: Directories over the life of the process, those that came back counted anew.
 MAX_LOG_DIRS: Final = 10_000
@@ -63,7 +64,9 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
-        producer_expiration_ms=config.producer_id_expiration_ms,
+        producer_limits=ProducerLimits(
+            config.producer_id_expiration_ms, config.max_producer_ids_per_partition
+        ),
         cleaner=CleanerLimits(
             is_enabled=config.log_cleaner_enable,
             threads=config.log_cleaner_threads,

@@ -29,6 +29,7 @@ from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log_loader import LogLoader, list_log_dir
 from kraftjbod.storage.offset_checkpoints import DirOffsets, read_offsets
+from kraftjbod.storage.producer_state import ProducerLimits
 from kraftjbod.storage.replica_book import ReplicaBook
 from kraftjbod.storage.stray_mark import FoundStray, StrayMark, examine_stray
 from kraftjbod.storage.vfs import Vfs
@@ -111,12 +112,12 @@ class DirLoading:
         book: ReplicaBook,
         host: LogHost,
         clock: Clock,
-        producer_expiration_ms: int,
+        producer_limits: ProducerLimits,
     ) -> None:
         self._book = book
         self._host = host
         self._clock = clock
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
@@ -203,7 +204,7 @@ class DirLoading:
             was_clean=was_clean,
             recovery_point=recovery_point,
             log_start_offset=offsets.log_starts.get(tp, 0),
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_limits=self._producer_limits,
             on_progress=lambda size_bytes: log_dir.beat(),
         )
         found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)

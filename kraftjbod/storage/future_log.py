@@ -50,7 +50,7 @@ from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log_values import CarriedState, LogContent
 from kraftjbod.storage.log_view import Cut, LogView
 from kraftjbod.storage.producer_snapshots import write_snapshot
-from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
@@ -397,7 +397,7 @@ class FutureLog:
         self._write_checkpoint()
 
     def become_current(
-        self, carried: CarriedState, config: TopicConfig, producer_expiration_ms: int
+        self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
         """Take the replica's own name, durably. After :meth:`finish`, with the same state."""
         view, producers = carried.view, ProducerState.from_snapshot(carried.producers)
@@ -424,7 +424,7 @@ class FutureLog:
                 producers=producers,
                 may_have_gaps=view.may_have_gaps,
             ),
-            producer_expiration_ms=producer_expiration_ms,
+            producer_limits=producer_limits,
         )
 
     def move_to(self, directory: str) -> None:

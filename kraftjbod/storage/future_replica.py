@@ -24,6 +24,7 @@ from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_values import CarriedState
 from kraftjbod.storage.log_view import Cut, LogView, lower_cut
+from kraftjbod.storage.producer_state import ProducerLimits
 from kraftjbod.storage.unified_log import UnifiedLog
 
 T = TypeVar("T")
@@ -172,13 +173,13 @@ class FutureReplica:
         )
 
     async def become_current(
-        self, carried: CarriedState, config: TopicConfig, producer_expiration_ms: int
+        self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
         """Take the replica's own name; nothing more can be asked of the copy then."""
         log = self._log
         return await self.log_dir.run(
             OpKind.RENAME,
-            lambda: log.become_current(carried, config, producer_expiration_ms),
+            lambda: log.become_current(carried, config, producer_limits),
             replica=self.topic_partition,
         )
 

@@ -49,7 +49,7 @@ from kraftjbod.storage.leader_epochs import (
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log_values import LogContent
 from kraftjbod.storage.producer_snapshots import drop_snapshots_outside, load_producers
-from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerLimits, ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_swap import finish_swaps
 from kraftjbod.storage.unified_log import UnifiedLog
@@ -98,7 +98,7 @@ def create_log(
     config: TopicConfig,
     *,
     start_offset: int = 0,
-    producer_expiration_ms: int = 86_400_000,
+    producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
 ) -> UnifiedLog:
     """Make an empty replica in the log dir ``root``; it is certain once this returns.
 
@@ -118,7 +118,7 @@ def create_log(
         topic_id=topic_id,
         config=config,
         content=content,
-        producer_expiration_ms=producer_expiration_ms,
+        producer_limits=producer_limits,
     )
 
 
@@ -144,7 +144,7 @@ class LogLoader:
         was_clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        producer_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self._vfs = vfs
@@ -154,7 +154,7 @@ class LogLoader:
         self._was_clean = was_clean
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
@@ -174,7 +174,7 @@ class LogLoader:
             topic_id=topic_id,
             config=self._config,
             content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_limits=self._producer_limits,
         )
         return LoadedLog(
             log=log,
@@ -204,7 +204,9 @@ class LogLoader:
             recovery_point=max(start, min(self._recovery_point, end)),
             epochs=epochs,
             epochs_on_disk=self._epochs_on_disk,
-            producers=load_producers(self._vfs, self._directory, segments, end),
+            producers=load_producers(
+                self._vfs, self._directory, segments, end, self._producer_limits
+            ),
         )
 
     def _read_topic_id(self) -> TopicId:

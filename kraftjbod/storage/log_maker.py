@@ -24,6 +24,7 @@ from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log_loader import create_log, is_half_made
 from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints
+from kraftjbod.storage.producer_state import ProducerLimits
 from kraftjbod.storage.replica_book import ReplicaBook
 
 #: How many replicas may be on their way into one dir.
@@ -41,14 +42,14 @@ class LogMaker:
         cleaner_offsets: CleanerOffsets,
         host: LogHost,
         clock: Clock,
-        producer_expiration_ms: int,
+        producer_limits: ProducerLimits,
     ) -> None:
         self._book = book
         self._checkpoints = checkpoints
         self._cleaner_offsets = cleaner_offsets
         self._host = host
         self._clock = clock
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
         self._making: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
         #: Where they are being made.
         self._making_in: dict[TopicPartition, LogDir] = {}
@@ -111,7 +112,7 @@ class LogMaker:
                 tp,
                 topic_id,
                 config,
-                producer_expiration_ms=self._producer_expiration_ms,
+                producer_limits=self._producer_limits,
             )
             return LogHandle(log=log, log_dir=log_dir, host=self._host, clock=self._clock)
 

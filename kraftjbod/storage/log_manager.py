@@ -43,6 +43,7 @@ from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_maker import LogMaker
 from kraftjbod.storage.offset_checkpoints import OffsetCheckpoints, each_online
+from kraftjbod.storage.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerLimits
 from kraftjbod.storage.replica_book import ReplicaBook
 from kraftjbod.storage.replica_swap import ReplicaSwap
 from kraftjbod.storage.segment import LogSegment
@@ -65,10 +66,10 @@ class LogManager:
         retention_check_interval_ms: int = 300_000,
         checkpoint_interval_ms: int = 60_000,
         flush_check_interval_ms: int = 1000,
-        producer_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         cleaner: CleanerLimits | None = None,
     ) -> None:
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
         self._clock = clock
         self._log = get_logger()
         self._book = ReplicaBook(
@@ -91,7 +92,7 @@ class LogManager:
             cleaner_offsets=self._cleaner_offsets,
             host=self,
             clock=clock,
-            producer_expiration_ms=producer_expiration_ms,
+            producer_limits=producer_limits,
         )
         #: Dirs whose logs are all known: only they may get a clean mark.
         self._loaded: set[LogDir] = set()
@@ -117,7 +118,7 @@ class LogManager:
             book=self._book,
             host=self,
             clock=self._clock,
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_limits=self._producer_limits,
         )
         self._swap = ReplicaSwap(
             book=self._book,
@@ -127,7 +128,7 @@ class LogManager:
             loading=self._loading,
             purge_later=self._purge_later,
             purge_now=self._purge_now,
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_limits=self._producer_limits,
         )
         self._recovery = SwapRecovery(
             book=self._book,

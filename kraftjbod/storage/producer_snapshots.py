@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from kraftjbod.storage.dir_names import SNAPSHOT_SUFFIX, offset_file_name, parse_offset_file
-from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.producer_state import (
+    DEFAULT_PRODUCER_LIMITS,
+    ProducerLimits,
+    ProducerState,
+)
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
@@ -42,7 +46,11 @@ def drop_snapshots_outside(vfs: Vfs, directory: str, start_offset: int, end_offs
 
 
 def load_producers(
-    vfs: Vfs, directory: str, segments: Sequence[LogSegment], end_offset: int
+    vfs: Vfs,
+    directory: str,
+    segments: Sequence[LogSegment],
+    end_offset: int,
+    limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
 ) -> ProducerState:
     """From the newest sound snapshot not behind ``end_offset``, and the batches after it."""
     state, begin = ProducerState(), segments[0].base_offset
@@ -59,7 +67,7 @@ def load_producers(
         if begin < (end_offset if is_last else segments[i + 1].base_offset):
             for header in segment.headers_from(begin):
                 if header.has_producer_id:
-                    state.record(header, header.base_offset)
+                    state.record(header, header.base_offset, limits=limits)
     return state
 
 

@@ -35,6 +35,7 @@ from kraftjbod.storage.log_dir_policy import OpKind
 from kraftjbod.storage.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log_values import CarriedState
 from kraftjbod.storage.offset_checkpoints import DirOffsets, OffsetCheckpoints, each_online
+from kraftjbod.storage.producer_state import ProducerLimits
 from kraftjbod.storage.replica_book import ReplicaBook
 
 #: Steps that may be left when the gate is closed; more means that it is not closed.
@@ -57,7 +58,7 @@ class ReplicaSwap:
         loading: DirLoading,
         purge_later: PurgeLater,
         purge_now: Callable[[LogDir, str], None],
-        producer_expiration_ms: int,
+        producer_limits: ProducerLimits,
     ) -> None:
         self._book = book
         self._checkpoints = checkpoints
@@ -66,7 +67,7 @@ class ReplicaSwap:
         self._loading = loading
         self._purge_later = purge_later
         self._purge_now = purge_now
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
 
     # -- come and go ------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class ReplicaSwap:
         try:
             await source.give_way(aside)
             log = await future.become_current(
-                carried, self._book.config_of(tp.topic), self._producer_expiration_ms
+                carried, self._book.config_of(tp.topic), self._producer_limits
             )
             if not future.log_dir.is_online:
                 # It died after that, and the book forgot it while it was no replica yet.

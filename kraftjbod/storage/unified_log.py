@@ -53,7 +53,7 @@ from kraftjbod.storage.producer_snapshots import (
     load_producers,
     write_snapshot,
 )
-from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerLimits, ProducerState
 from kraftjbod.storage.segment import LogSegment
 from kraftjbod.storage.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segment_scrub import SegmentScrub
@@ -78,13 +78,13 @@ class UnifiedLog:
         topic_id: TopicId,
         config: TopicConfig,
         content: LogContent,
-        producer_expiration_ms: int = 86_400_000,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
     ) -> None:
         self._vfs = vfs
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
-        self._producer_expiration_ms = producer_expiration_ms
+        self._producer_limits = producer_limits
         self.segments = LogSegments(
             vfs=vfs,
             directory=directory,
@@ -150,10 +150,13 @@ class UnifiedLog:
 
         At most one batch per producer id; ``headers`` are those of ``records``, in order.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or, for
+            one producer too many, THROTTLING_QUOTA_EXCEEDED.
         """
         for header in headers:
-            if header.has_producer_id and (twin := self._producers.check(header)):
+            if header.has_producer_id and (
+                twin := self._producers.check(header, now_ms, self._producer_limits)
+            ):
                 return AppendResult(
                     twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
                 )
@@ -216,7 +219,7 @@ class UnifiedLog:
         self._end = next_offset
         for header in headers:
             if header.has_producer_id:
-                self._producers.record(header, header.base_offset)
+                self._producers.record(header, header.base_offset, now_ms, self._producer_limits)
         if is_flush_due:
             self.flush()
 
@@ -398,7 +401,9 @@ class UnifiedLog:
         self._epochs = cut_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
-        self._producers = load_producers(self._vfs, self.directory, self.segments.all, self._end)
+        self._producers = load_producers(
+            self._vfs, self.directory, self.segments.all, self._end, self._producer_limits
+        )
 
     def _go_on_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
@@ -428,7 +433,7 @@ class UnifiedLog:
         once, and if all segments are to go the last one becomes the new one.
         """
         self.segments.name_compacted()
-        self._producers.expire(now_ms - self._producer_expiration_ms)
+        self._producers.expire(now_ms, self._producer_limits)
         doomed = count_expendable(
             self.segments.all,
             self.config,

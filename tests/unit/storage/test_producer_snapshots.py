@@ -10,7 +10,7 @@ from kraftjbod.storage.producer_snapshots import (
     snapshot_offsets,
     write_snapshot,
 )
-from kraftjbod.storage.producer_state import ProducerState
+from kraftjbod.storage.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
 from tests.faults.vfs_mem import MemVfs
@@ -38,6 +38,6 @@ def test_damaged_snapshot_is_passed_over():
     vfs.open(path, OpenMode.READ_WRITE).write_at(8, [b"\xff\xff"])
     state = load_producers(vfs, "/d1/t-0", log.view().segments, 20)
     (header,) = headers_of(batch(producer=(7, 0, 19)))
-    twin = state.check(header)
+    twin = state.check(header, 0, ProducerLimits())
     assert twin is not None
     assert twin.base_offset == 19
