@@ -14,27 +14,47 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
 import structlog
+
+from kraftjbod.core.peer_warnings import PeerWarnings
 
 _MAX_NAME_CHARS: Final = 300
 
 Logger = structlog.stdlib.BoundLogger
 
 
+_LOUD: Final = frozenset({"warning", "error", "critical", "exception"})
+
 #: Takes an event with all its fields; ``event`` is its name, ``level`` how bad it is. Never raises.
 Sink = Callable[[Mapping[str, Any]], None]
 
 
+class Stream(Protocol):
+    """Where lines go, a text file for instance."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
 def configure(
-    *, json_lines: bool, level: str, stream: TextIO | None = None, sink: Sink | None = None
+    *,
+    json_lines: bool,
+    level: str,
+    stream: Stream | None = None,
+    sink: Sink | None = None,
+    peer_warnings: PeerWarnings | None = None,
 ) -> None:
     """Send events to ``stream`` (stderr by default), one JSON object or one console line each.
 
     :param sink: gets the events instead, as they are.
+    :param peer_warnings: decides which warnings and errors with a ``peer`` are told.
     """
-    out = stream if stream is not None else sys.stderr
+    out: Stream = stream if stream is not None else sys.stderr
     renderer: Any
     if sink is not None:
         renderer = functools.partial(_hand_over, sink)
@@ -44,6 +64,7 @@ def configure(
         renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
     structlog.configure(
         processors=[
+            *([] if peer_warnings is None else [functools.partial(_limit_peers, peer_warnings)]),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -52,9 +73,22 @@ def configure(
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", out)),
         cache_logger_on_first_use=False,
     )
+
+
+def _limit_peers(
+    peers: PeerWarnings, _logger: object, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """A peer that is broken, or means harm, must not fill the disk with what is said of it."""
+    if "peer" in event and method in _LOUD:
+        left_out = peers.admit(str(event["event"]), str(event["peer"]).rpartition(":")[0])
+        if left_out is None:
+            raise structlog.DropEvent
+        if left_out:
+            event["left_out"] = left_out
+    return event
 
 
 def _hand_over(

@@ -46,9 +46,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Protocol, TextIO, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import uvloop
 
@@ -67,11 +68,14 @@ from kraftjbod.core.errors import (
     StartupError,
     UnreportedLogDirError,
 )
+from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.wall_guard import PossibleNow, WallGuard
 from kraftjbod.daemon.journal import Journal, is_journal
+from kraftjbod.daemon.line_writer import LineWriter
+from kraftjbod.daemon.metrics_snapshots import MetricsSnapshots
 from kraftjbod.daemon.service_manager import ServiceManager, this_service
 from kraftjbod.protocol import record_scans
 from kraftjbod.storage.vfs import RealVfs, Vfs
@@ -105,6 +109,9 @@ _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 #: what one request in a hundred waits for while the loop and a directory's thread take turns.
 _THREAD_SWITCH_S: Final = 0.0002
 _STDERR: Final = 2
+#: How long the end of a process waits for its last lines to be written.
+_LAST_LINES_S: Final = 2.0
+_PEER_WARNINGS_S: Final = 10.0
 
 
 class Daemon(Protocol):
@@ -183,7 +190,8 @@ def run_daemon(
             _require_assertions()
             source, properties = _read_properties(name, argv)
             config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
-            _send_telemetry(name, config, files)
+            peers = PeerWarnings(time.monotonic)
+            _send_telemetry(name, config, files, peers)
             for key in unknown_keys(config_type, properties):
                 get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
             surroundings = Surroundings()
@@ -194,7 +202,9 @@ def run_daemon(
         sys.setswitchinterval(_THREAD_SWITCH_S)
         _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Life(name, daemon, config, surroundings.metrics, service).live())
+            return runner.run(
+                _Life(name, daemon, config, surroundings.metrics, service, peers).live()
+            )
 
 
 def _allow_many_open_files() -> None:
@@ -213,8 +223,10 @@ class _Life:
         config: BrokerConfig | ControllerConfig,
         metrics: Metrics,
         service: ServiceManager,
+        peer_warnings: PeerWarnings,
     ) -> None:
         self._name = name
+        self._peer_warnings = peer_warnings
         self._daemon = daemon
         self._config = config
         self._metrics = metrics
@@ -279,9 +291,14 @@ class _Life:
     async def _until_signal_or_failure(self) -> None:
         life = asyncio.create_task(self._start_and_watch())
         tasks: set[asyncio.Task[Any]] = {life, asyncio.create_task(self._stop_wanted.wait())}
+        tasks.add(asyncio.create_task(self._settle_peer_warnings()))
         if self._config.metrics_snapshot_path is not None:
-            path = Path(self._config.metrics_snapshot_path)
-            tasks.add(asyncio.create_task(self._write_metrics(path)))
+            snapshots = MetricsSnapshots(
+                Path(self._config.metrics_snapshot_path),
+                self._metrics,
+                interval_ms=self._config.metrics_snapshot_interval_ms,
+            )
+            tasks.add(asyncio.create_task(snapshots.run()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -309,17 +326,12 @@ class _Life:
             self._tell_crash(e)
         return True
 
-    async def _write_metrics(self, path: Path) -> None:
-        """Replace the snapshot file at each interval; a reader never sees half a file.
-
-        Best effort: a snapshot that cannot be written is told and tried again.
-        """
+    async def _settle_peer_warnings(self) -> None:
+        """What was left out of somebody who stopped is told all the same."""
         while True:
-            try:
-                _replace_file(path, json.dumps(self._metrics.snapshot()))
-            except OSError as e:
-                self._log.warning("metrics_snapshot_failed", path=str(path), reason=str(e))
-            await asyncio.sleep(self._config.metrics_snapshot_interval_ms / 1000)
+            await asyncio.sleep(_PEER_WARNINGS_S)
+            for event, host, times in self._peer_warnings.settle():
+                self._log.info("peer_warnings_left_out", of=event, host=host, times=times)
 
     def _on_signal(self, signum: int) -> None:
         if self._stop_wanted.is_set():
@@ -368,36 +380,41 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
 
 
 def _send_telemetry(
-    name: str, config: BrokerConfig | ControllerConfig, files: contextlib.ExitStack
+    name: str,
+    config: BrokerConfig | ControllerConfig,
+    files: contextlib.ExitStack,
+    peers: PeerWarnings,
 ) -> None:
     """To ``telemetry.path``, or to standard error; as entries if that is the journal."""
-    stream: TextIO = sys.stderr
-    sink = None
-    if config.telemetry_path is not None:
-        stream = _open_telemetry(config.telemetry_path, files)
-    elif is_journal(_STDERR, os.environ):
+    stream, sink, is_json = None, None, config.telemetry_format == "json"
+    if config.telemetry_path is None and is_journal(_STDERR, os.environ):
         journal = Journal(f"kraftjbod-{name}-{config.node_id}")
         sink = files.enter_context(contextlib.closing(journal)).take
+    else:
+        fd = _STDERR if config.telemetry_path is None else _open_telemetry(config.telemetry_path)
+        stream = LineWriter(fd, partial(_dropped_line, is_json=is_json))
+        files.callback(stream.close, _LAST_LINES_S)
     telemetry.configure(
-        json_lines=config.telemetry_format == "json",
+        json_lines=is_json,
         level=config.telemetry_level,
         stream=stream,
         sink=sink,
+        peer_warnings=peers,
     )
 
 
-def _open_telemetry(path: str, files: contextlib.ExitStack) -> TextIO:
+def _dropped_line(count: int, *, is_json: bool) -> str:
+    told = {"event": "telemetry_dropped", "level": "warning", "events": count}
+    if is_json:
+        return json.dumps(told) + "\n"
+    return f"[warning  ] telemetry_dropped events={count}\n"
+
+
+def _open_telemetry(path: str) -> int:
     try:
-        # Line buffered, so that the story is on disk when the process dies.
-        return files.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as e:
         raise ConfigError(f"telemetry.path: {e}") from e
-
-
-def _replace_file(path: Path, text: str) -> None:
-    fresh = path.with_name(path.name + ".tmp")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
 
 
 def _require_assertions() -> None:
@@ -406,9 +423,10 @@ def _require_assertions() -> None:
 
 
 def _refuse(name: str, why: Exception) -> int:
-    """Tell why on standard error; the exit code that says it again."""
-    with contextlib.suppress(OSError):
-        print(f"kraftjbod-{name}: {why}", file=sys.stderr)
+    """Tell why on standard error, if it takes a line in time; the exit code says it again."""
+    writer = LineWriter(_STDERR, lambda count: "")
+    writer.write(f"kraftjbod-{name}: {why}\n")
+    writer.close(_LAST_LINES_S)
     return _exit_code(why)
 
 

@@ -232,20 +232,45 @@ def test_telemetry_goes_to_the_configured_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "events.json").read_text())["event"] == "daemon_stopped"
 
 
+def test_a_stderr_that_nobody_reads_and_a_hung_disk_hold_up_no_daemon(tmp_path: Path) -> None:
+    """Neither the loop nor the stop waited for anything else once the pipe was full."""
+    body = """
+    from kraftjbod.core.telemetry import get_logger
+
+    class Mine(Daemon):
+        async def start(self):
+            for number in range(20_000):
+                get_logger().warning("something_happened", number=number, why="x" * 100)
+            await asyncio.sleep(0.1)
+            print("ready", flush=True)
+    """
+    os.mkfifo(tmp_path / "figures.json.tmp")
+    config = f"metrics.snapshot.path={tmp_path}/figures.json\nmetrics.snapshot.interval.ms=100\n"
+    unread, stderr = os.pipe()
+    process = _run(tmp_path, body, config=config, stderr=stderr)
+    os.close(stderr)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = _finish(process)
+    assert (code, out) == (runner.EXIT_CLEAN, "stopped\n")
+    os.close(unread)
+
+
 def test_an_unreadable_config_is_one_line_on_stderr(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = runner.run_daemon(
         "test", ControllerConfig, _never_build, [str(tmp_path / "absent.properties")]
     )
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert code == runner.EXIT_CONFIG
     assert told.startswith("kraftjbod-test: cannot read")
     assert told.count("\n") == 1
 
 
 def test_an_override_without_a_value_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     conf = tmp_path / "d.properties"
     conf.write_text("a=b")
@@ -253,7 +278,7 @@ def test_an_override_without_a_value_is_refused(
         "test", ControllerConfig, _never_build, [str(conf), "--override", "node.id"]
     )
     assert code == runner.EXIT_CONFIG
-    assert "expected KEY=VALUE" in capsys.readouterr().err
+    assert "expected KEY=VALUE" in capfd.readouterr().err
 
 
 def test_python_o_is_refused(tmp_path: Path) -> None:

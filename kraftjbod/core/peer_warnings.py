@@ -1,0 +1,66 @@
+"""``PeerWarnings``: how often is told what peers do wrong.
+
+* By name of the event and address of the peer: the first few of a minute are told, the rest is
+  counted, and the count goes with the next one that is told, or comes by itself.
+* So many addresses are known at once; beyond them all others share one count per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+_TOLD_PER_WINDOW: Final = 5
+_WINDOW_S: Final = 60.0
+_MAX_KNOWN: Final = 1_000
+EVERYBODY_ELSE: Final = "*"
+
+
+class LeftOut(NamedTuple):
+    """Events of one kind from one host that nobody was told of."""
+
+    event: str
+    host: str
+    times: int
+
+
+@dataclass(slots=True)
+class _Window:
+    ends_s: float
+    told: int = 0
+    left_out: int = 0
+
+
+class PeerWarnings:
+    """``now_s`` is any clock that does not go back, in seconds."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        #: By event and host.
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def admit(self, event: str, host: str) -> int | None:
+        """None if the event is not told; else how many like it were left out before."""
+        key = (event, host)
+        if key not in self._windows and len(self._windows) >= _MAX_KNOWN:
+            key = (event, EVERYBODY_ELSE)
+        now_s = self._now_s()
+        window = self._windows.setdefault(key, _Window(now_s + _WINDOW_S))
+        if now_s >= window.ends_s:
+            window.ends_s, window.told = now_s + _WINDOW_S, 0
+        if window.told >= _TOLD_PER_WINDOW:
+            window.left_out += 1
+            return None
+        window.told += 1
+        left_out, window.left_out = window.left_out, 0
+        return left_out
+
+    def settle(self) -> Iterator[LeftOut]:
+        """What was left out of windows that are over; those are forgotten."""
+        now_s = self._now_s()
+        for key, window in [*self._windows.items()]:
+            if now_s >= window.ends_s:
+                del self._windows[key]
+                if window.left_out:
+                    yield LeftOut(*key, window.left_out)

@@ -1,0 +1,93 @@
+"""``LineWriter``: lines to a file or a pipe from a thread of its own.
+
+* Whoever writes never waits: a system disk that hangs, or a reader that does not read, holds up
+  this thread and nothing else.
+* So many bytes wait at most; lines beyond them are dropped, counted, and the count is written as a
+  line of its own once the writer is back. A line that the system does not take is dropped too.
+* At the end there is a deadline for what still waits. A process that is killed loses it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+_MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+#: What a line costs in memory beside its bytes.
+_LINE_OVERHEAD_BYTES: Final = 100
+#: How often is looked whether a descriptor that does not block takes more.
+_LOOK_S: Final = 0.5
+
+
+class LineWriter:
+    """As much of a text stream as telemetry needs.
+
+    :param dropped_line: makes the line that tells of so many lines dropped.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        dropped_line: Callable[[int], str],
+        *,
+        max_waiting_bytes: int = _MAX_WAITING_BYTES,
+    ) -> None:
+        self._fd = fd
+        self._dropped_line = dropped_line
+        self._max_waiting_bytes = max_waiting_bytes
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()
+        self._mutex = threading.Lock()
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._work, name="telemetry", daemon=True)
+        self._thread.start()
+
+    def write(self, text: str) -> int:
+        """Take a line; never waits, never fails."""
+        line = text.encode("utf-8", errors="backslashreplace")
+        cost = len(line) + _LINE_OVERHEAD_BYTES
+        with self._mutex:
+            if self._waiting_bytes + cost > self._max_waiting_bytes:
+                self._dropped += 1
+                return 0
+            self._waiting_bytes += cost
+        self._lines.put(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: the thread does what it can."""
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def close(self, timeout_s: float) -> bool:
+        """Whether everything was written by then; the descriptor stays open."""
+        self._lines.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (line := self._lines.get()) is not None:
+            is_written = self._write(line)
+            with self._mutex:
+                self._waiting_bytes -= len(line) + _LINE_OVERHEAD_BYTES
+                self._dropped += not is_written
+                dropped = self._dropped if is_written else 0
+            if dropped and self._write(self._dropped_line(dropped).encode()):
+                with self._mutex:
+                    self._dropped -= dropped
+
+    def _write(self, line: bytes) -> bool:
+        rest = memoryview(line)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:
+                select.select([], [self._fd], [], _LOOK_S)
+            except OSError:
+                return False
+        return True

@@ -1,0 +1,63 @@
+"""``MetricsSnapshots``: a file with all figures, replaced at each interval.
+
+A reader never sees half a file. Best effort, in a thread of its own: a disk that hangs holds up
+neither the loop nor more than one snapshot, and one that fails is told and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+from kraftjbod.core.telemetry import Metrics, get_logger
+
+
+class MetricsSnapshots:
+    """One coroutine, :meth:`run`."""
+
+    def __init__(self, path: Path, metrics: Metrics, *, interval_ms: int) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._interval_ms = interval_ms
+        #: Intervals that passed while one was being written.
+        self._skipped = 0
+        self._is_writing = False
+        self._log = get_logger(component="metrics_snapshots", path=str(path))
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            self._begin()
+            await asyncio.sleep(self._interval_ms / 1000)
+
+    def _begin(self) -> None:
+        if self._is_writing:
+            self._skipped += 1
+            if self._skipped == 1:
+                self._log.warning("metrics_snapshot_waits", interval_ms=self._interval_ms)
+            return
+        if self._skipped:
+            self._log.info("metrics_snapshots_go_on", skipped=self._skipped)
+            self._skipped = 0
+        self._is_writing = True
+        args = (asyncio.get_running_loop(), self._metrics.snapshot())
+        threading.Thread(target=self._write, args=args, name="metrics", daemon=True).start()
+
+    def _write(self, loop: asyncio.AbstractEventLoop, figures: dict[str, float]) -> None:
+        error = None
+        try:
+            fresh = self._path.with_name(self._path.name + ".tmp")
+            fresh.write_text(json.dumps(figures), encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as e:
+            error = e
+        with contextlib.suppress(RuntimeError):  # The loop has ended meanwhile.
+            loop.call_soon_threadsafe(self._ended, error)
+
+    def _ended(self, error: OSError | None) -> None:
+        self._is_writing = False
+        if error is not None:
+            self._log.warning("metrics_snapshot_failed", reason=str(error))

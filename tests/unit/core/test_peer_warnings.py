@@ -1,0 +1,75 @@
+"""A flood of warnings about one peer is a few lines and a number."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+
+import structlog
+
+from kraftjbod.core.peer_warnings import EVERYBODY_ELSE, LeftOut, PeerWarnings
+from kraftjbod.core.telemetry import configure, get_logger
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_first_few_of_a_minute_are_told_and_the_next_tells_of_the_rest() -> None:
+    clock = Clock()
+    peers = PeerWarnings(clock)
+    told = [peers.admit("broke", "10.0.0.1") for _ in range(1_000)]
+    assert told.count(0) == 5
+    assert told.count(None) == 995
+    assert peers.admit("broke", "10.0.0.2") == 0
+    assert peers.admit("turned_away", "10.0.0.1") == 0
+    clock.now_s = 60.0
+    assert peers.admit("broke", "10.0.0.1") == 995
+    assert peers.admit("broke", "10.0.0.1") == 0
+
+
+def test_what_was_left_out_of_who_stopped_is_told_too_and_forgotten() -> None:
+    clock = Clock()
+    peers = PeerWarnings(clock)
+    for _ in range(7):
+        peers.admit("broke", "a")
+    peers.admit("broke", "b")
+    assert list(peers.settle()) == []
+    clock.now_s = 61.0
+    assert list(peers.settle()) == [LeftOut("broke", "a", 2)]
+    assert list(peers.settle()) == []
+    assert not peers._windows
+
+
+def test_any_number_of_addresses_is_remembered_in_bounded_room() -> None:
+    """And every event is told or counted, whoever sends it."""
+    clock = Clock()
+    peers, admitted, counted = PeerWarnings(clock), 0, 0
+    for number in range(10_000):
+        left_out = peers.admit("broke", f"host-{number % 3_000}")
+        admitted += left_out is not None
+        counted += left_out or 0
+    assert len(peers._windows) <= 1_001
+    clock.now_s = 61.0
+    rest = Counter({one.host: one.times for one in peers.settle()})
+    assert rest[EVERYBODY_ELSE] > 0
+    assert admitted + counted + rest.total() == 10_000
+
+
+def test_every_way_out_is_limited_and_only_for_what_is_said_of_peers() -> None:
+    out = io.StringIO()
+    configure(json_lines=True, level="info", stream=out, peer_warnings=PeerWarnings(Clock()))
+    try:
+        for port in range(48_660):
+            get_logger().warning("connection_broke_protocol", peer=f"10.0.0.1:{port}")
+            get_logger().info("connection_came", peer=f"10.0.0.1:{port}") if port < 10 else None
+        for _ in range(10):
+            get_logger().warning("log_dir_slow", log_dir="/d1")
+    finally:
+        structlog.reset_defaults()
+    told = Counter(json.loads(line)["event"] for line in out.getvalue().splitlines())
+    assert told == {"connection_broke_protocol": 5, "connection_came": 10, "log_dir_slow": 10}
