@@ -11,7 +11,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,65 @@ def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
         same.check()
         assert set(_errors(cluster).values()) == {0}
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
+
+
+@pytest.mark.disk
+def test_a_disk_that_dies_and_comes_back_unheard_takes_nothing_acknowledged_along(
+    make_cluster: MakeCluster,
+) -> None:
+    """It leads, loses its unflushed tail, and is reattached before there is a controller again."""
+    with disks() as (bad, good), contextlib.ExitStack() as stack:
+        config = {"broker.session.timeout.ms": "6000", "log.dir.failure.timeout.ms": "600000"}
+        cluster = _start(make_cluster, **_on([bad, good]), config=config)
+        stack.callback(cluster.local.kill)
+        broker, controller = cluster.brokers[BROKER], cluster.local.controller
+        same, before = Same(cluster), _epochs(cluster)
+        # One that it leads lies there, wherever the others were put.
+        led = {index for index, part in cluster.partitions(TOPIC).items() if part.leader == BROKER}
+        _move(cluster, led, bad.path)
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            _flowing(cluster, load)
+            controller.kill()
+            _flowing(cluster, load)
+            bad.shut_down()
+            cluster.wait_event(broker, "log_dir_offline")
+            _unmount(cluster, bad)
+            bad.repair()
+            bad.mount()
+            with ThreadPoolExecutor(1) as pool:
+                coming = pool.submit(ordered, cluster, "--reattach", f"{BROKER}:{bad.path}")
+                cluster.wait(
+                    "its logs to be loaded",
+                    lambda: any(
+                        event["done"] == event["total"]
+                        for event in broker.events("arriving_logs_loading")
+                    ),
+                )
+                cluster.start_daemon(controller)
+                assert "is back at" in coming.result()
+            cluster.wait_whole(TOPIC)
+            _flowing(cluster, load)
+            load.stop()
+        same.check()
+        assert judge(cluster.bootstrap, TOPIC, load).findings == []
+        after = _epochs(cluster)
+        assert all(after[index] > before[index] for index in led)
+
+
+def _epochs(cluster: Cluster) -> dict[int, int]:
+    """The leader epoch of each partition."""
+    topic = cluster.metadata().topic(TOPIC)
+    assert topic is not None
+    return {index: part.leader_epoch for index, part in topic.partitions.items()}
+
+
+def _move(cluster: Cluster, partitions: Collection[int], path: str) -> None:
+    with cluster.admin(BROKER) as admin:
+        admin.alter_replica_log_dirs({(TOPIC, index, BROKER): path for index in partitions})
+    cluster.wait(
+        f"partitions {partitions} to be in {path}",
+        lambda: set(partitions) <= set(cluster.replicas_by_dir(BROKER, TOPIC)[path]),
+    )
 
 
 @pytest.mark.disk
