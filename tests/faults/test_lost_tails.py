@@ -1,0 +1,554 @@
+"""Three brokers and a controller, their real machines, and disks that lose what was not flushed.
+
+One partition, three replicas, ``min.insync.replicas`` 2. Disks die, lose a tail and come back, with
+or without a controller that can be asked; requests and answers are late or lost; what a follower
+sent before its disk died may be read long after. A disk dies only where that is covered: somebody
+else is in sync, all who are have their disks, and nobody's loss is unheard yet.
+
+The law: whoever is in sync holds what was acknowledged, at its place; in the end, when all is well
+for a while, every replica is in sync and equal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.follower_state import Moments, Speaker
+from kraftjbod.broker.isr_change import IsrChange
+from kraftjbod.broker.lifecycle_events import (
+    Action,
+    AnnounceChanges,
+    BecameReady,
+    DirectoryAttached,
+    DirectoryFailed,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    SendHeartbeat,
+    SendRegistration,
+    Started,
+    WokeUp,
+)
+from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleState, LifecycleTimes
+from kraftjbod.broker.partition import NO_EPOCH, Partition, Role, RoleChange
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition, Uuid
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ListenerInfo,
+    PartitionIsr,
+)
+from tests.golden.transcript import CLUSTER_ID, World, directory
+
+SEEDS = 40
+STEPS = 1_200
+#: Steps of every kind, in turn, until nothing is to be done any more.
+CALM_ROUNDS = 60
+IDS = tuple(map(BrokerId, (1, 2, 3)))
+_OTHER_DIRS = {1: "x", 2: "y", 3: "z"}
+_DIRS = {1: "a", 2: "b", 3: "c"}
+Record = tuple[int, int]
+"""Leader epoch and number."""
+
+
+class Loop:
+    """A follower's fetch loop, and its session at the leader."""
+
+    def __init__(self, leader: BrokerId, leader_epoch: int) -> None:
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self.speaker = Speaker()
+        self.next_sent = self.next_read = 0
+        self.is_waiting = False
+
+
+@dataclass
+class Fetch:
+    """On its way; it may arrive when the copy that it speaks of is gone."""
+
+    follower: BrokerId
+    broker_epoch: int
+    loop: Loop
+    number: int
+    log: list[Record]
+
+
+@dataclass
+class Answer:
+    loop: Loop
+    follower: BrokerId
+    keep: int
+    records: list[Record] = field(default_factory=list)
+
+
+class Node:
+    """One broker: its machines, and the one copy that it has of the partition."""
+
+    def __init__(self, sim: Sim, broker_id: BrokerId) -> None:
+        self.sim, self.broker_id = sim, broker_id
+        self.dir = directory(_DIRS[broker_id])
+        self.lifecycle = LifecycleState(
+            identity=BrokerIdentity(
+                broker_id=broker_id,
+                cluster_id=CLUSTER_ID,
+                incarnation_id=Uuid(bytes([broker_id]) * 16),
+                listeners=(ListenerInfo(name="PLAINTEXT", host="h", port=9092),),
+                features=SUPPORTED_FEATURES,
+            ),
+            online_dirs=[self.dir, directory(_OTHER_DIRS[broker_id])],
+            times=LifecycleTimes(),
+            backoff=ExponentialBackoff(initial_ms=100, max_ms=1_000, random_unit=lambda: 0.5),
+        )
+        self.rpc: BrokerRegistrationRequest | BrokerHeartbeatRequest | None = None
+        self.moments = Moments()
+        self.state, self.replayed = MetadataState(), 0
+        self.log: list[Record] = []
+        self.partition: Partition | None = None
+        self.led_in = NO_EPOCH
+        self.is_returning = False
+        #: Its copy lost its tail, which the controller has not heard.
+        self.is_unheard = False
+        self.loop: Loop | None = None
+        self.wish: IsrChange | None = None
+
+    def tell(self, event: Event) -> None:
+        for action in self.lifecycle.handle(event, 0):
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendRegistration(request) | SendHeartbeat(request):
+                self.rpc = request
+            case AnnounceChanges(changes) if self.dir in changes.attached:
+                self.is_returning = False
+                self.open()
+            case _:
+                pass
+
+    @property
+    def registration(self) -> PartitionRegistration | None:
+        return self.state.partition(self.sim.key) if self.sim.key else None
+
+    @property
+    def leads(self) -> bool:
+        return self.partition is not None and self.partition.is_leader
+
+    # --- the copy --------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        self.partition = Partition(
+            topic_partition=TopicPartition("t", 0),
+            topic_id=self.sim.key.topic_id,
+            broker_id=self.broker_id,
+            log_start_offset=0,
+            log_end_offset=len(self.log),
+            min_insync_replicas=2,
+            led_in=self.led_in,
+        )
+        self.take_role()
+
+    def take_role(self) -> None:
+        partition, registration = self.partition, self.registration
+        if partition is None or registration is None:
+            return
+        change = partition.apply(
+            registration,
+            log_end_offset=len(self.log),
+            now_ms=0,
+            moment=self.moments.next(),
+        )
+        if change in (RoleChange.LEADER, RoleChange.FOLLOWER):
+            self.loop = None
+        if partition.role is Role.FOLLOWER and partition.leader != NO_LEADER and not self.loop:
+            self.loop = Loop(partition.leader, partition.leader_epoch)
+
+    def die(self, keep: int) -> None:
+        assert self.partition is not None
+        if self.partition.is_leader:
+            self.led_in = self.partition.leader_epoch
+        self.partition, self.loop = None, None
+        del self.log[keep:]
+        self.is_unheard = True
+        self.tell(
+            DirectoryFailed(
+                directory_id=self.dir, leads=lambda: False, has_untold_replicas=lambda: False
+            )
+        )
+
+    def replay_one(self) -> bool:
+        if self.replayed == len(self.sim.world.entries):
+            return False
+        delta = MetadataDelta()
+        self.state.replay(
+            self.sim.world.entries[self.replayed], offset=self.replayed, epoch=1, delta=delta
+        )
+        self.replayed += 1
+        if self.sim.key in delta.partitions:
+            self.take_role()
+        if self.partition is not None:
+            for broker_id in delta.registered:
+                self.partition.broker_registered(broker_id, self.moments.next())
+        self.tell(MetadataReplayed(offset=self.state.offset))
+        return True
+
+
+class Sim:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.key: Any = None
+        self.world = World()
+        self.nodes = {broker_id: Node(self, broker_id) for broker_id in IDS}
+        self.fetches: list[Fetch] = []
+        self.answers: list[Answer] = []
+        self.acked: list[Record] = []
+        self.made = 0
+        self.has_controller = True
+        self.story: list[str] = []
+        for node in self.nodes.values():
+            node.tell(Started())
+            for event in (None, BecameReady()):
+                if event:
+                    node.tell(event)
+                for _ in range(4):
+                    self.ask(node, arrives=True, returns=True)
+                    while node.replay_one():
+                        pass
+        list(self.world.run("topic t replicas=1,2,3 min.insync.replicas=2"))
+        ((self.key, _),) = self.world.state.partitions()
+        for broker_id, name in _DIRS.items():
+            list(self.world.run(f"assign {broker_id} t-0={name}"))
+        for node in self.nodes.values():
+            while node.replay_one():
+                pass
+            node.open()
+
+    @property
+    def truth(self) -> PartitionRegistration:
+        found: PartitionRegistration = self.world.state.partition(self.key)
+        return found
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def ask(self, node: Node, *, arrives: bool, returns: bool) -> None:
+        """The lifecycle's request reaches the controller or not, and so does its answer."""
+        request, node.rpc = node.rpc, None
+        if request is None:
+            node.tell(WokeUp())
+            return
+        failure = {"code": ErrorCode.REQUEST_TIMED_OUT, "message": ""}
+        is_heartbeat = isinstance(request, BrokerHeartbeatRequest)
+        response: Any = None
+        if arrives:
+            try:
+                response = self.world.ask(request)
+            except OperatingError as e:
+                failure = {"code": e.code, "message": e.message}
+                returns = True
+            if is_heartbeat and node.dir in request.offline_log_dirs:
+                node.is_unheard = False
+        if response is None or not returns:
+            node.tell(HeartbeatFailed(**failure) if is_heartbeat else RegistrationFailed(**failure))
+        elif is_heartbeat:
+            node.tell(HeartbeatAnswered(response=response))
+        else:
+            node.tell(
+                RegistrationAnswered(
+                    broker_epoch=response.broker_epoch, metadata_offset=response.metadata_offset
+                )
+            )
+
+    def send_fetch(self, node: Node) -> None:
+        loop = node.loop
+        if loop is None or node.partition is None:
+            return
+        if loop.is_waiting:
+            if self.random.random() < 0.1:
+                # It gives up, and begins anew; what it sent may arrive all the same.
+                node.loop = Loop(loop.leader, loop.leader_epoch)
+            return
+        loop.is_waiting = True
+        self.fetches.append(
+            Fetch(node.broker_id, node.lifecycle.broker_epoch, loop, loop.next_sent, list(node.log))
+        )
+        loop.next_sent += 1
+
+    def read_fetch(self, fetch: Fetch) -> None:
+        self.fetches.remove(fetch)
+        leader, loop = self.nodes[fetch.loop.leader], fetch.loop
+        answer = Answer(loop, fetch.follower, len(fetch.log))
+        self.answers.append(answer)
+        partition = leader.partition
+        if fetch.number != loop.next_read:
+            return
+        loop.next_read += 1
+        loop.speaker.spoke()
+        if partition is None:
+            return
+        try:
+            partition.require_follower(
+                fetch.follower,
+                broker_epoch=fetch.broker_epoch,  # type: ignore[arg-type]
+                expected_epoch=loop.leader_epoch,
+                brokers=leader.state.brokers,
+            )
+        except OperatingError:
+            return
+        shared = _shared(leader.log, fetch.log)
+        if shared < len(fetch.log):
+            answer.keep = shared
+            return
+        partition.follower_fetched(
+            fetch.follower,
+            fetch_offset=len(fetch.log),
+            now_ms=0,
+            broker_epoch=fetch.broker_epoch,  # type: ignore[arg-type]
+            speaker=loop.speaker,
+            moment=leader.moments.next(),
+        )
+        self.acknowledge(leader)
+        if partition.isr_expand_wanted(fetch.follower, leader.state.brokers):
+            self.want(leader, (*partition.isr, fetch.follower))
+        answer.records = leader.log[shared : shared + self.random.randint(1, 4)]
+        loop.speaker.answered_at = leader.moments.next()
+
+    def read_answer(self, answer: Answer) -> None:
+        self.answers.remove(answer)
+        node = self.nodes[answer.follower]
+        if node.loop is not answer.loop or node.partition is None:
+            return
+        answer.loop.is_waiting = False
+        if answer.keep < len(node.log):
+            del node.log[answer.keep :]
+        node.log += answer.records
+        node.partition.log_end_moved(len(node.log))
+
+    def append(self, node: Node) -> None:
+        if not node.leads:
+            return
+        assert node.partition is not None
+        self.made += 1
+        node.log.append((node.partition.leader_epoch, self.made))
+        node.partition.log_end_moved(len(node.log))
+        self.acknowledge(node)
+
+    def want(self, leader: Node, isr: tuple[BrokerId, ...]) -> None:
+        assert leader.partition is not None
+        if leader.partition.pending_isr_change is None:
+            leader.wish = leader.partition.begin_isr_change(
+                isr,
+                own_broker_epoch=leader.lifecycle.broker_epoch,
+                metadata_offset=leader.state.offset,
+            )
+
+    def look_at_isr(self, leader: Node) -> None:
+        """As the manager of in-sync sets does from time to time, without any fetch."""
+        partition = leader.partition
+        if partition is None or not partition.is_leader:
+            return
+        for member in IDS:
+            if partition.isr_expand_wanted(member, leader.state.brokers):
+                self.want(leader, (*partition.isr, member))
+        others = [member for member in partition.isr if member != leader.broker_id]
+        if others and self.random.random() < 0.2:
+            slow = self.random.choice(others)
+            self.want(leader, tuple(m for m in partition.isr if m != slow))
+
+    def deliver_wish(self, leader: Node, *, returns: bool) -> None:
+        change, partition = leader.wish, leader.partition
+        if change is None:
+            return
+        try:
+            response: Any = self.world.ask(
+                AlterPartitionRequest(
+                    broker_id=leader.broker_id,
+                    broker_epoch=leader.lifecycle.broker_epoch,
+                    partitions=(
+                        PartitionIsr(
+                            topic_id=self.key.topic_id,
+                            partition=0,
+                            leader_epoch=change.leader_epoch,
+                            partition_epoch=change.partition_epoch,
+                            isr=change.isr,
+                            isr_broker_epochs=change.isr_broker_epochs,
+                            metadata_offset=change.metadata_offset,
+                        ),
+                    ),
+                )
+            )
+        except OperatingError:
+            return
+        if not returns:
+            return
+        leader.wish = None
+        (altered,) = response.partitions
+        if partition is None or partition.pending_isr_change is not change:
+            return
+        if altered.error_code is ErrorCode.NONE:
+            partition.isr_change_committed(
+                change,
+                leader_epoch=altered.leader_epoch,
+                partition_epoch=altered.partition_epoch,
+                isr=altered.isr,
+            )
+        else:
+            partition.isr_change_refused(change, altered.error_code)
+        self.acknowledge(leader)
+
+    def acknowledge(self, leader: Node) -> None:
+        """What the high watermark has passed is acknowledged."""
+        if not leader.leads:
+            return
+        assert leader.partition is not None
+        committed = leader.log[: leader.partition.high_watermark]
+        shared = _shared(self.acked, committed)
+        assert shared == min(len(self.acked), len(committed)), self.tale("other records", leader)
+        if len(committed) > len(self.acked):
+            self.acked = committed
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def may_die(self, node: Node) -> bool:
+        if node.partition is None or any(other.is_unheard for other in self.nodes.values()):
+            return False
+        if node.wish is not None:
+            return False  # It may leave the leader alone with what it is about to lose.
+        isr = self.truth.isr
+        others = [self.nodes[member] for member in isr if member != node.broker_id]
+        if node.broker_id not in isr:
+            return True
+        return bool(others) and all(other.partition is not None for other in others)
+
+    def holds_all(self, node: Node) -> bool:
+        return node.log[: len(self.acked)] == self.acked
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        roll = self.random.random
+        node = self.nodes[self.random.choice(IDS)]
+        kinds: list[tuple[int, Callable[[], object]]] = [
+            (20, lambda: self.append(node)),
+            (14, lambda: self.send_fetch(node)),
+            (14, lambda: self.fetches and self.read_fetch(self.random.choice(self.fetches))),
+            (14, lambda: self.answers and self.read_answer(self.random.choice(self.answers))),
+            (
+                14,
+                lambda: self.ask(
+                    node, arrives=self.has_controller and roll() < 0.9, returns=roll() < 0.8
+                ),
+            ),
+            (14, node.replay_one),
+            (6, lambda: self.look_at_isr(node)),
+            (6, lambda: self.has_controller and self.deliver_wish(node, returns=roll() < 0.8)),
+            (2, lambda: self.may_die(node) and self.kill(node)),
+            (6, lambda: self.bring_back(node)),
+            (1, self.toggle_controller),
+            (4, self.find_controller),
+        ]
+        weights, steps = zip(*kinds, strict=True)
+        self.random.choices(steps, weights)[0]()
+        self.check()
+
+    def check(self) -> None:
+        """Who is in sync holds what was acknowledged, unless nobody can know better yet."""
+        for member in self.truth.isr:
+            node = self.nodes[member]
+            if node.partition is not None and not node.is_unheard:
+                assert self.holds_all(node), self.tale("in sync and short", node)
+
+    def kill(self, node: Node) -> None:
+        keep = self.random.randint(0, len(node.log))
+        truth = self.truth
+        self.story.append(
+            f"disk of {node.broker_id} dies: {len(node.log)} -> {keep}, isr {truth.isr}, leader "
+            f"{truth.leader}, epochs {truth.leader_epoch}/{truth.partition_epoch}, acknowledged "
+            f"{len(self.acked)}"
+        )
+        node.die(keep)
+
+    def bring_back(self, node: Node) -> None:
+        if node.partition is None and not node.is_returning:
+            self.story.append(f"disk of {node.broker_id} is back")
+            node.is_returning = True
+            node.tell(DirectoryAttached(directory_id=node.dir, path="/d"))
+
+    def toggle_controller(self) -> None:
+        self.has_controller = not self.has_controller
+
+    def find_controller(self) -> None:
+        self.has_controller = True
+
+    def calm_down(self) -> None:
+        self.has_controller = True
+        for _ in range(CALM_ROUNDS):
+            for node in self.nodes.values():
+                self.bring_back(node)
+                self.ask(node, arrives=True, returns=True)
+                while node.replay_one():
+                    pass
+                self.deliver_wish(node, returns=True)
+                self.look_at_isr_calmly(node)
+                self.send_fetch(node)
+            for fetch in list(self.fetches):
+                self.read_fetch(fetch)
+            for answer in list(self.answers):
+                self.read_answer(answer)
+
+    def look_at_isr_calmly(self, node: Node) -> None:
+        if node.leads and node.partition is not None:
+            for member in IDS:
+                if node.partition.isr_expand_wanted(member, node.state.brokers):
+                    self.want(node, (*node.partition.isr, member))
+
+    def tale(self, what: str, node: Node | None = None) -> str:
+        logs = {n.broker_id: (n.log[-5:], len(n.log), n.partition) for n in self.nodes.values()}
+        return (
+            f"{what} {node and node.broker_id}; {len(self.acked)} acknowledged {self.acked[-3:]}; "
+            f"{self.truth}; {logs}\n" + "\n".join(self.story[-12:])
+        )
+
+
+def _shared(one: list[Record], other: list[Record]) -> int:
+    """How many records both begin with."""
+    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return at
+    return min(len(one), len(other))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_was_acknowledged_stays_whoever_loses_a_tail(seed: int) -> None:
+    sim = Sim(seed)
+    for _ in range(STEPS):
+        sim.step()
+    sim.calm_down()
+    assert set(sim.truth.isr) == set(IDS), sim.tale("not all in sync")
+    leader = sim.nodes[sim.truth.leader]
+    assert sim.holds_all(leader), sim.tale("lost")
+    assert all(node.log == leader.log for node in sim.nodes.values()), sim.tale("not equal")
+
+
+def test_the_search_meets_what_it_looks_for() -> None:
+    """Disks that die, and come back, while they lead and while nobody can be told."""
+    deaths = acked = unheard = 0
+    for seed in range(10):
+        sim = Sim(seed)
+        for _ in range(STEPS):
+            sim.step()
+            unheard += not sim.has_controller and any(n.is_unheard for n in sim.nodes.values())
+        deaths += sum("dies" in line for line in sim.story)
+        acked += len(sim.acked)
+    assert (deaths > 10, acked > 100, unheard > 10) == (True, True, True)
