@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.assignments_manager import AssignmentsManager
+from kraftjbod.broker.directory_reconcile import WaitOutOfSync
 from kraftjbod.broker.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.log_dir_admin import ID_PREFIX
 from kraftjbod.broker.log_dir_monitor import LogDirMonitor
@@ -197,6 +198,11 @@ class LogDirApis:
                 by_dir[move.target].append(_Copy(tp, 0, current.log_end_offset, True))
         response: Message = DescribeLogDirsResponse(
             broker_id=self._broker_id,
+            lost_replicas=sorted(
+                str(replica.topic_partition)
+                for replica in self._replicas
+                if isinstance(replica.waits_because_of, WaitOutOfSync)
+            ),
             results=[
                 *[await self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()],
                 *(self._describe_offline(d) for d in self._logs.offline_dirs()),

@@ -2,7 +2,7 @@
 
 Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
 a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a
-table for people, and below it the moves between directories.
+table for people, and below it the moves between directories and the replicas that are lost.
 
 Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one at a time.
 """
@@ -19,7 +19,7 @@ import click
 
 from kraftjbod.cli.command import connection_options, fail, make_client, run, size_text
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir, parse_change
-from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
+from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs, lost_replicas
 from kraftjbod.core.errors import ErrorCode
 
 _ERROR_CLASSES: Final = {
@@ -154,21 +154,31 @@ async def _perform(
         if style == "kafka":
             click.echo("Querying brokers for log directories information")
         answers = await asyncio.gather(*(describe_log_dirs(client, broker) for broker in asked))
+        missed = await asyncio.gather(*(lost_replicas(client, broker) for broker in asked))
     found = dict(zip(asked, answers, strict=True))
+    lost = {broker: _of_topics(names, topics) for broker, names in zip(asked, missed, strict=True)}
     if style == "table":
         _print_table(found, topics)
+        for line in lost_lines(lost):
+            click.echo(line)
         return
     if style == "kafka":
         click.echo(f"Received log directory information from brokers {_ids(asked)}")
-    click.echo(json.dumps(document(found, topics), separators=(",", ":")))
+    click.echo(json.dumps(document(found, topics, lost), separators=(",", ":")))
 
 
-def document(found: dict[int, list[LogDirDescription]], topics: list[str]) -> dict[str, Any]:
+def document(
+    found: dict[int, list[LogDirDescription]], topics: list[str], lost: dict[int, list[str]]
+) -> dict[str, Any]:
     """Kafka's document; with ``topics``, only their partitions."""
     return {
         "version": 1,
         "brokers": [
-            {"broker": broker, "logDirs": [_log_dir(log_dir, topics) for log_dir in log_dirs]}
+            {
+                "broker": broker,
+                "logDirs": [_log_dir(log_dir, topics) for log_dir in log_dirs],
+                "lostReplicas": lost[broker],
+            }
             for broker, log_dirs in found.items()
         ],
     }
@@ -306,6 +316,20 @@ def move_lines(found: dict[int, list[LogDirDescription]], topics: list[str]) -> 
                 f"{size_text(size_bytes)}, {replica.offset_lag} records behind"
             )
     return lines
+
+
+def lost_lines(lost: dict[int, list[str]]) -> list[str]:
+    """One line for each replica that is in no directory of its broker, and was the last in sync."""
+    return [
+        f"{replica} on broker {broker}: LOST, the last in-sync copy is on none of its disks; bring "
+        f"its disk back, delete the topic, or allow it unclean elections"
+        for broker, replicas in lost.items()
+        for replica in replicas
+    ]
+
+
+def _of_topics(replicas: list[str], topics: list[str]) -> list[str]:
+    return [name for name in replicas if not topics or name.rpartition("-")[0] in topics]
 
 
 def _parts(text: str | None) -> list[str]:

@@ -84,6 +84,13 @@ async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDi
     return [_log_dir(result) for result in response.results]
 
 
+async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
+    """``topic-partition`` of replicas that are gone from a broker's disks, the last in sync."""
+    response = await client.request(broker_id, message("DescribeLogDirsRequest")(topics=[]))
+    require_ok(response, f"log directories of broker {broker_id}")
+    return list(response.lost_replicas)
+
+
 async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:

@@ -62,6 +62,16 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "default": "-1",
             "ignorable": True,
         },
+        {
+            # "topic-partition" of replicas that are in none of the directories, and yet the last
+            # in sync: nobody leads, and no log is made, before an operator has a say.
+            "name": "LostReplicas",
+            "type": "[]string",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 20,
+            "ignorable": True,
+        },
     ),
     # Kafka tells a directory's path only, while metadata speaks of ids.
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import LOST_DIR, TopicPartition
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
@@ -52,6 +52,14 @@ async def test_a_broker_says_which_one_it_is():
     async with brokers() as (rig,):
         assert (await rig.ask(KIND(topics=None))).broker_id == 1
         assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
+
+
+async def test_a_replica_that_is_lost_for_all_is_told_though_it_is_in_no_directory():
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
+        rig.parts.publisher.open()
+        assert list((await rig.ask(KIND(topics=[]))).lost_replicas) == ["t-0"]
+        assert list((await rig.ask(KIND(topics=[]), 1)).lost_replicas) == []
 
 
 async def test_a_cordoned_directory_is_told_as_one():

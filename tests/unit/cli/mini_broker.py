@@ -426,7 +426,9 @@ class MiniBroker:
             log_dir="/d2", error_code=ErrorCode.KAFKA_STORAGE_ERROR
         )
         own_id = BROKER_ID if self.tells_id else -1
-        return response(error_code=code, results=[good, dead], broker_id=own_id)
+        return response(
+            error_code=code, results=[good, dead], broker_id=own_id, lost_replicas=["foo-1"]
+        )
 
     def _describe_cluster(self, body: Any, code: int) -> Any:
         response = message("DescribeClusterResponse")

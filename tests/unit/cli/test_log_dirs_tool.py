@@ -56,6 +56,7 @@ DOCUMENT: dict[str, Any] = {
                     "scrubErrors": None,
                 },
             ],
+            "lostReplicas": ["foo-1"],
         }
     ],
 }
@@ -92,6 +93,14 @@ async def test_the_table_tells_dead_from_living() -> None:
         assert "online" in shown
         assert "offline" in shown
         assert str(DirectoryId(DIRECTORY_ID)) in shown
+
+
+async def test_a_replica_that_is_on_no_disk_is_told_below_the_table() -> None:
+    async with mini_broker() as broker:
+        shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
+        assert f"foo-1 on broker {BROKER_ID}: LOST, the last in-sync copy" in shown
+        others = words(broker, "--format", "table", "--topic-list", "fo")
+        assert "LOST" not in (await invoke(main, *others)).stdout
 
 
 async def test_the_table_tells_of_the_disk() -> None:
