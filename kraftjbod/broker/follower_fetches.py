@@ -85,17 +85,17 @@ class FollowerFetches:
     def _session_of(self, request: Message) -> FetchSession:
         if request.session_epoch > 0:
             session = self._sessions.take(request.session_id, request.session_epoch)
-            if session.follower != self._follower_of(request):
+            if session.follower != self.follower_of(request):
                 self._unwatch(self._sessions.close(session.session_id))
                 raise OperatingError("", code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return session
         self._unwatch(self._sessions.close(request.session_id))
-        opened, gone = self._sessions.open(self._follower_of(request))
+        opened, gone = self._sessions.open(self.follower_of(request))
         for session in gone:
             self._unwatch(session)
         return opened
 
-    def _follower_of(self, request: Message) -> Follower | None:
+    def follower_of(self, request: Message) -> Follower | None:
         """None if metadata knows of no such incarnation of a broker, here or not yet."""
         state = request.replica_state
         follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))

@@ -39,6 +39,7 @@ class KafkaApis:
         reassignments: ReassignmentApis,
         features: FeatureApis,
     ) -> None:
+        self._produce_fetch = produce_fetch
         self._handlers: Mapping[int, _ApiHandler] = {
             ApiKey.PRODUCE: produce_fetch.produce,
             ApiKey.FETCH: produce_fetch.fetch,
@@ -60,6 +61,12 @@ class KafkaApis:
             ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
             ApiKey.UPDATE_FEATURES: features.update_features,
         }
+
+    def is_of_broker(self, header: RequestHeader, body: Message) -> bool:
+        """Whether the request is the fetch of a follower that metadata knows."""
+        return header.api_key == ApiKey.FETCH and self._produce_fetch.is_of_follower(
+            body, header.api_version
+        )
 
     async def handle(
         self, listener_name: str, header: RequestHeader, body: Message

@@ -20,7 +20,7 @@ from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.metadata.records import EntryReader, decode_entry
@@ -148,9 +148,11 @@ class MetadataLoader:
         snapshot_offset: int = -1,
         snapshot_position: int = 0,
     ) -> FetchMetadataResponse:
+        known = self._cache.state.brokers.get(self._broker_id)
         response = await self._channel.fetch_metadata(
             FetchMetadataRequest(
                 broker_id=self._broker_id,
+                broker_epoch=BrokerEpoch(-1) if known is None else known.epoch,
                 fetch_offset=fetch_offset,
                 max_wait_ms=max_wait_ms,
                 max_bytes=self._max_bytes,

@@ -27,6 +27,7 @@ from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.timing import Clock
+from kraftjbod.net.memory_budget import Ledger
 from kraftjbod.protocol.kafka_codec import Message, message
 
 ProduceResponse = message("ProduceResponse")
@@ -79,7 +80,9 @@ class ProduceFetchApis:
         metrics: Metrics,
         max_fetch_bytes: int,
         suspect_after_ms: int,
+        answers: Ledger,
     ) -> None:
+        """:param answers: of all clients; what is read for them must find room there."""
         self._broker_id = broker_id
         self._cache = cache
         self._replicas = replicas
@@ -90,6 +93,7 @@ class ProduceFetchApis:
         self._metrics = metrics
         self._max_fetch_bytes = max_fetch_bytes
         self._suspect_after_ms = suspect_after_ms
+        self._answers = answers
 
     # --- Produce ---------------------------------------------------------------------------------
 
@@ -154,10 +158,17 @@ class ProduceFetchApis:
             response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return response
         fetching = self._parse_fetch(request, version, asker)
-        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
-        await self._fill(fetching, request, max_bytes)
+        held_bytes = await self._fill(fetching, request)
+        # From here on the connection counts the answer.
+        self._answers.give(held_bytes)
         response = self._fetch_response(request, fetching, context)
         return response
+
+    def is_of_follower(self, fetch: Message, version: int) -> bool:
+        """Whether a replica of a registered broker fetches."""
+        if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
+            return False
+        return self._followers.follower_of(fetch) is not None
 
     def _parse_fetch(self, request: Message, version: int, asker: BrokerId) -> list[_Fetching]:
         fetching: list[_Fetching] = []
@@ -184,20 +195,23 @@ class ProduceFetchApis:
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
 
-    async def _fill(self, fetching: Sequence[_Fetching], request: Message, max_bytes: int) -> None:
-        """Read, and wait for more as long as there is too little and nothing else to tell."""
+    async def _fill(self, fetching: Sequence[_Fetching], request: Message) -> int:
+        """Read, and wait for more as long as there is too little and nothing else to tell.
+
+        The bytes that were taken from the room for answers, to be given back.
+        """
         deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
         named = [one for one in fetching if one.data is None]
         while True:
+            max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
             found_bytes, is_urgent, on_disk = self._look(named, max_bytes)
             if on_disk:
-                await self._read_from_disk(on_disk, max_bytes, found_bytes)
-                return
+                return await self._read_from_disk(on_disk, found_bytes, max_bytes - found_bytes)
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
-                return
+                return 0
             if len(named) < len(fetching):
-                return
+                return 0
             partitions = [one.wanted.topic_partition for one in named]
             missing_bytes = request.min_bytes - found_bytes
             try:
@@ -205,7 +219,7 @@ class ProduceFetchApis:
                     partitions, missing_bytes, remaining_ms
                 )
             except OverloadedError:
-                return
+                return 0
             await waiting
 
     def _look(
@@ -230,31 +244,38 @@ class ProduceFetchApis:
         return found_bytes, is_urgent, on_disk
 
     async def _read_from_disk(
-        self, on_disk: Sequence[_Fetching], max_bytes: int, found_bytes: int
-    ) -> None:
+        self, on_disk: Sequence[_Fetching], found_bytes: int, room_bytes: int
+    ) -> int:
         """Each in its directory's thread; one that does not answer in time stays empty.
 
-        What they may bring together fits the answer, so those that come last may get nothing.
+        How much there is shows only when it is read, so each one's share is taken before.
         """
-        room = max(0, max_bytes - found_bytes)
-        reading: list[asyncio.Future[FetchedData]] = []
+        reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
+        taken_bytes = 0
         for one in on_disk:
-            # The first batch is given even if it is larger than every limit (KIP-74).
             is_first = found_bytes == 0 and not reading
-            if room == 0 and not is_first:
-                break
-            wanted = one.wanted._replace(max_bytes=min(max(0, one.wanted.max_bytes), room))
-            room -= wanted.max_bytes
-            found = self._reads.read_from_disk(wanted, min_one_batch=is_first)
-            reading.append(asyncio.ensure_future(found))
+            share_bytes = max(0, min(one.wanted.max_bytes, room_bytes - taken_bytes))
+            if share_bytes > 0 or is_first:
+                taken_bytes += share_bytes
+                wanted = one.wanted._replace(max_bytes=share_bytes)
+                read = self._reads.read_from_disk(wanted, min_one_batch=is_first)
+                reading.append((one, asyncio.ensure_future(read)))
         if not reading:
-            return
-        await asyncio.wait(reading, timeout=self._suspect_after_ms / 1000)
-        for one, read in zip(on_disk, reading, strict=False):
-            if read.done():
-                one.data = read.result()
+            return 0
+        self._answers.take(taken_bytes)
+        try:
+            await asyncio.wait(
+                [future for _, future in reading], timeout=self._suspect_after_ms / 1000
+            )
+        except BaseException:
+            self._answers.give(taken_bytes)
+            raise
+        for one, future in reading:
+            if future.done():
+                one.data = future.result()
             else:
-                read.cancel()
+                future.cancel()
+        return taken_bytes
 
     def _fetch_response(
         self, request: Message, fetching: Sequence[_Fetching], context: RequestContext

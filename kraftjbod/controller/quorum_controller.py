@@ -203,6 +203,11 @@ class QuorumController:
             await self._until_committed(self._last_proposal)
         return result.response
 
+    def is_of_registered_broker(self, request: RpcRequest) -> bool:
+        """Whether the request names a broker and the epoch that it has."""
+        broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
+        return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
+
     def _decide(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
         result = self._managers.decide(request, now_ms=self._clock.now_ms())
         if not isinstance(request, BrokerRegistrationRequest) or len(result.records) < 2:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -22,6 +22,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from kraftjbod.core.config_model import (
     HOUR_MS,
     KIB,
+    MAX_INT,
     MAX_LONG,
     MIB,
     KeyedModel,
@@ -190,9 +191,28 @@ class _NodeConfig(StorageSettings):
     log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
 
     rpc_max_frame_bytes: int = Field(default=64 * MIB, ge=KIB)
+    """Of answers; what is asked is smaller."""
+    rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
     rpc_max_in_flight: int = Field(default=1000, ge=1)
     max_connections: int = Field(default=10_000, ge=1)
+    max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
+    max_connections_per_ip_overrides: tuple[str, ...] = ()
+    """``address:count``, for addresses with another limit."""
+    max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
+    """The last of ``max.connections``, which only brokers get; at most half of them."""
     connections_max_idle_ms: int = Field(default=600_000, ge=1)
+    queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
+    """Requests that came, whole or in part, and are not answered; of all connections together."""
+    queued_max_response_bytes: int = Field(default=256 * MIB, ge=MIB)
+    """Answers that are not taken; of all connections together."""
+    socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
+    """A request that was begun must get on within this."""
+    socket_send_timeout_ms: int = Field(default=300_000, ge=1)
+    """An answer must be taken on within this."""
+    socket_min_progress_bytes: int = Field(default=16 * KIB, ge=1)
+    """What counts as getting on within those."""
+    socket_memory_grace_ms: int = Field(default=5000, ge=0)
+    """When memory for requests or answers is short, the slowest go that had it for so long."""
 
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod
@@ -213,6 +233,20 @@ class _NodeConfig(StorageSettings):
     def _names(cls, value: object) -> object:
         return split_list(value)
 
+    @field_validator("max_connections_per_ip_overrides", mode="before")
+    @classmethod
+    def _overrides(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            for part in parts:
+                _limit_of_host(part)
+        return parts
+
+    @property
+    def connection_limits_by_ip(self) -> Mapping[str, int]:
+        """``max.connections.per.ip.overrides`` by numeric address."""
+        return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
+
     @model_validator(mode="after")
     def _has_quorum(self) -> Self:
         if not self.listeners:
@@ -222,6 +256,14 @@ class _NodeConfig(StorageSettings):
         if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
             raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self
+
+
+def _limit_of_host(text: str) -> tuple[str, int]:
+    host, _, count = text.rpartition(":")
+    try:
+        return str(ip_address(host.strip().strip("[]"))), int(count)
+    except ValueError as e:
+        raise ValueError(f"{text!r} is no limit of an address such as 10.0.0.7:100") from e
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
@@ -246,6 +288,8 @@ class ControllerConfig(_NodeConfig):
     """What is left of a full disk, so that the controller can start again on it."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
+    controller_max_unregistered_connections: int = Field(default=500, ge=1)
+    """Connections of others than registered brokers."""
     controller_max_queued_events: int = Field(default=10_000, ge=1)
     max_partitions_per_request: int = Field(default=10_000, ge=1)
     num_partitions: int = Field(default=1, ge=1)

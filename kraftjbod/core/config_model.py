@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kraftjbod.core.errors import ConfigError
 
+MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

@@ -69,6 +69,7 @@ from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import Listener
+from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.asked_moves import AskedMove, AskedMoves
 from kraftjbod.storage.dir_attacher import DirAttacher
@@ -94,9 +95,13 @@ class BrokerParts:
         disks: BrokerDisks,
         advertised: Sequence[Endpoint],
         tasks: BackgroundTasks,
+        *,
+        answers: Ledger | None = None,
     ) -> None:
+        """:param answers: what the doors may hold of them together."""
         self._config = config
         self._around = around
+        self._answers = answers or MemoryBudget(MemoryLimits()).answers
         self._disks = disks
         self.cache = MetadataCache(cluster_id=disks.cluster_id)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
@@ -467,6 +472,7 @@ class BrokerParts:
             metrics=around.metrics,
             max_fetch_bytes=config.fetch_max_bytes,
             suspect_after_ms=config.log_dir_io_suspect_ms,
+            answers=self._answers,
         )
 
     def _build_telemetry(self) -> StorageTelemetryEmitter:

@@ -34,11 +34,12 @@ from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.broker_parts import BrokerParts
+from kraftjbod.daemon.door_limits import broker_door, memory_budget
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
-from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.dir_loading import LoadProgress
@@ -58,6 +59,7 @@ class BrokerServer:
         self._tasks = BackgroundTasks()
         self._disks: BrokerDisks | None = None
         self._parts: BrokerParts | None = None
+        self._memory = memory_budget(config)
         #: By listener name.
         self._doors: dict[str, Listener] = {}
         self._is_open = False
@@ -78,7 +80,12 @@ class BrokerServer:
             # Before anybody counts on this broker; and the port may be the system's choice.
             await self._bind_door(endpoint)
         parts = self._parts = BrokerParts(
-            self._config, self._around, self._disks, self._advertised(), self._tasks
+            self._config,
+            self._around,
+            self._disks,
+            self._advertised(),
+            self._tasks,
+            answers=self._memory.answers,
         )
         await parts.memory.load()
         parts.lifecycle.start()
@@ -140,12 +147,15 @@ class BrokerServer:
                 max_in_flight_requests=config.max_in_flight_requests_per_connection,
                 max_in_flight_bytes=config.max_in_flight_bytes_per_connection,
             ),
-            listener_limits=ListenerLimits(
-                max_connections=config.max_connections, max_idle_ms=config.connections_max_idle_ms
-            ),
+            is_broker=self._is_broker,
+            memory=self._memory,
+            listener_limits=broker_door(config),
         )
         await door.bind()
         self._doors[endpoint.name] = door
+
+    def _is_broker(self, header: RequestHeader, body: Message) -> bool:
+        return self._parts is not None and self._parts.apis.is_of_broker(header, body)
 
     def _features(self) -> ApiFeatures:
         parts = self._parts

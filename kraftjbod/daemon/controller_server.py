@@ -18,11 +18,12 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Surroundings, run_daemon
 from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
-from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
@@ -163,12 +164,14 @@ class ControllerServer:
             port=config.endpoint.port,
             handler=controller.handle,
             admit=ClusterActionGuard(config.cluster_action_allowed_hosts).admit,
-            connection_limits=ConnectionLimits(max_frame_bytes=config.rpc_max_frame_bytes),
+            connection_limits=ConnectionLimits(max_frame_bytes=config.rpc_max_request_bytes),
             session_limits=SessionLimits(
                 max_in_flight_requests=config.rpc_max_in_flight,
-                max_in_flight_bytes=config.rpc_max_frame_bytes,
+                max_in_flight_bytes=config.rpc_max_request_bytes,
             ),
-            listener_limits=ListenerLimits(max_connections=config.max_connections),
+            is_broker=controller.is_of_registered_broker,
+            memory=memory_budget(config),
+            listener_limits=controller_door(config),
         )
 
 

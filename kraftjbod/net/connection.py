@@ -4,23 +4,36 @@
   for a listener, a :class:`StartupError`.
 * Bytes that break the protocol cost one warning and this connection, nothing else.
 * Nothing waits here. ``write`` never blocks; who writes much must heed ``is_write_paused``.
+* What a frame that is half there and answers that are not taken cost is told to the daemon's memory
+  budget, if there is one; nothing is counted for frames that come whole and answers that leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from kraftjbod.core.errors import ConnectionLostError, RemoteProtocolError, StartupError
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.protocol.framing import Frame, FrameSplitter
+from kraftjbod.net.memory_budget import MemoryBudget
+from kraftjbod.protocol.framing import SCRATCH_BYTES, Frame, FrameSplitter
 
 Buffer = bytes | bytearray | memoryview
 
 _log = get_logger()
+_of_thread: Final = threading.local()
+
+
+def _shared_scratch() -> bytearray:
+    """What all connections of this thread read into: a loop fills it and tells so in one go."""
+    scratch: bytearray | None = getattr(_of_thread, "scratch", None)
+    if scratch is None:
+        scratch = _of_thread.scratch = bytearray(SCRATCH_BYTES)
+    return scratch
 
 
 class FrameReceiver(Protocol):
@@ -49,18 +62,30 @@ class ConnectionLimits:
     #: A longer frame closes the connection.
     max_frame_bytes: int
     #: More unsent bytes than this, and ``is_write_paused`` says so.
-    write_pause_bytes: int = 4 * 1024 * 1024
+    write_pause_bytes: int = 64 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
     """Frames in, buffers out. Made by the loop; ``receiver`` is made when it is connected."""
 
     def __init__(
-        self, *, make_receiver: Callable[[Connection], FrameReceiver], limits: ConnectionLimits
+        self,
+        *,
+        make_receiver: Callable[[Connection], FrameReceiver],
+        limits: ConnectionLimits,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self._make_receiver = make_receiver
         self._limits = limits
-        self._splitter = FrameSplitter(max_frame_bytes=limits.max_frame_bytes)
+        self._memory = memory
+        #: What the budget was told of a frame that is half there.
+        self._held_bytes = 0
+        #: What was written since ``is_write_paused``.
+        self._unread_bytes = 0
+        self._is_starved = False
+        self._splitter = FrameSplitter(
+            max_frame_bytes=limits.max_frame_bytes, scratch=_shared_scratch()
+        )
         self._transport: asyncio.Transport | None = None
         self._receiver: FrameReceiver | None = None
         self._close_reason: str | None = None
@@ -69,7 +94,10 @@ class Connection(asyncio.BufferedProtocol):
         #: Numeric address of the other side.
         self.peer_host = "?"
         self.is_write_paused = False
+        #: By whoever handles the frames; the memory budget may have reading pause as well.
         self.is_reading_paused = False
+        #: It is a broker's: it waits for nobody's memory, and nobody's need ends it.
+        self.is_privileged = False
         #: Loop time of the last byte from the peer, in seconds.
         self.last_heard_s = 0.0
 
@@ -86,17 +114,23 @@ class Connection(asyncio.BufferedProtocol):
         Forgotten if the connection is closing: who waits for an answer hears of that.
         """
         if self._transport is not None and self._close_reason is None:
+            if self.is_write_paused and self._memory is not None:
+                self._unread_bytes += sum(map(len, buffers))
             self._transport.writelines(buffers)
+            if self.is_write_paused:
+                self._note_unread()
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self.is_reading_paused and self.is_open:
             self.is_reading_paused = True
-            self._transport.pause_reading()
+            if not self._is_starved:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self._transport is not None and self.is_reading_paused and self.is_open:
             self.is_reading_paused = False
-            self._transport.resume_reading()
+            if not self._is_starved:
+                self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
         """Send what was written, then close; the first ``reason`` stays."""
@@ -125,7 +159,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
         address: Any = transport.get_extra_info("peername")
         if address:
-            self.peer_host = address[0]
+            # One machine is one address, however it is spelt.
+            self.peer_host = address[0].removeprefix("::ffff:")
             self.peer = f"{address[0]}:{address[1]}"
         self.last_heard_s = asyncio.get_running_loop().time()
         self._receiver = self._make_receiver(self)
@@ -143,15 +178,22 @@ class Connection(asyncio.BufferedProtocol):
                 self._receiver.frame_received(frame)
         except RemoteProtocolError as e:
             self.refuse(e)
+        if self._splitter.held_bytes or self._held_bytes:
+            self._note_partial()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
+        if self._memory is not None and self._transport is not None:
+            self._unread_bytes = self._transport.get_write_buffer_size()
+            self._note_unread()
 
     def resume_writing(self) -> None:
         self.is_write_paused = False
+        if self._memory is not None:
+            self._memory.answers.release(self)
         if self._receiver is not None:
             self._receiver.writing_resumed()
 
@@ -159,8 +201,55 @@ class Connection(asyncio.BufferedProtocol):
         if self._close_reason is None:
             self._close_reason = str(exc) if exc is not None else "closed by the peer"
         self._transport = None
+        if self._memory is not None:
+            self._memory.requests.release(self)
+            self._memory.requests.forget(self)
+            self._memory.answers.release(self)
         if self._receiver is not None:
             self._receiver.connection_closed(self._close_reason)
+
+    # --- memory
+
+    def note_taken(self) -> None:
+        """Tell the budget how much the peer has taken of what was written."""
+        if self.is_write_paused:
+            self._note_unread()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Nothing is read from the peer, by this side's own will."""
+        return self.is_reading_paused or self._is_starved
+
+    def room_again(self) -> None:
+        """There is memory for the rest of the frame."""
+        self._is_starved = False
+        if self._transport is not None and self.is_open and not self.is_reading_paused:
+            self._transport.resume_reading()
+
+    def _note_partial(self) -> None:
+        memory, held_bytes = self._memory, self._splitter.held_bytes
+        if memory is None or not self.is_open:
+            return
+        self._held_bytes = held_bytes
+        if not held_bytes:
+            memory.requests.release(self)
+            return
+        memory.requests.hold(self, held_bytes, self._splitter.filled_bytes)
+        if self._splitter.wants_memory and not (memory.requests.room_bytes or self.is_privileged):
+            self._starve(memory)
+
+    def _starve(self, memory: MemoryBudget) -> None:
+        """Nothing more is read of the frame until there is room for it."""
+        assert self._transport is not None
+        if not (self._is_starved or self.is_reading_paused):
+            self._transport.pause_reading()
+        self._is_starved = True
+        memory.requests.wait_for_room(self)
+
+    def _note_unread(self) -> None:
+        if self._memory is not None and self._transport is not None:
+            size_bytes = self._transport.get_write_buffer_size()
+            self._memory.answers.hold(self, size_bytes, self._unread_bytes - size_bytes)
 
 
 async def connect(

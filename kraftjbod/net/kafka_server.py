@@ -16,7 +16,9 @@ from typing import Final
 from kraftjbod.core.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.kafka_codec import (
     NO_FEATURES,
     ApiFeatures,
@@ -47,6 +49,19 @@ Handler = Callable[[RequestHeader, Message, ConnectionInfo], Awaitable[Message |
 _HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 #: A smaller request is decoded, and answered if it is a hot one, in one go.
 _LARGE_FRAME_BYTES: Final = 32 * 1024
+IsBroker = Callable[[RequestHeader, Message], bool]
+"""Whether only a broker of this cluster can have sent the request."""
+_PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
+
+
+def _nobody(_header: RequestHeader, _body: Message) -> bool:
+    return False
+
+
+def may_be_large(request: Frame) -> bool:
+    """All but a Produce may be answered with much more than they ask with."""
+    return bytes(request[:2]) != _PRODUCE
+
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=104_857_600)
 DEFAULT_SESSION_LIMITS = SessionLimits(
@@ -61,6 +76,8 @@ def kafka_server(
     port: int,
     handler: Handler,
     features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
+    is_broker: IsBroker = _nobody,
+    memory: MemoryBudget | None = None,
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
@@ -68,6 +85,8 @@ def kafka_server(
     """A listener, not started yet, that speaks Kafka's wire protocol on one port.
 
     :param features: what ApiVersions says of them when it is asked.
+    :param is_broker: who shows itself as one has a place of its own.
+    :param memory: of the daemon, if it has several doors.
     """
 
     def make_session(connection: Connection) -> RequestSession:
@@ -84,6 +103,8 @@ def kafka_server(
             if body is None or header.api_key == ApiKey.API_VERSIONS:
                 asker = getattr(body, "client_software_name", "")
                 return api_versions_response(header, features(), asker)
+            if not connection.is_privileged and is_broker(header, body):
+                door.guests.is_broker(connection)
             response = await handler(header, body, info)
             if response is None:
                 return None
@@ -92,13 +113,22 @@ def kafka_server(
                     pass
             return encode_response(header, response)
 
-        return RequestSession(connection, answer=answer, in_order=True, limits=session_limits)
+        return RequestSession(
+            connection,
+            answer=answer,
+            in_order=True,
+            limits=session_limits,
+            memory=door.memory,
+            may_be_large=may_be_large,
+        )
 
-    return Listener(
+    door = Listener(
         name="kafka",
         host=host,
         port=port,
         make_session=make_session,
         connection_limits=connection_limits,
         limits=listener_limits,
+        memory=memory,
     )
+    return door

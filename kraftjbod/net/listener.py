@@ -1,6 +1,8 @@
 """A listening port and the connections that came through it; shared by both doors.
 
-* More than ``max_connections``: the new one is closed at once.
+* Places are limited, in all and per address. Some are kept for brokers: who comes when the others
+  are taken waits in the *porch*, where the oldest goes for the next one, and has a few seconds to
+  show itself as a broker (``guests.is_broker``), who then stays.
 * A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
 * Closing stops the port first, then lets sessions finish until a deadline, then aborts the rest.
 """
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import (
@@ -19,17 +22,20 @@ from kraftjbod.net.connection import (
     start_serving,
     stop_listening,
 )
+from kraftjbod.net.guests import Guests, PlaceLimits
+from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import RequestSession
 from kraftjbod.protocol.framing import Frame
 
 _log = get_logger()
+_PORCH_CHECK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
     """What one port may hold."""
 
-    max_connections: int = 10_000
+    places: PlaceLimits = field(default_factory=PlaceLimits)
     max_idle_ms: int = 600_000
     backlog: int = 512
 
@@ -46,22 +52,29 @@ class Listener:
         make_session: Callable[[Connection], RequestSession],
         connection_limits: ConnectionLimits,
         limits: ListenerLimits,
+        memory: MemoryBudget | None = None,
     ) -> None:
+        """:param memory: of the daemon, for all its doors; one of this door's own if not given."""
         self._name = name
         self._host = host
         self._port = port
         self._make_session = make_session
         self._connection_limits = connection_limits
         self._limits = limits
+        self.memory = memory or MemoryBudget(MemoryLimits())
+        self.guests = Guests(limits.places)
+        self._turned_away = 0
+        self._told_s = float("-inf")
         self._server: asyncio.Server | None = None
         self._is_closing = False
-        self._guests: dict[Connection, RequestSession] = {}
+        self._sessions: dict[Connection, RequestSession] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._porch_timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __repr__(self) -> str:
-        return f"<Listener {self._name} port={self._port} connections={len(self._guests)}>"
+        return f"<Listener {self._name} port={self._port} connections={len(self._sessions)}>"
 
     @property
     def port(self) -> int:
@@ -70,7 +83,7 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        return len(self._guests)
+        return len(self._sessions)
 
     async def bind(self) -> None:
         """Take the address, so that nobody else does; connections are refused until the start.
@@ -104,42 +117,72 @@ class Listener:
         if self._server is not None:
             stop_listening(self._server)
             self._server = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        for session in list(self._guests.values()):
+        for timer in (self._idle_timer, self._porch_timer):
+            if timer is not None:
+                timer.cancel()
+        for session in list(self._sessions.values()):
             session.finish("the server is stopping")
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._empty.wait()
         except TimeoutError:
-            _log.warning("connections_aborted_at_stop", door=self._name, count=len(self._guests))
-            for connection in list(self._guests):
+            _log.warning("connections_aborted_at_stop", door=self._name, count=len(self._sessions))
+            for connection in list(self._sessions):
                 connection.abort("the server is stopping")
             await self._empty.wait()
 
     def _connection(self) -> Connection:
-        return Connection(make_receiver=self._let_in, limits=self._connection_limits)
+        return Connection(
+            make_receiver=self._let_in, limits=self._connection_limits, memory=self.memory
+        )
 
     def _let_in(self, connection: Connection) -> _Guest:
         guest = _Guest(self, connection, self._make_session(connection))
-        if self._is_closing or len(self._guests) >= self._limits.max_connections:
-            _log.warning("connection_turned_away", door=self._name, peer=connection.peer)
+        loop = asyncio.get_running_loop()
+        if self._is_closing or not self.guests.enter(connection, loop.time()):
+            self._tell_turned_away(connection, loop.time())
             connection.abort("too many connections")
             return guest
-        self._guests[connection] = guest.session
+        self._sessions[connection] = guest.session
         self._empty.clear()
+        if self.guests.has_porch_guests and self._porch_timer is None:
+            self._porch_timer = loop.call_later(_PORCH_CHECK_S, self._watch_porch)
         return guest
 
     def let_out(self, connection: Connection) -> None:
-        self._guests.pop(connection, None)
-        if not self._guests:
+        self.guests.leave(connection)
+        self._sessions.pop(connection, None)
+        if not self._sessions:
             self._empty.set()
+
+    def _tell_turned_away(self, connection: Connection, now_s: float) -> None:
+        """At most once a second: who floods a door shall not flood the telemetry."""
+        self._turned_away += 1
+        if now_s - self._told_s >= 1:
+            self._told_s = now_s
+            _log.warning(
+                "connection_turned_away",
+                door=self._name,
+                peer=connection.peer,
+                count=self._turned_away,
+                open=len(self._sessions),
+            )
+            self._turned_away = 0
+
+    def _watch_porch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.guests.clear_porch(loop.time())
+        self._porch_timer = (
+            loop.call_later(_PORCH_CHECK_S, self._watch_porch)
+            if self.guests.has_porch_guests
+            else None
+        )
 
     def _watch_idle(self) -> None:
         loop = asyncio.get_running_loop()
         max_idle_s = self._limits.max_idle_ms / 1000
         heard_since_s = loop.time() - max_idle_s
-        for connection, session in list(self._guests.items()):
+        for connection, session in list(self._sessions.items()):
             if session.in_flight == 0 and connection.last_heard_s <= heard_since_s:
                 connection.close("idle for too long")
         self._idle_timer = loop.call_later(max_idle_s / 4, self._watch_idle)

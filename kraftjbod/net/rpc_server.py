@@ -15,9 +15,16 @@ from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
+from kraftjbod.net.guests import PlaceLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
-from kraftjbod.protocol.rpc_codec import decode_request, encode_error, encode_response
+from kraftjbod.protocol.rpc_codec import (
+    decode_request,
+    encode_error,
+    encode_response,
+    may_be_answered_at_length,
+)
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 RpcHandler = Callable[[RpcRequest], Awaitable[RpcResponse]]
@@ -29,11 +36,19 @@ def _admit_all(request: RpcRequest, peer_host: str) -> None:
     """No rule: everybody may ask everything."""
 
 
+IsBroker = Callable[[RpcRequest], bool]
+"""Whether only a broker of this cluster can have sent the request."""
+
+
+def _nobody(_request: RpcRequest) -> bool:
+    return False
+
+
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=16 * 1024 * 1024)
 DEFAULT_SESSION_LIMITS = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024
 )
-DEFAULT_LISTENER_LIMITS = ListenerLimits(max_connections=2_000)
+DEFAULT_LISTENER_LIMITS = ListenerLimits(places=PlaceLimits(max_connections=2_000))
 
 
 def rpc_server(
@@ -42,11 +57,17 @@ def rpc_server(
     port: int,
     handler: RpcHandler,
     admit: RpcAdmission = _admit_all,
+    is_broker: IsBroker = _nobody,
+    memory: MemoryBudget | None = None,
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
 ) -> Listener:
-    """A listener, not started yet, that speaks our RPC on one port."""
+    """A listener, not started yet, that speaks our RPC on one port.
+
+    :param is_broker: who shows itself as one has a place of its own.
+    :param memory: of the daemon, if it has several doors.
+    """
 
     async def answer(connection: Connection, pending: PendingRequest) -> Sequence[Buffer]:
         request = decode_request(pending.frame)
@@ -59,6 +80,8 @@ def rpc_server(
             return [encode_error(request.correlation_id, unknown)]
         try:
             admit(request.body, connection.peer_host)
+            if not connection.is_privileged and is_broker(request.body):
+                door.guests.is_broker(connection)
             response = await handler(request.body)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]
@@ -66,14 +89,21 @@ def rpc_server(
 
     def make_session(connection: Connection) -> RequestSession:
         return RequestSession(
-            connection, answer=partial(answer, connection), in_order=False, limits=session_limits
+            connection,
+            answer=partial(answer, connection),
+            in_order=False,
+            limits=session_limits,
+            memory=door.memory,
+            may_be_large=may_be_answered_at_length,
         )
 
-    return Listener(
+    door = Listener(
         name="rpc",
         host=host,
         port=port,
         make_session=make_session,
         connection_limits=connection_limits,
         limits=listener_limits,
+        memory=memory,
     )
+    return door

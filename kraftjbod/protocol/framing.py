@@ -4,9 +4,10 @@ Both wire protocols are framed like this.
 
 :class:`FrameSplitter` says where the next bytes shall be put (``get_buffer``) and is told how many
 came (``buffer_updated``), as ``asyncio.BufferedProtocol`` wants it. So the body of a large frame
-is read from the socket straight into its final place; small frames are cut out of a scratch buffer.
+is read from the socket straight into its final place; small frames are cut out of a scratch buffer
+that all connections of a thread can share, because a loop fills it and says so in one go.
 
-A claimed length costs no memory before its bytes arrive, beyond :data:`EAGER_BYTES`.
+Only a frame that is half there costs memory, by what has arrived of it and not by what it claims.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ Frame = bytes | memoryview
 
 #: Room for small frames; a frame that fits is copied once, a larger one is read in place.
 SCRATCH_BYTES: Final = 64 * 1024
-#: How much of a large frame is allocated on the strength of its claim alone.
-EAGER_BYTES: Final = 2 * 1024 * 1024
+#: Room for a large frame, as a multiple of what is there of it; the first one is the most, so that
+#: what is sent every day is not moved on its way.
+FIRST_GROWTH: Final = 16
+_GROWTH: Final = 4
+_LEAST_ROOM_BYTES: Final = 1024
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -29,27 +33,50 @@ _LENGTH: Final = struct.Struct(">i")
 class FrameSplitter:
     """Splits one direction of one connection. Any error ends it."""
 
-    def __init__(self, *, max_frame_bytes: int, scratch_bytes: int = SCRATCH_BYTES) -> None:
-        assert scratch_bytes > _LENGTH.size, scratch_bytes
+    def __init__(self, *, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
+        """:param scratch: filled between ``get_buffer`` and ``buffer_updated`` only, so that all
+        splitters of a thread may share one; one of its own if not given."""
         self._max_frame_bytes = max_frame_bytes
-        self._scratch = bytearray(scratch_bytes)
+        self._scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
         self._scratch_view = memoryview(self._scratch)
-        #: How many bytes at the start of the scratch buffer belong to a frame not yet whole.
-        self._pending = 0
+        assert len(self._scratch) > _LENGTH.size, self._scratch
+        #: The beginning of a small frame that is not yet whole, or of its length.
+        self._pending = b""
         #: The large frame being read; it is ``_large_bytes`` long when whole, and holds as many
         #: as ``_filled`` so far. None while frames fit the scratch buffer.
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._filled = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that a frame which is half there takes; 0 between frames."""
+        return len(self._pending) if self._large is None else len(self._large)
+
+    @property
+    def filled_bytes(self) -> int:
+        """How much is there of a frame that is half there."""
+        return len(self._pending) if self._large is None else self._filled
+
+    @property
+    def wants_memory(self) -> bool:
+        """Whether the next ``get_buffer`` will take more."""
+        return self._large is not None and self._filled == len(self._large)
+
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes; never empty. Good until the next ``buffer_updated``."""
-        if self._large is None:
-            return self._scratch_view[self._pending :]
-        if self._filled == len(self._large):
-            # All bytes before have arrived, so doubling is paid for.
-            self._large += bytes(min(self._filled, self._large_bytes - self._filled))
-        return memoryview(self._large)[self._filled :]
+        large = self._large
+        if large is None:
+            if not self._pending:
+                return self._scratch_view
+            count = len(self._pending)
+            self._scratch[:count] = self._pending
+            return self._scratch_view[count:]
+        if self._filled == len(large):
+            grown = bytearray(min(self._large_bytes, self._filled * _GROWTH))
+            grown[: self._filled] = large
+            large = self._large = grown
+        return memoryview(large)[self._filled :]
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """Take note of ``count`` new bytes; the frames that are whole now, without lengths.
@@ -57,7 +84,7 @@ class FrameSplitter:
         :raises RemoteProtocolError: for a length that is negative or above the limit.
         """
         if self._large is None:
-            return self._split_scratch(self._pending + count)
+            return self._split_scratch(len(self._pending) + count)
         self._filled += count
         if self._filled < self._large_bytes:
             return []
@@ -73,15 +100,13 @@ class FrameSplitter:
             length = self._checked_length(position)
             start = position + _LENGTH.size
             if length > end - start:
-                if start - position + length > len(scratch):
+                if _LENGTH.size + length > len(scratch):
                     self._begin_large(length, scratch[start:end])
                     position = end
                 break
             frames.append(bytes(scratch[start : start + length]))
             position = start + length
-        self._pending = end - position
-        if position and self._pending:
-            scratch[: self._pending] = bytes(scratch[position:end])
+        self._pending = bytes(scratch[position:end]) if position < end else b""
         return frames
 
     def _checked_length(self, position: int) -> int:
@@ -93,7 +118,8 @@ class FrameSplitter:
         return length
 
     def _begin_large(self, length: int, first: memoryview) -> None:
-        self._large = bytearray(min(length, EAGER_BYTES))
+        room = max(_LEAST_ROOM_BYTES, len(first) * FIRST_GROWTH)
+        self._large = bytearray(min(length, room))
         self._large[: len(first)] = first
         self._large_bytes = length
         self._filled = len(first)

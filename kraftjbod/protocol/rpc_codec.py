@@ -79,6 +79,16 @@ MAX_ELEMENTS: Final = 200_000
 MAX_REQUEST_ELEMENTS: Final = 500_000
 #: A response may list what all of a cluster has.
 MAX_RESPONSE_ELEMENTS: Final = 4_000_000
+#: Where a request names its api: behind three bytes and a number of five.
+_HEAD_BYTES: Final = 48
+_LONG_ANSWERS: Final = tuple(
+    kind.api.encode()
+    for kind in (
+        FetchMetadataRequest,
+        ListPartitionReassignmentsRequest,
+        DescribeDynamicConfigsRequest,
+    )
+)
 _MAX_CORRELATION_ID: Final = 0xFFFFFFFF
 _KNOWN_CODES: Final = frozenset(int(code) for code in ErrorCode)
 
@@ -182,6 +192,12 @@ class _ElementCount:
         if self.left < 0:
             raise ValueError(f"it has more than {self._limit} elements")
         return container
+
+
+def may_be_answered_at_length(frame: bytes | memoryview) -> bool:
+    """Whether a request, seen by its first bytes, may bring an answer of megabytes."""
+    head = bytes(frame[:_HEAD_BYTES])
+    return any(api in head for api in _LONG_ANSWERS)
 
 
 @functools.cache

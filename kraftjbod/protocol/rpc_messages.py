@@ -405,6 +405,8 @@ class FetchMetadataRequest(RpcRequest):
     snapshot_offset: Offset = -1
     snapshot_position: int = Field(default=0, ge=0)
     metadata_log_id: WireUuid | None = None
+    broker_epoch: BrokerEpoch = BrokerEpoch(-1)
+    """Shows the controller's door that this is a broker, once it is registered."""
 
 
 # --- forwarded admin requests --------------------------------------------------------------------

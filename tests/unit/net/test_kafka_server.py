@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, StartupError
 from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.guests import PlaceLimits
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -31,12 +32,13 @@ ApiVersionsRequest = message("ApiVersionsRequest")
 MetadataRequest = message("MetadataRequest")
 MetadataResponse = message("MetadataResponse")
 ProduceRequest = message("ProduceRequest")
+ProduceResponse = message("ProduceResponse")
 
 
 async def name_it(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:
-    """Answers a Metadata request for ``t`` with cluster id ``t``, and a Produce not at all."""
-    if header.api_key == 0:
-        return None
+    """Answers a Metadata request for ``t`` with cluster id ``t``, a Produce with nothing in it."""
+    if header.api_key == ApiKey.PRODUCE:
+        return ProduceResponse() if body.acks else None
     return MetadataResponse(cluster_id=body.topics[0].name)  # type: ignore[no-any-return]  # generated
 
 
@@ -47,6 +49,15 @@ def ask(name: str) -> Any:
 def framed_ask(name: str, correlation_id: int) -> bytes:
     return b"".join(
         encode_request(ask(name), version=9, correlation_id=correlation_id, client_id="test")
+    )
+
+
+def framed_write(name: str, correlation_id: int) -> bytes:
+    """A Produce: several of one connection are at work at once."""
+    topic = ProduceRequest.TopicProduceData(name=name, partition_data=[])
+    write = ProduceRequest(acks=1, timeout_ms=0, topic_data=[topic])
+    return b"".join(
+        encode_request(write, version=9, correlation_id=correlation_id, client_id="test")
     )
 
 
@@ -94,7 +105,8 @@ class Gates:
     async def __call__(
         self, header: RequestHeader, body: Message, info: ConnectionInfo
     ) -> Message | None:
-        name = body.topics[0].name
+        is_write = header.api_key == ApiKey.PRODUCE
+        name = body.topic_data[0].name if is_write else body.topics[0].name
         self.started.append(name)
         self.changed.set()
         try:
@@ -110,12 +122,28 @@ async def test_answers_leave_in_the_order_of_requests() -> None:
     gates = Gates()
     async with serving(gates) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(framed_ask("a", 1) + framed_ask("b", 2) + framed_ask("c", 3))
+        writer.write(framed_write("a", 1) + framed_write("b", 2) + framed_write("c", 3))
         await gates.until_started(3)
         assert gates.started == ["a", "b", "c"]
         for name in "cba":
             gates.gate(name).set()
         assert [await answer_of(reader) for _ in range(3)] == [1, 2, 3]
+        writer.close()
+
+
+async def test_what_may_be_answered_at_length_has_its_turn() -> None:
+    """Only writes of one connection are at work side by side."""
+    gates = Gates()
+    async with serving(gates) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framed_write("a", 1) + framed_ask("b", 2) + framed_ask("c", 3))
+        for count, name in enumerate("abc", start=1):
+            await gates.until_started(count)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert gates.started == list("abc")[:count]
+            gates.gate(name).set()
+            assert await answer_of(reader) == count
         writer.close()
 
 
@@ -163,14 +191,14 @@ async def test_api_versions_tells_the_features_of_the_moment() -> None:
     "limits",
     [
         SessionLimits(max_in_flight_requests=2, max_in_flight_bytes=1 << 20),
-        SessionLimits(max_in_flight_requests=9, max_in_flight_bytes=len(framed_ask("a", 1)) + 1),
+        SessionLimits(max_in_flight_requests=9, max_in_flight_bytes=len(framed_write("a", 1)) + 1),
     ],
 )
 async def test_no_more_in_flight_than_allowed(limits: SessionLimits) -> None:
     gates = Gates()
     async with serving(gates, session_limits=limits) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"".join(framed_ask(f"{i}", i) for i in range(6)))
+        writer.write(b"".join(framed_write(f"{i}", i) for i in range(6)))
         for i in range(6):
             await gates.until_started(min(6, i + 2))
             assert len(gates.started) == min(6, i + 2)
@@ -307,7 +335,9 @@ async def test_a_port_that_is_taken() -> None:
 
 
 async def test_limits_of_the_listener_reach_it() -> None:
-    async with serving(listener_limits=ListenerLimits(max_connections=1)) as server:
+    async with serving(
+        listener_limits=ListenerLimits(places=PlaceLimits(max_connections=1))
+    ) as server:
         first = await connected(server)
         with capture_logs() as logs, pytest.raises(ConnectionLostError):
             await connected(server)

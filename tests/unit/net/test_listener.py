@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.guests import PlaceLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
 
@@ -53,7 +54,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 
 async def test_no_more_guests_than_allowed() -> None:
-    door = listener(ListenerLimits(max_connections=1), asyncio.Event())
+    door = listener(ListenerLimits(places=PlaceLimits(max_connections=1)), asyncio.Event())
     await door.start()
     _, first = await asyncio.open_connection("127.0.0.1", door.port)
     with capture_logs() as logs:

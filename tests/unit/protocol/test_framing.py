@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftjbod.core.errors import RemoteProtocolError
-from kraftjbod.protocol.framing import EAGER_BYTES, FrameSplitter
+from kraftjbod.protocol.framing import FIRST_GROWTH, FrameSplitter
 
 LIMIT = 16 << 20
 
@@ -40,18 +40,18 @@ def framed(*frames: bytes) -> bytes:
     st.integers(8, 200),
 )
 def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int], scratch: int) -> None:
-    splitter = FrameSplitter(max_frame_bytes=1000, scratch_bytes=scratch)
+    splitter = FrameSplitter(max_frame_bytes=1000, scratch=bytearray(scratch))
     assert fed(splitter, framed(*frames), cuts) == frames
 
 
-@pytest.mark.parametrize("size", [64 * 1024 - 4, 64 * 1024 - 3, 1 << 20, 5 * EAGER_BYTES + 1])
+@pytest.mark.parametrize("size", [64 * 1024 - 4, 64 * 1024 - 3, 1 << 20, 10 << 20])
 def test_large_frames_between_small_ones(size: int) -> None:
     frames = [b"first", bytes([7]) * size, b"", b"x" * size, b"last"]
     assert fed(FrameSplitter(max_frame_bytes=LIMIT), framed(*frames), [1 << 18]) == frames
 
 
 def test_frames_stay_when_more_is_read() -> None:
-    splitter = FrameSplitter(max_frame_bytes=1000, scratch_bytes=64)
+    splitter = FrameSplitter(max_frame_bytes=1000, scratch=bytearray(64))
     stream = framed(b"a" * 20, b"b" * 100)
     kept = []
     for position in range(0, len(stream), 8):
@@ -69,12 +69,32 @@ def test_lengths_that_cannot_be(length: int) -> None:
         fed(splitter, framed(b"good") + struct.pack(">i", length), [3])
 
 
-def test_a_claim_alone_costs_little_memory() -> None:
+def test_memory_grows_with_what_has_arrived_and_not_with_what_is_claimed() -> None:
+    """Many splitters, as many connections have them; each is owed a frame of 100 MiB."""
+    claim = struct.pack(">i", 100 << 20)
     tracemalloc.start()
     try:
-        splitter = FrameSplitter(max_frame_bytes=2**31 - 1)
-        fed(splitter, struct.pack(">i", 2**31 - 1) + b"x", [5])
-        assert len(splitter.get_buffer()) > 0
-        assert tracemalloc.get_traced_memory()[1] < EAGER_BYTES + 500_000
+        shared = bytearray(64 * 1024)
+        splitters = [FrameSplitter(max_frame_bytes=100 << 20, scratch=shared) for _ in range(1000)]
+        for splitter in splitters:
+            fed(splitter, claim + b"x", [5])
+            assert len(splitter.get_buffer()) > 0
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        arrived = 0
+        for size in (1000, 10_000, 100_000, 1_000_000):
+            fed(splitters[0], b"x" * size, [1 << 20])
+            arrived += size
+            assert splitters[0].held_bytes <= FIRST_GROWTH * max(1024, arrived)
+            assert splitters[0].filled_bytes == arrived + 1
     finally:
         tracemalloc.stop()
+
+
+def test_nothing_is_held_between_frames() -> None:
+    splitter = FrameSplitter(max_frame_bytes=1 << 20)
+    for frame in (b"", b"x" * 10, b"x" * 500_000):
+        whole = framed(frame)
+        fed(splitter, whole[:-1], [1 << 20])
+        assert splitter.held_bytes >= splitter.filled_bytes >= len(frame) - 1
+        assert fed(splitter, whole[-1:], [1]) == [frame]
+        assert (splitter.held_bytes, splitter.filled_bytes) == (0, 0)

@@ -1,0 +1,56 @@
+"""What the doors of a daemon may hold, as its configuration says.
+
+A broker's doors share one memory budget; places are counted per door.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.listener import ListenerLimits
+from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
+
+#: Of the places for brokers, how many are the porch where one may show itself.
+_PORCH_SHARE: Final = 4
+_MAX_PORCH: Final = 100
+
+
+def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
+    """One for all doors of the daemon."""
+    return MemoryBudget(
+        MemoryLimits(
+            max_request_bytes=config.queued_max_request_bytes,
+            max_answer_bytes=config.queued_max_response_bytes,
+            receive_timeout_ms=config.socket_receive_timeout_ms,
+            read_timeout_ms=config.socket_send_timeout_ms,
+            min_progress_bytes=config.socket_min_progress_bytes,
+            grace_ms=config.socket_memory_grace_ms,
+        )
+    )
+
+
+def broker_door(config: BrokerConfig) -> ListenerLimits:
+    """Clients have most places, brokers the last ones."""
+    reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
+    return _limits(config, reserved)
+
+
+def controller_door(config: ControllerConfig) -> ListenerLimits:
+    """Brokers have most places, everybody else a few."""
+    most = config.max_connections
+    return _limits(config, max(most - config.controller_max_unregistered_connections, most // 2))
+
+
+def _limits(config: BrokerConfig | ControllerConfig, reserved: int) -> ListenerLimits:
+    return ListenerLimits(
+        places=PlaceLimits(
+            max_connections=config.max_connections,
+            reserved=reserved,
+            porch=min(_MAX_PORCH, -(-reserved // _PORCH_SHARE)),
+            max_per_host=config.max_connections_per_ip,
+            per_host=config.connection_limits_by_ip,
+        ),
+        max_idle_ms=config.connections_max_idle_ms,
+    )

@@ -1,0 +1,260 @@
+"""What all connections of a daemon may hold together: requests that came, answers not yet read.
+
+* Two ledgers with one limit each, as Kafka's ``queued.max.request.bytes``. Who finds one full waits
+  for room, in order of arrival; a broker's connection never does.
+* A *holding* is memory that waits for a peer: a frame half sent, an answer half read. A peer that
+  moves fewer than ``min_progress_bytes`` in a whole deadline is closed; who is slow is not.
+* While others wait for room, those go that have moved least in their time, after a short grace.
+
+Bytes of requests that are being worked on are counted and never a holding: their deadline is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kraftjbod.core.config_model import MIB
+from kraftjbod.core.telemetry import get_logger
+
+_SWEEP_S: Final = 1.0
+#: What is in use after others had to go for who waits, as a share of the limit.
+_RELIEVED: Final = 0.75
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimits:
+    """What one daemon holds for its peers, and for how long."""
+
+    max_request_bytes: int = 256 * MIB
+    max_answer_bytes: int = 256 * MIB
+    receive_timeout_ms: int = 60_000
+    """A frame that was begun must get on within this."""
+    read_timeout_ms: int = 300_000
+    """An answer must be taken on within this."""
+    min_progress_bytes: int = 16 * 1024
+    """What counts as getting on within a deadline; so does the end of a frame or an answer."""
+    grace_ms: int = 5_000
+    """So long nobody has to go for others."""
+
+
+class Peer(Protocol):
+    """Who holds memory: a connection."""
+
+    peer: str
+    is_privileged: bool
+
+    @property
+    def is_held_up(self) -> bool:
+        """It could not send if it would."""
+        ...
+
+    def note_taken(self) -> None:
+        """Tell the budget anew how much of its answers it has taken."""
+        ...
+
+    def abort(self, reason: str) -> None: ...
+
+
+class Waiter(Protocol):
+    """Who waits for room in a ledger."""
+
+    def room_again(self) -> None: ...
+
+
+class Holding:
+    """One transfer that has begun and has not ended."""
+
+    __slots__ = ("began_s", "moved_bytes", "seen_bytes", "seen_s", "size_bytes")
+
+    def __init__(self, now_s: float) -> None:
+        self.size_bytes = 0
+        #: What the peer has sent or taken of it so far.
+        self.moved_bytes = 0
+        self.began_s = now_s
+        #: Where it stood when it last got on, and when that was.
+        self.seen_bytes = 0
+        self.seen_s = now_s
+
+    def rate(self, now_s: float) -> float:
+        return self.moved_bytes / max(0.001, now_s - self.began_s)
+
+
+class Ledger:
+    """One kind of memory. For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        max_bytes: int,
+        timeout_ms: int,
+        may_be_held_up: bool,
+        limits: MemoryLimits,
+        budget: _Sweeps,
+    ) -> None:
+        self._name = name
+        self._may_be_held_up = may_be_held_up
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self._timeout_s = timeout_ms / 1000
+        self._limits = limits
+        self._budget = budget
+        self._holdings: dict[Peer, Holding] = {}
+        self._waiters: dict[Waiter, None] = {}
+        self._is_resuming = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Ledger {self._name} used={self.used_bytes} of={self.max_bytes} "
+            f"holdings={len(self._holdings)} waiting={len(self._waiters)}>"
+        )
+
+    @property
+    def room_bytes(self) -> int:
+        return max(0, self.max_bytes - self.used_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that are worked on."""
+        self.used_bytes += size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        """They are done with."""
+        self.used_bytes -= size_bytes
+        if self._waiters:
+            self._resume_soon()
+
+    def hold(self, peer: Peer, size_bytes: int, moved_bytes: int) -> None:
+        """``peer`` has moved so much of what takes ``size_bytes`` of memory until its end."""
+        holding = self._holdings.get(peer)
+        if holding is None:
+            holding = self._holdings[peer] = Holding(asyncio.get_running_loop().time())
+            self._budget.begin_sweeps()
+        self.used_bytes += size_bytes - holding.size_bytes
+        holding.size_bytes = size_bytes
+        holding.moved_bytes = moved_bytes
+
+    def release(self, peer: Peer) -> None:
+        """The transfer has ended, one way or another."""
+        holding = self._holdings.pop(peer, None)
+        if holding is not None:
+            self.give(holding.size_bytes)
+
+    def wait_for_room(self, waiter: Waiter) -> None:
+        """``room_again`` is called once there is room, and may wait again then."""
+        self._waiters[waiter] = None
+        self._budget.begin_sweeps()
+
+    def forget(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    # --- the sweep -------------------------------------------------------------------------------
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self._holdings or self._waiters)
+
+    def peers(self) -> list[Peer]:
+        """Who holds something."""
+        return list(self._holdings)
+
+    def sweep(self, now_s: float) -> None:
+        """Close who does not get on; make room if somebody waits for it."""
+        for peer, holding in list(self._holdings.items()):
+            if (self._may_be_held_up and peer.is_held_up) or (
+                holding.moved_bytes - holding.seen_bytes >= self._limits.min_progress_bytes
+            ):
+                holding.seen_bytes, holding.seen_s = holding.moved_bytes, now_s
+            elif now_s - holding.seen_s >= self._timeout_s:
+                peer.abort(f"{self._name} did not get on for {self._timeout_s:.0f} s")
+        if self._waiters:
+            if self.used_bytes >= self.max_bytes:
+                self._relieve(now_s)
+            self._resume_soon()
+
+    def _relieve(self, now_s: float) -> None:
+        """Those go first that moved least in the time they had."""
+        grace_s = self._limits.grace_ms / 1000
+        old = [
+            (holding.rate(now_s), -holding.size_bytes, peer.peer, peer, holding)
+            for peer, holding in self._holdings.items()
+            if now_s - holding.began_s >= grace_s and not peer.is_privileged
+        ]
+        enough = self.max_bytes * _RELIEVED
+        freed_bytes = count = 0
+        for _, _, _, peer, holding in sorted(old, key=lambda one: one[:3]):
+            if self.used_bytes - freed_bytes <= enough:
+                break
+            freed_bytes += holding.size_bytes
+            count += 1
+            peer.abort(f"others need the memory of {self._name}")
+        if count:
+            _log.warning(
+                "memory_reclaimed",
+                kind=self._name,
+                connections=count,
+                freed_bytes=freed_bytes,
+                waiting=len(self._waiters),
+            )
+
+    def _resume_soon(self) -> None:
+        if not self._is_resuming:
+            self._is_resuming = True
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resuming = False
+        for waiter in list(self._waiters):
+            if self.used_bytes >= self.max_bytes:
+                return
+            if waiter in self._waiters:
+                del self._waiters[waiter]
+                waiter.room_again()
+
+
+class _Sweeps(Protocol):
+    def begin_sweeps(self) -> None: ...
+
+
+class MemoryBudget:
+    """``requests``: what came and is not answered; ``answers``: what is not taken."""
+
+    def __init__(self, limits: MemoryLimits) -> None:
+        self.requests = Ledger(
+            name="a half-sent request",
+            max_bytes=limits.max_request_bytes,
+            timeout_ms=limits.receive_timeout_ms,
+            may_be_held_up=True,
+            limits=limits,
+            budget=self,
+        )
+        self.answers = Ledger(
+            name="an unread answer",
+            max_bytes=limits.max_answer_bytes,
+            timeout_ms=limits.read_timeout_ms,
+            may_be_held_up=False,
+            limits=limits,
+            budget=self,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<MemoryBudget {self.requests!r} {self.answers!r}>"
+
+    def begin_sweeps(self) -> None:
+        """Every second, as long as anything is held or waited for."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        for peer in self.answers.peers():
+            peer.note_taken()
+        for ledger in (self.requests, self.answers):
+            ledger.sweep(now_s)
+        if self.requests.is_in_use or self.answers.is_in_use:
+            self.begin_sweeps()

@@ -1,0 +1,61 @@
+"""Limits of doors: what is kept for brokers, whatever the numbers are."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import MIB
+from kraftjbod.daemon.door_limits import broker_door, controller_door, memory_budget
+from kraftjbod.net.guests import PlaceLimits
+
+COMMON = {"controller.quorum.voters": "100@127.0.0.1:9093"}
+
+
+def broker(**more: str) -> BrokerConfig:
+    values = {
+        "process.roles": "broker",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://:9092",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    return BrokerConfig.from_properties(COMMON | values, source="b", base_dir="/")
+
+
+def controller(**more: str) -> ControllerConfig:
+    values = {
+        "process.roles": "controller",
+        "node.id": "100",
+        "listeners": "CONTROLLER://:9093",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    return ControllerConfig.from_properties(COMMON | values, source="c", base_dir="/")
+
+
+@pytest.mark.parametrize(
+    ("places", "strangers", "porch"),
+    [
+        (broker_door(broker()).places, 9000, 100),
+        (broker_door(broker(max_connections="11")).places, 6, 2),
+        (broker_door(broker(max_connections="1")).places, 1, 0),
+        (broker_door(broker(max_connections_reserved_for_brokers="0")).places, 10_000, 0),
+        (controller_door(controller()).places, 500, 100),
+        (controller_door(controller(max_connections="40")).places, 20, 5),
+    ],
+)
+def test_brokers_have_the_last_places(places: PlaceLimits, strangers: int, porch: int) -> None:
+    assert (places.strangers, places.porch) == (strangers, porch)
+
+
+def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> None:
+    config = broker(
+        max_connections_per_ip="7",
+        max_connections_per_ip_overrides="10.0.0.1:9, [::1]:3",
+        connections_max_idle_ms="5",
+        queued_max_request_bytes=str(3 * MIB),
+    )
+    limits = broker_door(config)
+    assert (limits.places.max_per_host, limits.max_idle_ms) == (7, 5)
+    assert limits.places.per_host == {"10.0.0.1": 9, "::1": 3}
+    assert memory_budget(config).requests.max_bytes == 3 * MIB
+    assert controller_door(controller(connections_max_idle_ms="6")).max_idle_ms == 6
