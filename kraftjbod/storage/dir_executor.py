@@ -319,7 +319,8 @@ def run_apart(name: str, op: Callable[[], None]) -> None:
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if future.done():
-        if not isinstance(error, OperatingError):
+        # What a disk says after it was given up is no news.
+        if not isinstance(error, OperatingError | OSError):
             get_logger(component="dir_executor").error("unheard_operation_failed", exc_info=error)
         return
     future.set_exception(error)

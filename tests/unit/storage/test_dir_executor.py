@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from errno import EIO
 
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.errors import KafkaStorageError, OverloadedError
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.io_statistics import IoGroup, IoStatistics
 from tests.faults.rig import ManualClock
@@ -241,6 +242,13 @@ async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
     untranslated = executor.submit_op(lambda: [][0], translate=lambda error: {}["no"])
     unheard = executor.submit_op(int, settle=lambda result: 1 // result)
     unheard.cancel()
+
+    def fail() -> None:
+        raise OSError(EIO, "a disk that was given up")
+
+    late = executor.submit_op(fail)
+    late.set_exception(OverloadedError("as log_dir.py tells its guests"))
+    late.exception()
     last = executor.submit_op(lambda: 7)
     with capture_logs() as told:
         hold.set()
