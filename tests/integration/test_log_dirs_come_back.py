@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import ResourceType
 from kraftjbod.testing import mounts
 from kraftjbod.testing.cluster_process import directory_id
 from kraftjbod.testing.mounts import Disk, Kind
@@ -62,6 +64,11 @@ def ordered(cluster: Cluster, *words: str) -> str:
     code, said = order(cluster, *words)
     assert code == 0, said
     return said
+
+
+def _cordon(path: str) -> ConfigResource:
+    changed = {"cordoned.log.dirs": path}
+    return ConfigResource(ConfigResourceType.BROKER, str(BROKER), configs=changed)
 
 
 def refused(cluster: Cluster, *words: str) -> str:
@@ -334,6 +341,8 @@ def test_a_directory_that_is_gone_for_good_is_forgotten(make_cluster: MakeCluste
     cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
     same = Same(cluster)
     gone, left = (cluster.local.dir_path(BROKER, n) for n in (1, 2))
+    with cluster.admin() as admin:
+        admin.alter_configs([_cordon(str(gone))])
     alone = cluster.replicas_by_dir(BROKER, "alone")[str(gone)]
     assert alone
     said = refused(cluster, "--forget", f"{BROKER}:{gone}")
@@ -351,11 +360,13 @@ def test_a_directory_that_is_gone_for_good_is_forgotten(make_cluster: MakeCluste
         assert "alone" in refused(cluster, "--forget", f"{BROKER}:{gone}", "--force")
         with cluster.admin() as admin:
             admin.delete_topics(["alone"])
-        ordered(cluster, "--forget", f"{BROKER}:{gone}")
+        assert "its cordon is lifted" in ordered(cluster, "--forget", f"{BROKER}:{gone}")
         cluster.wait_whole(TOPIC)
         _flowing(cluster, load)
         load.stop()
         assert _errors(cluster) == {str(left): 0}
+        own = cluster.metadata().configs[ResourceType.BROKER, str(BROKER)]
+        assert own["cordoned.log.dirs"] == "", "a new disk there takes replicas"
         same.check()
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
         said = refused(cluster, "--forget", f"{BROKER}:{left}")
