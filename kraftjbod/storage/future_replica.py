@@ -184,10 +184,10 @@ class FutureReplica:
         )
 
     async def come_back(self) -> None:
-        """It did not become the replica after all."""
-        log, directory = self._log, self._directory
-        await self.log_dir.run(
-            OpKind.RENAME, lambda: log.move_to(directory), replica=self.topic_partition
+        """It did not become the replica after all. A dir that is impaired takes that, too."""
+        log, directory, replica = self._log, self._directory, self.topic_partition
+        await self._alone(
+            self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
         )
 
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:

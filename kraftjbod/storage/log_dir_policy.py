@@ -60,6 +60,7 @@ class OpKind(Enum):
     INDEX = "index"
     CLOSE = "close"
     FLUSH = "flush"
+    UNDO = "undo"
     PROBE = "probe"
 
 
@@ -101,8 +102,9 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
 
 #: What a SATURATED dir refuses: all that takes room for good.
 TAKES_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
-#: What a STALLED dir takes: what begins or ends its use, and finds out whether it answers.
-_ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE})
+#: What a STALLED dir takes: what begins or ends its use, finds out whether it answers, or undoes
+#: what was begun, behind whatever does not end.
+_ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE, OpKind.UNDO})
 
 
 def is_allowed(state: LogDirState, kind: OpKind) -> bool:
@@ -133,7 +135,7 @@ def error_class(kind: OpKind) -> type[KafkaStorageError]:
             return LogCheckpointError
         case OpKind.INDEX:
             return LogIndexError
-        case OpKind.CREATE | OpKind.RENAME | OpKind.DELETE | OpKind.RETENTION:
+        case OpKind.CREATE | OpKind.RENAME | OpKind.UNDO | OpKind.DELETE | OpKind.RETENTION:
             return LogRenameError
         case OpKind.START | OpKind.PROBE:
             return KafkaStorageError

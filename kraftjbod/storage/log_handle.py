@@ -458,10 +458,13 @@ class LogHandle:
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
-        """The copy did not take its place after all."""
+        """The copy did not take its place after all: appends go on, whatever the name is.
+
+        A dir that is impaired takes that, too.
+        """
+        self._published.is_replaced = False
         async with self._files:
-            self._published.is_replaced = False
-            await asyncio.shield(self._rename(directory))
+            await asyncio.shield(self._rename(directory, OpKind.UNDO))
 
     # -- for the LogManager -----------------------------------------------------------------
 
@@ -478,8 +481,8 @@ class LogHandle:
                 self._published.is_closed = False
                 raise
 
-    def _rename(self, directory: str) -> asyncio.Future[None]:
-        return self._published.submit(OpKind.RENAME, lambda log: log.segments.move_to(directory))
+    def _rename(self, directory: str, kind: OpKind = OpKind.RENAME) -> asyncio.Future[None]:
+        return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
         """Close and remove retired ``segments``."""

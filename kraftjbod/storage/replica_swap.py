@@ -6,14 +6,15 @@ The order of a swap is KIP-113's, and each step is certain before the next one b
 2. the replica's directory becomes ``-delete``, with the move's id in its name,
 3. the ``-future`` directory, whose name has the same id, gets the replica's name.
 
-Whatever fails, one copy is current. A crash between 2 and 3 is mended when the dirs are loaded
-next. The old directory goes only after the copy is open, and after its last readers.
+Whatever fails, one copy is current: both ways back are taken, each in its own disk's time. A crash
+between 2 and 3 is mended when the dirs are loaded next. The old directory goes only after the copy
+is open, and after its last readers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from kraftjbod.core.errors import (
@@ -23,6 +24,7 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_executor import LogDirExecutor
 from kraftjbod.storage.dir_loading import DirLoading
@@ -40,6 +42,9 @@ from kraftjbod.storage.replica_book import ReplicaBook
 
 #: Steps that may be left when the gate is closed; more means that it is not closed.
 _LAST_STEPS: Final = 64
+#: How often a copy is given its name back by a dir that takes nothing now, and how fast: 30 s.
+_TAKE_BACK_TRIES: Final = 300
+_TAKE_BACK_PAUSE_MS: Final = 100
 
 #: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
 PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
@@ -68,6 +73,9 @@ class ReplicaSwap:
         self._purge_later = purge_later
         self._purge_now = purge_now
         self._producer_limits = producer_limits
+        #: Of future copies, whose dirs may take long; the next step of a move waits for them.
+        self._ways_back: set[asyncio.Future[bool]] = set()
+        self._log = get_logger()
 
     # -- come and go ------------------------------------------------------------------------
 
@@ -206,10 +214,10 @@ class ReplicaSwap:
                 # It died after that, and the book forgot it while it was no replica yet.
                 raise future.log_dir.offline_error()
         except OperatingError:
-            if future.log_dir.is_online:
-                await future.come_back()
-            if source.log_dir.is_online:
-                await source.come_back(plain)
+            self._in_its_own_time(self._take_back(future.log_dir, future.come_back))
+            if not await self._take_back(source.log_dir, lambda: source.come_back(plain)):
+                # Under its present name a start may take it for removed, unless it sees why.
+                source.log_dir.go_offline("a swap of replicas could not be taken back")
             raise
         self._book.futures.pop(tp, None)
         handle = LogHandle(
@@ -224,6 +232,28 @@ class ReplicaSwap:
         if source.log_dir.is_online:
             self._purge_later(source.log_dir, aside, source)
         return handle
+
+    async def _take_back(self, log_dir: LogDir, come_back: Callable[[], Awaitable[None]]) -> bool:
+        """One of the two ways back, as far as its disk lets it; False if it is not there."""
+        for _ in range(_TAKE_BACK_TRIES):
+            if not log_dir.is_online:
+                return False
+            try:
+                await come_back()
+            except OverloadedError:
+                await asyncio.sleep(_TAKE_BACK_PAUSE_MS / 1000)
+            except OperatingError as e:
+                if log_dir.is_online:
+                    self._log.warning("swap_not_undone", log_dir=log_dir.path, reason=e.message)
+                return False
+            else:
+                return True
+        return False
+
+    def _in_its_own_time(self, work: Coroutine[None, None, bool]) -> None:
+        task = asyncio.ensure_future(work)
+        self._ways_back.add(task)
+        task.add_done_callback(self._ways_back.discard)
 
     def _require_current(self, tp: TopicPartition) -> LogHandle:
         handle = self._book.handles.get(tp)

@@ -57,9 +57,39 @@ def two_disks() -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-def node_on(*vfss: Vfs, channel: LogDirFailureChannel | None = None) -> LogManager:
-    dirs = [open_dir(vfs, f"/d{i}", i, channel=channel) for i, vfs in enumerate(vfss, 1)]
+def node_on(
+    *vfss: Vfs,
+    channel: LogDirFailureChannel | None = None,
+    clock: ManualClock | None = None,
+    io_suspect_ms: int = 2000,
+    io_timeout_ms: int = 30_000,
+) -> LogManager:
+    dirs = [
+        open_dir(
+            vfs,
+            f"/d{i}",
+            i,
+            channel=channel,
+            clock=clock,
+            io_suspect_ms=io_suspect_ms,
+            io_timeout_ms=io_timeout_ms,
+        )
+        for i, vfs in enumerate(vfss, 1)
+    ]
     return manager_of(dirs, CONFIG)
+
+
+async def caught_up(manager: LogManager, written: Written, pool: MoverPool) -> LogHandle:
+    """A replica in the first dir, and a future copy of all of it in the second."""
+    handle, rng = await manager.create(TP, TOPIC_ID, directory_id(1)), random.Random(5)
+    written.is_created = True
+    for _ in range(10):
+        await append(handle, written, rng, 0)
+    future = await manager.create_future(TP, manager.dirs()[1], MOVE)
+    async with pool.lane() as lane:
+        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+            pass
+    return handle
 
 
 async def append(handle: LogHandle, written: Written, rng: random.Random, epoch: int) -> None:

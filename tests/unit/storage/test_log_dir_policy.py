@@ -64,6 +64,7 @@ def test_what_a_dir_takes_in_each_state():
         OpKind.LOAD,
         OpKind.CLOSE,
         OpKind.PROBE,
+        OpKind.UNDO,
     }
     assert allowed_in(LogDirState.OFFLINE) == set()
 

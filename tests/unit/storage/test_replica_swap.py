@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from errno import EINVAL
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -245,6 +247,22 @@ async def test_a_target_that_dies_in_the_second_rename_leaves_the_source():
     assert node.names(0) == ["t-0"]
     await append(old)
     assert len(await content(old)) == old.size_bytes
+
+
+async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_another():
+    """Nothing but a bug, here or in a file system, refuses that; a start sorts it out."""
+    node = await start()
+    old = await create(node)
+    await move_to_end(node)
+    node.vfss[1].inject(Fault(kinds=frozenset({"rename"}), path="*-future", errno=EINVAL))
+    node.vfss[0].inject(Fault(kinds=frozenset({"rename"}), path="*-delete", errno=EINVAL))
+    with capture_logs() as told, pytest.raises(KafkaStorageError):
+        await promote(node)
+    assert "swap_not_undone" in [line["event"] for line in told]
+    assert (node.source.is_online, node.target.is_online) == (False, True)
+    again = await start(node.disks)
+    found = again.manager.get(TP)
+    assert found is not None and found.log_end_offset == old.log_end_offset
 
 
 async def test_what_may_not_be_moved():
