@@ -196,21 +196,21 @@ class LogDirAdmin:
     def _begin(
         self, operation: LogDirOperation, path: str, work: Coroutine[object, object, LogDirOutcome]
     ) -> asyncio.Future[LogDirOutcome]:
-        """A task of its own, of which nobody has to hear."""
-        outcome: asyncio.Future[LogDirOutcome] = asyncio.get_running_loop().create_future()
+        """A task of its own, of which nobody has to hear.
+
+        :raises OperatingError: REASSIGNMENT_IN_PROGRESS.
+        """
         running = self._under_way.get(path)
         if operation is LogDirOperation.ADD and operation in self._under_way.values():
             running = operation  # One new disk at a time, wherever it is.
         if running is not None:
             work.close()
-            outcome.set_exception(
-                OperatingError(
-                    f"{path}: {running.name.lower()} is under way",
-                    code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
-                )
+            raise OperatingError(
+                f"{path}: {running.name.lower()} is under way",
+                code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
             )
-            return outcome
         self._under_way[path] = operation
+        outcome: asyncio.Future[LogDirOutcome] = asyncio.get_running_loop().create_future()
         name = f"{operation.name.lower()}-{path}"
         self._tasks.start(self._carry_out(operation, path, work, outcome), name)
         return outcome

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -388,6 +389,24 @@ async def test_one_disk_is_added_at_a_time():
             while not any(e["event"] == "log_dir_operation_done" for e in logs):
                 await asyncio.sleep(0.01)
         assert (await perform(rig, "add", "/d4")).state == "online"
+
+
+async def test_who_leaves_while_it_is_refused_ends_no_broker():
+    """A refusal that nobody takes is what a loop complains of, and a daemon ends with."""
+    async with registered() as rig:
+        rig.disks_at["/d3"] = MemVfs()
+        rig.disks_at["/d3"].make_dirs("/d3")
+        rig.controller.may_answer.clear()
+        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        for steps in range(4):
+            asking = asyncio.ensure_future(refused(rig, "add", "/d4"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+        del asking
+        gc.collect()
+        rig.controller.may_answer.set()
 
 
 async def test_a_disk_that_the_controller_refuses_is_not_remembered():
