@@ -139,6 +139,10 @@ pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real cl
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
 	@$(PY) -m pytest -q tests/disk $(ARGS)
 
+.PHONY: fuzz
+fuzz: setup  ## Flood a real cluster with generated and spoilt requests (FRAMES=1000000 SEED=...)
+	@$(PY) -m tests.fuzz.main $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: soak
 soak: setup  ## Break a real cluster at random and prove that nothing is lost (SECONDS=600 SEED=...)
 	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,183 @@
+"""One fuzz run on real daemons, from a seed: the cluster, the flood, and who watches.
+
+:func:`run` gives a :class:`Verdict`; ``failures`` says what must not have been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.testing.local_cluster import LocalCluster
+from kraftjbod.testing.privileges import PACKAGE_ROOT
+from tests.fuzz.flood import Door, Figures, Flood
+from tests.fuzz.kafka_frames import KafkaFrames
+from tests.fuzz.rpc_frames import RpcFrames
+from tests.fuzz.values import Values, World
+
+HEALTHY_TOPIC: Final = "healthy"
+TOPICS: Final = ("fuzz-0", "fuzz-1", "fuzz-2")
+#: Of one daemon. Python itself, a cluster's metadata and what one budget of requests may take.
+MAX_RSS_MIB: Final = 600
+_TOLD_CHARS: Final = 1_500
+_CONTROLLER: Final = {
+    # A flipped bit must not fill the machine's disk with partitions.
+    "max.partitions.per.request": "100",
+}
+_HEALTHY_WAIT_S: Final = 120
+
+
+@dataclass(slots=True)
+class Verdict:
+    figures: Figures
+    seconds: float
+    healthy: dict[str, Any]
+    max_rss_mib: dict[str, int]
+    failures: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """For people."""
+        f = self.figures
+        lines = [
+            f"{f.frames} frames in {self.seconds:.0f} s, {f.frames / self.seconds:.0f} per second",
+            "became of them: " + _counts(dict(f.outcomes)),
+            "asked: " + _counts(dict(f.by_api)),
+            "largest daemons, MiB: " + _counts(self.max_rss_mib),
+            "healthy clients: " + json.dumps(self.healthy),
+        ]
+        lines += [f"treated wrongly: {frame}" for frame in f.wrong]
+        lines += [f"FAILED: {failure}" for failure in self.failures]
+        return "\n".join(lines)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    most_first = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {count}" for name, count in most_first)
+
+
+def run(
+    seed: int,
+    frames: int,
+    *,
+    connections: int = 8,
+    brokers: int = 2,
+    run_dir: Path | None = None,
+    on_progress: Callable[[Figures], None] = lambda _: None,
+) -> Verdict:
+    """Flood a cluster that is made for it, and judge."""
+    with LocalCluster(
+        brokers=brokers,
+        dirs=2,
+        disks="plain",
+        controller_config=_CONTROLLER,
+        run_dir=run_dir,
+    ) as cluster:
+        for name in (*TOPICS, HEALTHY_TOPIC):
+            cluster.create_topic(name, partitions=1 if name == HEALTHY_TOPIC else 3)
+        controller = cluster.processes.controller
+        healthy = _start_healthy(cluster)
+        try:
+            doors = _doors(seed, cluster)
+            flood = Flood(doors, frames=frames, connections=connections, rng=random.Random(seed))
+            begun = time.monotonic()
+            figures = asyncio.run(flood.run(on_progress))
+            seconds = time.monotonic() - begun
+        finally:
+            seen, _ = healthy.communicate(timeout=_HEALTHY_WAIT_S)
+        daemons = [controller, *(broker.process for broker in cluster.brokers)]
+        verdict = Verdict(
+            figures=figures,
+            seconds=seconds,
+            healthy=json.loads(seen),
+            max_rss_mib={daemon.files.name: _max_rss_mib(daemon) for daemon in daemons},
+        )
+        verdict.failures = _judged(verdict, daemons)
+        return verdict
+
+
+def _doors(seed: int, cluster: LocalCluster) -> list[Door]:
+    world = _world(cluster)
+    doors = []
+    for number, broker in enumerate(cluster.brokers):
+        frames = KafkaFrames(Values(random.Random(seed * 1_000 + number), world))
+        doors.append(Door(_address(broker.process), frames.next, is_kafka=True))
+    rpc = RpcFrames(Values(random.Random(seed * 1_000 + 999), world))
+    doors.append(Door(_address(cluster.processes.controller), rpc.next, is_kafka=False))
+    return doors
+
+
+def _address(daemon: DaemonProcess) -> tuple[str, int]:
+    return daemon.files.host, daemon.files.port
+
+
+def _world(cluster: LocalCluster) -> World:
+    from tests.integration import raw
+
+    request = raw.kafka_codec.message("MetadataRequest")(topics=None)
+    answer = raw.exchange(cluster.broker(1).address, request, 12)
+    return World(
+        topics={topic.name: topic.topic_id for topic in answer.topics if topic.name in TOPICS},
+        brokers=tuple(broker.id for broker in cluster.brokers),
+        log_dirs=tuple(str(d.path) for broker in cluster.brokers for d in broker.dirs),
+        cluster_id=answer.cluster_id,
+    )
+
+
+def _start_healthy(cluster: LocalCluster) -> subprocess.Popen[str]:
+    controller = cluster.processes.controller
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.fuzz.healthy"),
+            *("--bootstrap", cluster.bootstrap_servers),
+            *("--controller", controller.address),
+            *("--topic", HEALTHY_TOPIC),
+        ],
+        cwd=PACKAGE_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _max_rss_mib(daemon: DaemonProcess) -> int:
+    """The most that it ever held."""
+    status = Path(f"/proc/{daemon.pid}/status")
+    if daemon.pid is None or not status.exists():
+        return -1
+    words = status.read_text().split()
+    return int(words[words.index("VmHWM:") + 1]) // 1024
+
+
+def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
+    failures = []
+    for daemon in daemons:
+        name = daemon.files.name
+        if not daemon.is_running:
+            failures.append(f"{name} ended with {daemon.exit_code}: {daemon.last_words()}")
+        told = daemon.files.telemetry_path.read_text(errors="replace")
+        if "Traceback" in told:
+            failures.append(f"{name} told of a bug: {_around(told, 'Traceback')}")
+        if '"event": "broker_fenced"' in told or '"event": "log_dir_offline"' in told:
+            failures.append(f"{name}: a broker was fenced, or a directory was lost")
+        if verdict.max_rss_mib[name] > MAX_RSS_MIB:
+            failures.append(f"{name} took {verdict.max_rss_mib[name]} MiB")
+    healthy = verdict.healthy
+    if healthy["lost"] or healthy["errors"] or not healthy["acknowledged"]:
+        failures.append(f"the healthy clients suffered: {healthy}")
+    if verdict.figures.wrong:
+        failures.append(f"{len(verdict.figures.wrong)} frames or more were treated wrongly")
+    return failures
+
+
+def _around(text: str, word: str) -> str:
+    at = text.index(word)
+    return text[max(0, at - 300) : at + _TOLD_CHARS]

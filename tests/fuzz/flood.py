@@ -1,0 +1,233 @@
+"""Frames by the thousand over many connections at once, and what became of them.
+
+A burst is a run of sound frames, sent in one go, that may end with one that breaks the protocol.
+What our codec takes for sound has to be answered, in order and under its own number, or under any
+on the controller's door; what it takes for broken has to end the connection.
+Some connections are just left: in the middle of a frame, with answers unread, or reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.protocol import kafka_codec as codec
+from kraftjbod.protocol import rpc_codec
+from tests.fuzz.kafka_frames import Frame
+
+BURST: Final = 40
+#: What breaks the protocol goes right behind the sound frames, and not after their answers.
+_CUT: Final = 0.3
+#: For the answers of a burst; some requests wait for long, and are left then.
+PATIENCE_S: Final = 3.0
+_LEFT: Final = 0.1
+#: Of the frames that end their connection, and say little about what lies behind the decoder.
+_SPARED: Final = 0.93
+_DECODED: Final = 0.05
+_KEPT: Final = 20
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the flood saw; ``wrong`` holds the frames that were treated otherwise than due."""
+
+    frames: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    by_api: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def blame(self, what: str, frame: Frame) -> None:
+        self.outcomes[what] += 1
+        if len(self.wrong) < _KEPT:
+            self.wrong.append(f"{what}: {frame.api} v{frame.version} {frame.data[:300].hex()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One listening port and what to say there."""
+
+    address: tuple[str, int]
+    next_frame: Callable[[], Frame]
+    is_kafka: bool
+
+
+class _Ended(Exception):
+    """The daemon closed the connection, and that is counted."""
+
+
+class Flood:
+    """Runs until ``frames`` were sent; ``connections`` at once to each door."""
+
+    def __init__(
+        self, doors: list[Door], *, frames: int, connections: int, rng: random.Random
+    ) -> None:
+        self._doors = doors
+        self._left_to_send = frames
+        self._connections = connections
+        self._rng = rng
+        self.figures = Figures()
+
+    async def run(self, on_progress: Callable[[Figures], None] = lambda _: None) -> Figures:
+        workers = [
+            asyncio.ensure_future(self._work(door))
+            for door in self._doors
+            for _ in range(self._connections)
+        ]
+        try:
+            while not all(worker.done() for worker in workers):
+                await asyncio.wait(workers, timeout=5)
+                on_progress(self.figures)
+        finally:
+            for worker in workers:
+                worker.cancel()
+        for worker in workers:
+            worker.result()
+        return self.figures
+
+    async def _work(self, door: Door) -> None:
+        while self._left_to_send > 0:
+            await self._visit(door)
+
+    async def _visit(self, door: Door) -> None:
+        """One connection, from its beginning to its end."""
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_connection(*door.address), PATIENCE_S
+            )
+        except (OSError, TimeoutError):
+            self.figures.outcomes["no connection"] += 1
+            await asyncio.sleep(0.1)
+            return
+        try:
+            async with asyncio.timeout(30):
+                while self._left_to_send > 0 and await self._burst(door, reader, writer):
+                    pass
+        except TimeoutError:
+            self.figures.outcomes["connection given up"] += 1
+        except _Ended:
+            pass
+        except ConnectionError:
+            self.figures.outcomes["reset"] += 1
+        finally:
+            writer.close()
+
+    async def _burst(
+        self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Whether the connection is still good."""
+        burst = self._drawn(door)
+        data = b"".join(frame.framed for frame in burst)
+        if self._rng.random() < _LEFT:
+            self._leave(writer, data)
+            return False
+        breaking = burst.pop() if burst[-1].breaks else None
+        is_cut = breaking is not None and self._rng.random() < _CUT
+        writer.write(data if is_cut else b"".join(frame.framed for frame in burst))
+        sound = [frame for frame in burst if frame.has_answer]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._answers(door, reader, sound, is_cut=is_cut)
+                if breaking is None:
+                    return True
+                if not is_cut:
+                    writer.write(breaking.framed)
+                await self._end(reader, breaking)
+        except TimeoutError:
+            self.figures.outcomes["not answered in time"] += 1
+        return False
+
+    def _drawn(self, door: Door) -> list[Frame]:
+        burst: list[Frame] = []
+        for _ in range(min(BURST, max(1, self._left_to_send))):
+            frame = door.next_frame()
+            while frame.breaks and self._rng.random() < _SPARED:
+                frame = door.next_frame()
+            burst.append(frame)
+            self.figures.by_api[frame.api] += 1
+            if frame.breaks:
+                break
+        self.figures.frames += len(burst)
+        self._left_to_send -= len(burst)
+        return burst
+
+    async def _answers(
+        self, door: Door, reader: asyncio.StreamReader, sound: list[Frame], *, is_cut: bool
+    ) -> None:
+        """What breaks the protocol ends what is under way on its connection, too."""
+        waiting = {} if door.is_kafka else {frame.correlation_id: frame for frame in sound}
+        for frame in sound:
+            try:
+                answer = await _read_frame(reader)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                if is_cut:
+                    self.figures.outcomes["closed as due"] += 1
+                else:
+                    self.figures.blame("closed though sound", frame)
+                raise _Ended from None
+            self.figures.outcomes["answered"] += 1
+            number = _correlation_id(answer, is_kafka=door.is_kafka)
+            if door.is_kafka and number != frame.correlation_id:
+                self.figures.blame("answer under another number", frame)
+            elif not door.is_kafka and number not in waiting:
+                self.figures.blame("answer to nothing", frame)
+            if door.is_kafka and self._rng.random() < _DECODED:
+                self._check(frame, answer)
+
+    def _check(self, frame: Frame, answer: bytes) -> None:
+        try:
+            codec.decode_response(answer, api_key=frame.api_key, version=frame.version)
+        except RemoteProtocolError:
+            self.figures.blame("malformed answer", frame)
+
+    async def _end(self, reader: asyncio.StreamReader, frame: Frame) -> None:
+        """What breaks the protocol gets no answer."""
+        try:
+            is_answered = bool(await reader.read(1))
+        except ConnectionError:
+            is_answered = False
+        if is_answered:
+            self.figures.blame("answered though broken", frame)
+        self.figures.outcomes["closed as due"] += not is_answered
+
+    def _leave(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        self.figures.outcomes["left"] += 1
+        way = self._rng.randrange(4)
+        writer.write(data[: self._rng.randrange(len(data) + 1)] if way == 0 else data)
+        if way == 1:
+            writer.write_eof()
+        elif way == 2:
+            # A frame that claims what never comes.
+            writer.write(struct.pack(">i", self._rng.choice((1 << 20, 50 << 20, 2**31 - 1, -1, 0))))
+        elif way == 3:
+            _reset(writer)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Leave without goodbye: what is on the way meets a closed port."""
+    connection: Any = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def _correlation_id(answer: bytes, *, is_kafka: bool) -> int:
+    if is_kafka:
+        return codec.correlation_id_of(answer)
+    return rpc_codec.decode_response(answer).correlation_id
+
+
+def rate(figures: Figures, since_s: float) -> float:
+    """Frames per second."""
+    return figures.frames / max(0.001, time.monotonic() - since_s)

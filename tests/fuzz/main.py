@@ -1,0 +1,46 @@
+"""``python -m tests.fuzz.main --frames 1000000 --seed 7``: the long run, with its figures."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from tests.fuzz import campaign
+from tests.fuzz.flood import Figures, rate
+
+
+@click.command()
+@click.option("--frames", default=1_000_000, show_default=True)
+@click.option("--seed", default=None, type=int, help="Drawn if not given.")
+@click.option("--connections", default=8, show_default=True, help="At once, to each daemon.")
+@click.option("--brokers", default=2, show_default=True)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the daemons' files stay.")
+def main(
+    frames: int, seed: int | None, connections: int, brokers: int, run_dir: Path | None
+) -> None:
+    """Flood a cluster with generated and spoilt requests, and watch what it does to it."""
+    if seed is None:
+        seed = time.time_ns() % 1_000_000
+    begun = time.monotonic()
+
+    def progress(figures: Figures) -> None:
+        click.echo(f"{figures.frames} frames, {rate(figures, begun):.0f} per second", err=True)
+
+    verdict = campaign.run(
+        seed,
+        frames,
+        connections=connections,
+        brokers=brokers,
+        run_dir=run_dir,
+        on_progress=progress,
+    )
+    click.echo(verdict.told())
+    click.echo(f"again: make fuzz FRAMES={frames} SEED={seed}")
+    sys.exit(bool(verdict.failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Whatever the bytes, a decoder gives a message or its one exception, and the same one again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.protocol import kafka_codec as codec
+from kraftjbod.protocol import rpc_codec
+from tests.fuzz.kafka_frames import EVERY_VERSION, KafkaFrames, make
+from tests.fuzz.mutations import spoilt
+from tests.fuzz.rpc_frames import RpcFrames
+from tests.fuzz.values import Values, World
+
+SEEDS = (1, 2, 3)
+FRAMES = 8_000
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_of_clients(seed: int) -> None:
+    frames = KafkaFrames(Values(random.Random(seed), World()))
+    sound = 0
+    for _ in range(FRAMES):
+        try:
+            header, body = codec.decode_request(frames.next().data)
+        except RemoteProtocolError:
+            continue
+        if body is not None:
+            once = _encoded(header.api_version, body)
+            again = codec.decode_request(once)[1]
+            assert _encoded(header.api_version, again) == once, (header, body)
+            sound += 1
+    assert sound > FRAMES // 4
+
+
+def _encoded(version: int, body: Any) -> bytes:
+    buffers = codec.encode_request(body, version=version, correlation_id=1, client_id="fuzz")
+    return b"".join(buffers)[4:]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_answers_of_brokers(seed: int) -> None:
+    """A broker that lies must not end a client, and followers are clients."""
+    rng = random.Random(seed)
+    values = Values(rng, World())
+    outcomes = {True: 0, False: 0}
+    for _ in range(FRAMES // 4):
+        (key, version), (other_key, other_version) = rng.choices(EVERY_VERSION, k=2)
+        wrong = spoilt(
+            rng, _answer(values, key, version), _answer(values, other_key, other_version)
+        )
+        try:
+            codec.decode_response(wrong, api_key=key, version=version)
+        except RemoteProtocolError:
+            outcomes[False] += 1
+        else:
+            outcomes[True] += 1
+    assert all(outcomes.values())
+
+
+def _answer(values: Values, key: int, version: int) -> bytes:
+    header = codec.RequestHeader(key, version, 1, None)
+    while True:
+        body = make(values, codec.api_name(key) + "Response", version)
+        try:
+            return b"".join(codec.encode_response(header, body))[4:]
+        except codec.LocalProtocolError:
+            continue  # A text that is too long for an old version.
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_of_brokers(seed: int) -> None:
+    frames = RpcFrames(Values(random.Random(seed), World()))
+    sound = 0
+    for _ in range(FRAMES):
+        try:
+            request = rpc_codec.decode_request(frames.next().data)
+        except RemoteProtocolError:
+            continue
+        if request.body is not None:
+            once = rpc_codec.encode_request(1, request.body)[4:]
+            assert rpc_codec.decode_request(once).body == request.body
+            sound += 1
+    assert sound > FRAMES // 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_answers_of_controllers(seed: int) -> None:
+    rng = random.Random(seed)
+    frames = RpcFrames(Values(rng, World()))
+    kinds = [request.Response for request in rpc_codec.REQUESTS.values()]
+    for _ in range(FRAMES):
+        wrong = frames.next().data
+        try:
+            rpc_codec.decode_response(wrong[:1] + b"\x01" + wrong[2:]).parse(rng.choice(kinds))
+        except RemoteProtocolError:
+            continue

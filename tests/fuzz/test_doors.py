@@ -1,0 +1,76 @@
+"""What no codec has to judge: the ways in which a peer can be no client at all."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.testing.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+WARNING: Final = "connection_broke_protocol"
+NO_CLIENT: Final[dict[str, bytes]] = {
+    "a frame longer than any": struct.pack(">i", 2**31 - 1) + b"x",
+    "a negative length": struct.pack(">i", -5) + b"x" * 8,
+    "an empty frame": struct.pack(">i", 0),
+    "a frame of one byte": struct.pack(">i", 1) + b"\x00",
+    "an unknown api": struct.pack(">ihhih", 10, 9999, 0, 1, -1),
+    "text": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    run_dir: Path = tmp_path_factory.mktemp("doors") / "cluster"
+    with LocalCluster(brokers=1, dirs=2, disks="plain", run_dir=run_dir) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["broker", "controller"])
+def daemon(cluster: LocalCluster, request: pytest.FixtureRequest) -> DaemonProcess:
+    if request.param == "broker":
+        return cluster.broker(1).process
+    return cluster.processes.controller
+
+
+def _send(daemon: DaemonProcess, data: bytes, *, half_close: bool = False) -> bytes:
+    """Send ``data``; what the daemon answers until it closes the connection."""
+    answer = b""
+    with socket.create_connection((daemon.files.host, daemon.files.port), timeout=30) as client:
+        try:
+            client.sendall(data)
+            if half_close:
+                client.shutdown(socket.SHUT_WR)
+            while chunk := client.recv(65536):
+                answer += chunk
+        except ConnectionError:
+            pass
+    return answer
+
+
+@pytest.mark.parametrize("kind", NO_CLIENT)
+def test_no_client_gets_no_answer(cluster: LocalCluster, daemon: DaemonProcess, kind: str) -> None:
+    assert _send(daemon, NO_CLIENT[kind]) == b""
+    cluster.wait("the warning", lambda: daemon.events(WARNING))
+    assert daemon.events(WARNING)[-1]["peer"].startswith("127.0.0.1:")
+    assert daemon.is_running
+
+
+def test_who_leaves_in_the_middle_of_a_frame_broke_nothing(
+    cluster: LocalCluster, daemon: DaemonProcess
+) -> None:
+    rng = random.Random(1)
+    before = len(daemon.events(WARNING))
+    for _ in range(30):
+        frame = struct.pack(">i", 50) + rng.randbytes(50)
+        assert _send(daemon, frame[: rng.randrange(4, 50)], half_close=True) == b""
+    assert len(daemon.events(WARNING)) == before
+    cluster.create_topic(f"after-{daemon.files.name}")

@@ -1,0 +1,18 @@
+"""A short flood on real daemons, always the same; ``make fuzz`` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import campaign
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+
+@pytest.mark.timeout(600)
+def test_a_flood_ends_nobody_and_harms_no_healthy_client(tmp_path: Path) -> None:
+    verdict = campaign.run(seed=11, frames=12_000, run_dir=tmp_path / "cluster")
+    assert not verdict.failures, verdict.told()
+    assert verdict.figures.outcomes["answered"] > 3_000, verdict.told()

@@ -1,0 +1,211 @@
+"""Values for the fields of generated requests: mostly sensible ones, and all the boundaries.
+
+What is really there (topics, ids, paths) comes in a :class:`World`, so that requests get past the
+first check. A field's name says what is sensible in it; its type, what its boundaries are.
+
+What would be obeyed and end the run is left out: heartbeats in the name of a living broker, its
+directories forgotten, the level of the cluster lowered, the topics of the healthy clients.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import crc32c
+
+from kraftjbod.protocol.records import Record, build_batch
+
+#: What a batch's CRC is about begins here.
+_CRC_END: Final = 21
+BITS: Final = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
+_ODD_TEXTS: Final = (
+    "",
+    ".",
+    "..",
+    "a/b",
+    "nul\0nul",
+    "ä€😀",
+    "x" * 249,
+    "x" * 250,
+    "x" * 32_767,
+    "-1",
+    "9" * 50,
+    "9" * 5_000,
+    "null",
+    "*",
+    "any",
+    "\n",
+    "__cluster_metadata",
+    "__storage_telemetry",
+)
+_CONFIGS: Final = {
+    "retention.ms": ("-1", "0", "1000", "9223372036854775808", "x"),
+    "cleanup.policy": ("compact", "delete", "compact,delete", "", "none"),
+    "segment.bytes": ("1024", "4096", "1", "-5"),
+    "max.message.bytes": ("0", "100", "1048588"),
+    "min.insync.replicas": ("1", "2", "0", "99"),
+    "min.cleanable.dirty.ratio": ("0.01", "nan", "inf", "1e400"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime", "nope"),
+    "leader.replication.throttled.replicas": ("*", "0:1", "0:1," * 100, ":"),
+    "leader.replication.throttled.rate": ("1", "1000000", "-1"),
+    "cordoned.log.dirs": ("", "/nowhere", "nowhere"),
+    "unclean.leader.election.enable": ("true", "false", "maybe"),
+    "no.such.key": ("1",),
+}
+
+
+_PARTITIONS: Final = (0, 0, 0, 1, 2, 3, -1)
+#: Sensible numbers by the name of a field.
+_BY_NAME: Final[Mapping[str, Sequence[int]]] = {
+    "partition": _PARTITIONS,
+    "partition_index": _PARTITIONS,
+    "partition_id": _PARTITIONS,
+    "partitions": _PARTITIONS,
+    "index": _PARTITIONS,
+    "partition_indexes": (0, 1, 2),
+    # Sound and large would be obeyed.
+    "num_partitions": (-1, 0, 1, 2, 3, 2**31 - 1),
+    "count": (-1, 0, 1, 2, 3, 2**31 - 1),
+    "replication_factor": (-1, 0, 1, 1, 2, 3, 32_767),
+    "replica_id": (-1, -1, -2, 1, 2, 9),
+    "resource_type": (2, 2, 4, 4, 0, 8, 127),
+    "config_operation": (0, 1, 2, 3, 4, -1),
+    "operation": (0, 1, 2, 3, 4, -1),
+    "acks": (-1, 1, 1, 0, 2),
+    "timestamp": (0, -1, -2, -3, 1, 10**12),
+    "session_id": (0, 0, 1, 10**9),
+    "port": (1, 9092, 65_535, 0, 65_536),
+}
+#: Likewise, by a part of it.
+_BY_PART: Final[Mapping[str, Sequence[int]]] = {
+    # What waits for long would only stand in the way of what comes behind it.
+    "_ms": (-1, 0, 0, 1, 20),
+    "epoch": (-1, 0, 1),
+    "offset": (-2, -1, 0, 0, 1, 5, 1_000, 2**62),
+    "bytes": (0, 1, 100, 4_096, 1 << 20, 2**31 - 1),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What the requests may be about."""
+
+    #: Topics that are there, and their ids.
+    topics: dict[str, bytes] = field(default_factory=lambda: {"fuzz-0": b"0" * 16})
+    #: Names that come and go.
+    passing: tuple[str, ...] = tuple(f"passing-{number}" for number in range(12))
+    brokers: tuple[int, ...] = (1, 2)
+    log_dirs: tuple[str, ...] = ("/nowhere",)
+    directory_ids: tuple[bytes, ...] = (b"d" * 16,)
+    cluster_id: str = "cluster"
+
+
+class Values:
+    """Draws values; the same seed and the same calls give the same values."""
+
+    def __init__(self, rng: random.Random, world: World) -> None:
+        self.rng = rng
+        self.world = world
+        self._batches = [self._batch() for _ in range(50)]
+
+    def integer(self, name: str, bits: int, *, signed: bool = True) -> int:
+        if "broker_epoch" in name:
+            # Never the one of a living broker: those are small.
+            return self.rng.choice((-1, 10**12))
+        if self.rng.random() < 0.85:
+            sensible = self._sensible(name)
+            if sensible:
+                return self.rng.choice(sensible)
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        near = (low, low + 1, -2, -1, 0, 1, 2, 7, 100, high - 1, high, self.rng.randint(low, high))
+        return min(max(self.rng.choice(near), low), high)
+
+    def _sensible(self, name: str) -> Sequence[int]:
+        """Empty where any number will do."""
+        if name in ("broker_ids", "replicas", "isr") or name.endswith("broker_id"):
+            return (*self.world.brokers, *self.world.brokers, 7, 8, -1)
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        return next((few for part, few in _BY_PART.items() if part in name), ())
+
+    def text(self, name: str, owner: str = "") -> str:
+        choice = self.rng.choice
+        draw = self.rng.random()
+        if draw < 0.08:
+            return choice(_ODD_TEXTS)
+        if name in ("path", "target_directories", "target_dirs", "target"):
+            # A target of AlterLogDirs would be obeyed.
+            return choice(
+                ("/nowhere", "any") if name == "target" else (*self.world.log_dirs, "any")
+            )
+        if name == "resource_name":
+            return choice((*self.world.topics, "1", "2", "", "7", "fuzz-absent"))
+        if name in ("configuration_keys", "config_name") or owner.endswith("Config"):
+            return choice(tuple(_CONFIGS)) if name != "value" else choice(self._config_values())
+        if name == "value":
+            return choice(self._config_values())
+        if name == "cluster_id":
+            return choice((self.world.cluster_id, self.world.cluster_id, "other"))
+        if name in ("feature", "features"):
+            return choice(("kraft.version", "nope"))
+        if owner.startswith(("Creatable", "NewTopic", "Deletable", "DeleteTopic", "TopicRef")):
+            return choice(self.world.passing)
+        if name in ("topic_names",):
+            return choice(self.world.passing)
+        return choice((*self.world.topics, *self.world.topics, *self.world.passing))
+
+    def _config_values(self) -> tuple[str, ...]:
+        return self.rng.choice(tuple(_CONFIGS.values()))
+
+    def uuid(self, name: str) -> bytes:
+        if self.rng.random() < 0.8:
+            known = self.world.directory_ids if "dir" in name else self.world.topics.values()
+            return self.rng.choice(tuple(known))
+        return self.rng.choice((bytes(16), bytes(15) + b"\1", self.rng.randbytes(16)))
+
+    def records(self) -> bytes | None:
+        draw = self.rng.random()
+        if draw < 0.05:
+            return self.rng.choice((None, b"", b"\0" * 61, self.rng.randbytes(80)))
+        batch = self.rng.choice(self._batches)
+        if draw < 0.15:
+            return batch + self.rng.choice(self._batches)
+        if draw < 0.35:
+            wrong = bytearray(batch)
+            wrong[self.rng.randrange(len(wrong))] ^= 1 << self.rng.randrange(8)
+            return bytes(wrong)
+        if draw < 0.55:
+            return self._sealed(bytearray(batch))
+        return batch
+
+    def _sealed(self, wrong: bytearray) -> bytes:
+        """Something wrong behind the CRC, which is right all the same."""
+        for _ in range(self.rng.randrange(1, 4)):
+            wrong[self.rng.randrange(_CRC_END, len(wrong))] = self.rng.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, self.rng.randrange(256))
+            )
+        struct.pack_into(">I", wrong, _CRC_END - 4, crc32c.crc32c(memoryview(wrong)[_CRC_END:]))
+        return bytes(wrong)
+
+    def _batch(self) -> bytes:
+        rng = self.rng
+        records = [
+            Record(
+                key=rng.choice((None, b"", b"k%d" % rng.randrange(3))),
+                value=rng.choice((None, b"", rng.randbytes(rng.randrange(100)))),
+                timestamp_ms=rng.choice((0, 1, 10**12)),
+            )
+            for _ in range(rng.randrange(1, 6))
+        ]
+        return bytes(build_batch(records))
+
+    def length(self) -> int:
+        """Of an array."""
+        return self.rng.choice((0, 1, 1, 1, 1, 2, 2, 3, 8))
+
+    def is_null(self) -> bool:
+        return self.rng.random() < 0.1
