@@ -350,13 +350,33 @@ class ReplicaManager:
             replica_lag_time_max_ms=self._replica_lag_time_max_ms,
             led_in=replica.led_in,
         )
-        self._correct_assignment(replica, handle)
+        if handle.log_end_offset < handle.checkpointed_recovery_point:
+            self._leave_in_sync_set(replica, handle)
+        else:
+            self._correct_assignment(replica, handle)
         self._apply_role(replica, changes)
         if replica.partition.awaits_new_epoch:
             self._log.warning(
                 "replica_awaits_new_leader_epoch",
                 partition=str(replica.topic_partition),
                 leader_epoch=replica.partition.leader_epoch,
+            )
+
+    def _leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """The disk lost what was flushed to it, whatever its clean mark says.
+
+        Where others count on the copy, it is told to be lost and then to be there.
+        """
+        key, directory_id = replica.key, handle.log_dir.directory_id
+        self._log.error(
+            "replica_lost_flushed_records",
+            partition=str(replica.topic_partition),
+            end=handle.log_end_offset,
+            flushed_to=handle.checkpointed_recovery_point,
+        )
+        if self._cache.state.knows_dirs_of(self._broker_id):
+            self._assignments.assign(
+                key, LOST_DIR, lambda: self._assignments.assign(key, directory_id)
             )
 
     def _apply_role(self, replica: HostedReplica, changes: ReplicaChanges) -> None:

@@ -26,6 +26,7 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -521,3 +522,21 @@ async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_an
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_end_offset == 0
         assert rig.logs.futures() == [] and rig.parts.moves.moves() == []
+
+
+async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean():
+    vfs = MemVfs()
+    both = {"replicas": (1, 2), "isr": (1, 2)}
+    async with brokers(1, vfs) as (rig,):
+        await rig.follow(topic(), partition(**both))
+        for _ in range(3):
+            await rig.ask(produce(batch(), acks=1), 9)
+    assert vfs.exists("/d1/.kafka_cleanshutdown")
+    (path,) = (f"/d1/t-0/{e.name}" for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".log"))
+    vfs.open(path, OpenMode.READ_WRITE).truncate(0)
+    async with brokers(1, vfs, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
+        assert events(told) == ["replica_lost_flushed_records"]
