@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final
+from typing import Final, TypeVar
 
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -45,6 +45,10 @@ _LAST_STEPS: Final = 64
 #: How often a copy is given its name back by a dir that takes nothing now, and how fast: 30 s.
 _TAKE_BACK_TRIES: Final = 300
 _TAKE_BACK_PAUSE_MS: Final = 100
+
+#: How often it is seen whether the target still answers while appends wait.
+_LOOK_MS: Final = 100
+T = TypeVar("T")
 
 #: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
 PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
@@ -180,14 +184,22 @@ class ReplicaSwap:
         self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
     ) -> LogHandle:
         with source.held_still():
-            carried = await self._copy_the_rest(source, future, lane)
-            await future.finish(source, carried, lane)
-            tp, high_watermark = source.topic_partition, source.high_watermark
-            await self._checkpoints.announce(future.log_dir, tp, carried.view, high_watermark)
+            whole = asyncio.ensure_future(self._make_whole(source, future, lane))
+            carried = await _unless_impaired(whole, future.log_dir)
             _require_mirror(source, future, carried)
             handle = await self._change_places(source, future, carried)
         await each_online([self._checkpoints.write_recovery_points(source.log_dir)])
         return handle
+
+    async def _make_whole(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> CarriedState:
+        """Up to here the copy is one: given up, it stays that, and the source goes on."""
+        carried = await self._copy_the_rest(source, future, lane)
+        await future.finish(source, carried, lane)
+        tp, high_watermark = source.topic_partition, source.high_watermark
+        await self._checkpoints.announce(future.log_dir, tp, carried.view, high_watermark)
+        return carried
 
     async def _copy_the_rest(
         self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
@@ -260,6 +272,21 @@ class ReplicaSwap:
         if handle is None:
             raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
         return handle
+
+
+async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
+    """Wait for it, but not for a ``target`` that does not answer: appends wait meanwhile.
+
+    What runs in a thread runs on; the next step of the move waits for it.
+
+    :raises LogDirImpairedError: if the target is impaired before it is done.
+    """
+    while not whole.done():
+        await asyncio.wait({whole}, timeout=_LOOK_MS / 1000)
+        if target.is_impaired and not whole.done():
+            whole.cancel()
+            raise target.impaired_error()
+    return whole.result()
 
 
 def _require_mirror(source: LogHandle, future: FutureReplica, carried: CarriedState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from errno import EINVAL
 
@@ -11,6 +12,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,
+    LogDirImpairedError,
     NotLeaderOrFollowerError,
     OperatingError,
     OverloadedError,
@@ -35,7 +37,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
 )
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
@@ -299,6 +301,30 @@ async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine():
     assert node.names(1) == []
     await move_to_end(node)
     assert (await promote(node)).log_dir is node.target
+
+
+async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_change():
+    node = await start()
+    old = await create(node)
+    await move_to_end(node)
+    fault = node.vfss[1].inject(Fault(effect=Effect.HANG, path="*future*"))
+    swap = asyncio.ensure_future(promote(node))
+    try:
+        while not fault.hits:
+            await asyncio.sleep(0.001)
+        node.target.suspect("its own probes do not return")
+        with pytest.raises(LogDirImpairedError):
+            async with asyncio.timeout(30):
+                await swap
+        await append(old)
+        assert (node.names(0), len(node.names(1))) == (["t-0"], 1)
+    finally:
+        node.vfss[1].clear()
+    node.target.absolve()
+    await node.manager.drop_future(TP)
+    await move_to_end(node)
+    moved = await promote(node)
+    assert (moved.log_dir, moved.log_end_offset) == (node.target, old.log_end_offset)
 
 
 async def test_a_dead_target_keeps_its_files():
