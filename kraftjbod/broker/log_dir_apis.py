@@ -30,11 +30,12 @@ from kraftjbod.broker.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.scrubs import Scrubs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
-from kraftjbod.core.ids import BrokerId, TopicPartition, Uuid
+from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.dir_loading import Stray
 from kraftjbod.storage.dir_names import future_dir_name
 from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
@@ -47,6 +48,7 @@ _PartitionResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
 DescribeLogDirsResponse = message("DescribeLogDirsResponse")
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
+_Stray = DescribeLogDirsResponse.DescribeLogDirsStray
 _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
@@ -208,6 +210,12 @@ class LogDirApis:
                 *(self._describe_offline(d) for d in self._logs.offline_dirs()),
             ],
         )
+        if request.include_strays:
+            strays: dict[str, list[Message]] = defaultdict(list)
+            for stray in self._logs.strays.all():
+                strays[stray.log_dir.path].append(_describe_stray(stray))
+            for result in response.results:
+                result.strays = strays[result.log_dir]
         return response
 
     def _describe_offline(self, log_dir: LogDir) -> Message:
@@ -273,6 +281,20 @@ class LogDirApis:
         if replica is None or replica.partition is None:
             return _UNKNOWN_LAG
         return max(0, replica.partition.high_watermark - handle.log_end_offset)
+
+
+def _describe_stray(stray: Stray) -> Message:
+    tp, mark = stray.topic_partition, stray.mark
+    described: Message = _Stray(
+        topic_name="" if tp is None else tp.topic,
+        partition_index=-1 if tp is None else tp.partition,
+        topic_id=stray.topic_id or ZERO_UUID,
+        size=stray.size_bytes,
+        set_aside_ms=-1 if mark is None else mark.set_aside_ms,
+        reason="" if mark is None else mark.reason.value,
+        directory=stray.directory.rpartition("/")[2],
+    )
+    return described
 
 
 def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:

@@ -158,7 +158,7 @@ class MetadataLoader:
                 max_bytes=self._max_bytes,
                 snapshot_offset=snapshot_offset,
                 snapshot_position=snapshot_position,
-                metadata_log_id=self._memory.metadata_log_id,
+                metadata_log_id=self._memory.claimed_log_id,
             )
         )
         self._memory.heard_of(response.metadata_log_id)

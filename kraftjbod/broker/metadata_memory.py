@@ -4,7 +4,9 @@ By the metadata a broker makes replicas, sets them aside and deletes them. So it
 one: a controller that was formatted anew, or restored from an old backup, knows less than this
 broker does, and doing what it says would take every replica out of service.
 
-* The first log that a broker hears of is its own from then on, until an operator has it forget.
+* The first log that a broker hears of is its own from then on, until an operator has it forget;
+  then the first *other* one is. Of the same log it never takes less than it has followed: one that
+  lost its end and goes on is another log, and has to be given an id of its own.
 * Metadata of another log, or of one that ends before what is remembered, is refused: nothing of it
   is applied, nothing on any disk is touched, and the broker waits for the right one to come back.
 * What is remembered is brought to disk before anything is made, set aside or deleted by it, at an
@@ -57,6 +59,12 @@ class MetadataMemory:
         """This much of the log was applied, in this life or before; -1 for nothing."""
         return self._applied_offset
 
+    @property
+    def claimed_log_id(self) -> Uuid | None:
+        """What controllers are told; nothing by a broker that may take another log."""
+        is_forgotten = self._written is not None and self._written.is_forgotten
+        return None if is_forgotten else self.metadata_log_id
+
     async def load(self) -> None:
         """What the broker remembers of earlier lives.
 
@@ -79,6 +87,9 @@ class MetadataMemory:
         if self.metadata_log_id is None:
             self.metadata_log_id = metadata_log_id
         elif metadata_log_id not in (None, self.metadata_log_id):
+            if self._written is not None and self._written.is_forgotten:
+                self._begin_anew(metadata_log_id)
+                return
             self._refuse(f"the controller has log {metadata_log_id}")
 
     def require_whole(self, last_offset: int) -> None:
@@ -89,14 +100,21 @@ class MetadataMemory:
         if last_offset < self._applied_offset:
             self._refuse(f"the controller's log ends at offset {last_offset}")
 
+    def _begin_anew(self, metadata_log_id: Uuid | None) -> None:
+        self._log.warning(
+            "metadata_log_replaced",
+            forgotten=str(self.metadata_log_id),
+            followed=str(metadata_log_id),
+        )
+        self.metadata_log_id, self._applied_offset, self._written = metadata_log_id, -1, None
+
     def _refuse(self, what: str) -> NoReturn:
         known = f"metadata log {self.metadata_log_id or 'of no id'}"
         raise ForeignMetadataError(
             f"{what}, but this broker has followed {known} up to offset {self._applied_offset}. "
             "Nothing of it is applied, and no replica is touched. Put the controller's metadata "
-            "directory back as it was; METADATA_BACKUP.md says how. Only if that cannot be: stop "
-            "this broker, run `kraftjbod-storage forget-metadata` for it, and start it again; "
-            "replicas that the controller does not know are then set aside"
+            "directory back as it was; METADATA_BACKUP.md says how, and what to do if that cannot "
+            "be"
         )
 
     def note_applied(self, offset: int) -> None:

@@ -66,4 +66,5 @@ def _is_of_cluster(directory: Path, cluster_id: str) -> bool:
 def _was_used(directory: Path) -> bool:
     if (directory / APPLIED_METADATA).exists():
         return True
-    return any(parse_replica_dir(child.name) is not None for child in _children(directory))
+    names = {child.name for child in _children(directory)} - {CLUSTER_METADATA_DIR}
+    return any(parse_replica_dir(name) is not None for name in names)

@@ -35,6 +35,11 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
 @connection_options
 @click.option("--describe", is_flag=True, help="Describe log directories.")
 @click.option(
+    "--strays",
+    is_flag=True,
+    help="List the replicas that brokers keep and do not serve: which, where, since when and why.",
+)
+@click.option(
     "--reattach",
     metavar="BROKER:PATH",
     help="Bring a directory back that is offline, once its disk is repaired and mounted. Instead "
@@ -76,6 +81,7 @@ def main(
     bootstrap_server: str,
     command_config: str | None,
     describe: bool,
+    strays: bool,
     reattach: str | None,
     add: str | None,
     forget: str | None,
@@ -89,8 +95,8 @@ def main(
     """Show the log directories of brokers, or change one."""
     orders = {"reattach": reattach, "add": add, "forget": forget}
     asked = [parse_change(name, text, force=force) for name, text in orders.items() if text]
-    if len(asked) + describe != 1:
-        raise click.UsageError("Give one of --describe, --reattach, --add and --forget.")
+    if len(asked) + describe + strays != 1:
+        raise click.UsageError("Give one of --describe, --strays, --reattach, --add and --forget.")
     if asked:
         run(_change(bootstrap_server, command_config, asked[0], timeout_s, as_json=as_json))
         return
@@ -108,6 +114,7 @@ def main(
             _parts(topic_list),
             sorted(map(int, brokers)),
             "json" if as_json else style,
+            strays=strays,
         )
     )
 
@@ -140,6 +147,8 @@ async def _perform(
     topics: list[str],
     wanted: list[int],
     style: str,
+    *,
+    strays: bool,
 ) -> None:
     async with make_client(bootstrap_server, command_config) as client:
         metadata = await client.retry(client.refresh_metadata)
@@ -151,11 +160,16 @@ async def _perform(
                 f"{_ids(missing)}. Current existent brokers: {_ids(existing)}"
             )
         asked = wanted or existing
-        if style == "kafka":
+        if style == "kafka" and not strays:
             click.echo("Querying brokers for log directories information")
-        answers = await asyncio.gather(*(describe_log_dirs(client, broker) for broker in asked))
+        answers = await asyncio.gather(
+            *(describe_log_dirs(client, broker, include_strays=strays) for broker in asked)
+        )
+        found = dict(zip(asked, answers, strict=True))
+        if strays:
+            _print_strays(strays_document(found, topics), style)
+            return
         missed = await asyncio.gather(*(lost_replicas(client, broker) for broker in asked))
-    found = dict(zip(asked, answers, strict=True))
     lost = {broker: _of_topics(names, topics) for broker, names in zip(asked, missed, strict=True)}
     if style == "table":
         _print_table(found, topics)
@@ -182,6 +196,47 @@ def document(
             for broker, log_dirs in found.items()
         ],
     }
+
+
+def strays_document(found: dict[int, list[LogDirDescription]], topics: list[str]) -> dict[str, Any]:
+    """One entry for each stray; null where it does not say."""
+    return {
+        "version": 1,
+        "strays": [
+            {
+                "broker": broker,
+                "logDir": log_dir.path,
+                "directory": stray.directory,
+                "topic": stray.topic,
+                "partition": stray.partition,
+                "topicId": None if stray.topic_id is None else str(stray.topic_id),
+                "size": stray.size_bytes,
+                "setAsideMs": stray.set_aside_ms,
+                "reason": stray.reason,
+            }
+            for broker, log_dirs in found.items()
+            for log_dir in log_dirs
+            for stray in log_dir.strays
+            if not topics or stray.topic in topics
+        ],
+    }
+
+
+def _print_strays(told: dict[str, Any], style: str) -> None:
+    """``json`` as one document; for people a line each, and none if there is none."""
+    if style == "json":
+        click.echo(json.dumps(told, separators=(",", ":")))
+        return
+    for stray in told["strays"]:
+        name = "?" if stray["topic"] is None else f"{stray['topic']}-{stray['partition']}"
+        since = "at a time unknown"
+        if stray["setAsideMs"] is not None:
+            since = f"{datetime.fromtimestamp(stray['setAsideMs'] / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+        click.echo(
+            f"{name} (topic id {stray['topicId'] or 'unknown'}) on broker {stray['broker']}: "
+            f"{stray['logDir']}/{stray['directory']}, {size_text(stray['size'])}, set aside "
+            f"{since}: {stray['reason'] or 'reason unknown'}"
+        )
 
 
 def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from kraftjbod.cli.cluster_admin import require_ok
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicPartition
+from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicId, TopicPartition
 from kraftjbod.protocol.kafka_codec import message
 
 N = TypeVar("N", int, float)
@@ -50,6 +50,22 @@ class ReplicaSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrayReplica:
+    """A copy that a broker keeps and does not serve; None where it does not say.
+
+    ``directory`` is its name below the log directory, ``set_aside_ms`` wall time.
+    """
+
+    topic: str | None
+    partition: int | None
+    topic_id: TopicId | None
+    size_bytes: int
+    set_aside_ms: int | None
+    reason: str | None
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
     """One log directory; byte figures are -1 where the broker does not tell them.
 
@@ -75,11 +91,18 @@ class LogDirDescription:
     is_slow: bool = False
     last_scrub_ms: int | None = None
     scrub_errors: int | None = None
+    strays: tuple[StrayReplica, ...] = ()
+    """Empty unless they were asked for."""
 
 
-async def describe_log_dirs(client: ClusterClient, broker_id: int) -> list[LogDirDescription]:
+async def describe_log_dirs(
+    client: ClusterClient, broker_id: int, *, include_strays: bool = False
+) -> list[LogDirDescription]:
     """Every log directory of one broker, in the broker's order."""
-    response = await client.request(broker_id, message("DescribeLogDirsRequest")(topics=None))
+    response = await client.request(
+        broker_id,
+        message("DescribeLogDirsRequest")(topics=None, include_strays=include_strays),
+    )
     require_ok(response, f"log directories of broker {broker_id}")
     return [_log_dir(result) for result in response.results]
 
@@ -130,6 +153,18 @@ def _log_dir(result: Any) -> LogDirDescription:
         is_slow=result.is_slow,
         last_scrub_ms=_unless_negative(result.last_scrub_ms),
         scrub_errors=_unless_negative(result.scrub_errors),
+        strays=tuple(
+            StrayReplica(
+                topic=stray.topic_name or None,
+                partition=_unless_negative(stray.partition_index),
+                topic_id=None if stray.topic_id == ZERO_UUID else TopicId(stray.topic_id),
+                size_bytes=stray.size,
+                set_aside_ms=_unless_negative(stray.set_aside_ms),
+                reason=stray.reason or None,
+                directory=stray.directory,
+            )
+            for stray in result.strays
+        ),
     )
 
 

@@ -33,13 +33,9 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
-from kraftjbod.storage.applied_metadata import (
-    forget_applied_metadata,
-    path_of,
-    read_applied_metadata,
-)
+from kraftjbod.storage.applied_metadata import forget_applied_metadata
 from kraftjbod.storage.bootstrap import write_bootstrap
-from kraftjbod.storage.dir_names import LOCK_FILE, META_PROPERTIES
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
 from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
@@ -47,7 +43,7 @@ from kraftjbod.storage.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-from kraftjbod.storage.vfs import OpenMode, RealVfs
+from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,7 +145,7 @@ def info_command(config: str) -> None:
 @_CONFIG_OPTION
 @_told_in_one_line
 def forget_metadata_command(config: str) -> None:
-    """Let a stopped broker take whatever metadata log it hears of next.
+    """Let a stopped broker take the first other metadata log that it hears of.
 
     For the day when the controller's metadata is gone for good. Replicas that the new metadata
     does not know are set aside then, and kept as strays.
@@ -167,21 +163,45 @@ def _forget_metadata(vfs: RealVfs, metadata_dir: str) -> None:
     if lock is None:
         raise StartupError(f"The broker of {metadata_dir} is running: stop it first.")
     try:
-        path = path_of(metadata_dir)
-        if not vfs.exists(path):
-            click.echo("This broker remembers no metadata log.")
-            return
-        try:
-            known = read_applied_metadata(vfs, metadata_dir)
-        except InconsistentStorageError:
-            known = None
-        forget_applied_metadata(vfs, metadata_dir)
+        known = forget_applied_metadata(vfs, metadata_dir)
+    except InconsistentStorageError as e:
+        click.echo(f"Forgotten: {e}")
+        return
     finally:
         lock.close()
-    what = "a file that is damaged"
-    if known is not None:
-        what = f"metadata log {known.metadata_log_id}, followed up to offset {known.offset}"
-    click.echo(f"Forgotten: {what}. The broker takes the first metadata log that it hears of.")
+    if known is None:
+        click.echo("This broker remembers no metadata log.")
+        return
+    click.echo(
+        f"Forgotten: metadata log {known.metadata_log_id}, followed up to offset {known.offset}. "
+        f"The broker takes the first other log that it hears of."
+    )
+
+
+@main.command("fork-metadata")
+@_CONFIG_OPTION
+@_told_in_one_line
+def fork_metadata_command(config: str) -> None:
+    """Let the metadata log of a stopped controller go on as another one, with an id of its own.
+
+    For a log that was restored from a copy and lacks what came after it: what it writes from now
+    on must not be taken for what the lost one wrote. Its brokers refuse it until each was told to
+    forget the lost one.
+    """
+    settings = load_settings(config)
+    metadata_dir, vfs = settings.metadata_dir, RealVfs()
+    if "controller" not in settings.process_roles:
+        raise StartupError(f"{config} is a broker's: brokers have no metadata log of their own")
+    if not vfs.exists(f"{metadata_dir}/{CLUSTER_METADATA_DIR}"):
+        raise StartupError(f"{metadata_dir} holds no metadata log.")
+    lock = vfs.try_lock(f"{metadata_dir}/{LOCK_FILE}")
+    if lock is None:
+        raise StartupError(f"The controller of {metadata_dir} is running: stop it first.")
+    try:
+        write_atomically(vfs, f"{metadata_dir}/{FORK_MARK}", b"")
+    finally:
+        lock.close()
+    click.echo("The metadata log gets a new id when the controller starts.")
 
 
 @main.command("dump-log")

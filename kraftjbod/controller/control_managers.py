@@ -201,9 +201,12 @@ class ControlManagers:
             if broker is None or broker.incarnation_id != request.incarnation_id:
                 self._heartbeats.end_session(request.broker_id)
 
-    def bootstrap(self, metadata_version: int) -> ControllerResult[None]:
-        """The first records of an empty log, and what a log from before log ids lacks."""
-        if self.state.metadata_log_id is not None:
+    def bootstrap(self, metadata_version: int, *, fork: bool = False) -> ControllerResult[None]:
+        """The first records of an empty log, and what a log from before log ids lacks.
+
+        ``fork``: the log lost its end, and what follows is another log's.
+        """
+        if self.state.metadata_log_id is not None and not fork:
             return ControllerResult(response=None)
         record = FeatureLevelRecord(
             name=METADATA_VERSION,

@@ -123,14 +123,16 @@ class QuorumController:
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self, *, fork: bool = False) -> None:
         """Load the log, lead, and make sure that an empty log gets its first records.
+
+        ``fork`` gives the log another id, see ``ControlManagers.bootstrap``.
 
         :raises StartupError: if the log cannot be read, or has no room for its first records.
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
-        bootstrap = self._managers.bootstrap(self._metadata_version)
+        bootstrap = self._managers.bootstrap(self._metadata_version, fork=fork)
         try:
             await self._commit(bootstrap)
         except LogDirImpairedError as e:

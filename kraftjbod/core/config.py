@@ -448,6 +448,8 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     log_cleaner_max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
     log_index_interval_bytes: int = Field(default=4096, ge=0)
     log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
+    log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
+    """How long a replica is kept that the metadata does not want here; -1 for ever."""
     log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
     log_flush_interval_ms: int | None = Field(default=None, ge=1)
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)

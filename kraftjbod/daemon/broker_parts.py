@@ -59,6 +59,7 @@ from kraftjbod.broker.storage_telemetry_emitter import StorageTelemetryEmitter
 from kraftjbod.broker.storage_telemetry_gatherer import StorageTelemetryGatherer
 from kraftjbod.broker.storage_telemetry_sender import StorageTelemetrySender
 from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
+from kraftjbod.broker.stray_retention import StrayRetention
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig, Endpoint
@@ -275,6 +276,14 @@ class BrokerParts:
 
     def _watch_the_disks(self) -> None:
         config, around, logs = self._config, self._around, self._disks.logs
+        self.stray_retention = StrayRetention(
+            broker_id=config.node_id,
+            logs=logs,
+            cache=self.cache,
+            clock=around.clock,
+            retention_ms=config.log_stray_retention_ms,
+            check_interval_ms=config.log_retention_check_interval_ms,
+        )
         self.scrubs = Scrubs(
             logs=logs,
             replicas=self.hosted,

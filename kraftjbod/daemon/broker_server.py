@@ -106,6 +106,7 @@ class BrokerServer:
         self._tasks.start(disks.logs.run_background(), "log_manager")
         self._tasks.keep(parts.monitor.run, "log_dir_monitor")
         self._tasks.keep(parts.scrubs.run, "scrubs")
+        self._tasks.start(parts.stray_retention.run(), "stray_retention")
         self._tasks.keep(parts.saturated_followers.run, "saturated_followers")
         self._tasks.start(parts.isr.run(), "isr_manager")
         self._tasks.start(parts.isr.watch(), "isr_watch")

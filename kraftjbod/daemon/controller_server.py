@@ -28,8 +28,8 @@ from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore
-from kraftjbod.storage.bootstrap import read_bootstrap
-from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
+from kraftjbod.storage.bootstrap import forget_fork, read_bootstrap
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
 from kraftjbod.storage.dir_opener import DirOpener
 from kraftjbod.storage.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_dir_policy import OpKind
@@ -64,7 +64,13 @@ class ControllerServer:
             OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
         )
         self._controller = self._build_controller(cluster_id, features[METADATA_VERSION])
-        await self._controller.start()
+        mark = f"{log_dir.path}/{FORK_MARK}"
+        fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
+        await self._controller.start(fork=fork)
+        if fork:
+            # Not before it is done, and before anybody is told of it.
+            await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
+            self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
         self._door = self._build_door(self._controller)
         await self._door.start()
         self._log.info(

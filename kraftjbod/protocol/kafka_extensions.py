@@ -50,6 +50,17 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
+    # Strays are told to whoever asks for them: there may be as many as replicas.
+    ("DescribeLogDirsRequest", "DescribeLogDirsRequest"): (
+        {
+            "name": "IncludeStrays",
+            "type": "bool",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG,
+            "ignorable": True,
+        },
+    ),
     # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
     ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
         {
@@ -161,6 +172,28 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "tag": FIRST_OWN_TAG + 8,
             "default": "-1",
             "ignorable": True,
+        },
+        {
+            # Copies that are kept and not served; empty unless they were asked for.
+            "name": "Strays",
+            "type": "[]DescribeLogDirsStray",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 10,
+            "ignorable": True,
+            "fields": (
+                # As the directory's name says; "" and -1 where it had to be cut.
+                {"name": "TopicName", "type": "string", "versions": "2+"},
+                {"name": "PartitionIndex", "type": "int32", "versions": "2+"},
+                # Zeros if it does not say.
+                {"name": "TopicId", "type": "uuid", "versions": "2+"},
+                {"name": "Size", "type": "int64", "versions": "2+"},
+                # Wall time and why; -1 and "" if it does not say.
+                {"name": "SetAsideMs", "type": "int64", "versions": "2+"},
+                {"name": "Reason", "type": "string", "versions": "2+"},
+                # The path below the log directory.
+                {"name": "Directory", "type": "string", "versions": "2+"},
+            ),
         },
     ),
 }

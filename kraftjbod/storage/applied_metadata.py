@@ -7,7 +7,7 @@ and is never newer. Without the file a broker takes the first metadata log that 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText
 from kraftjbod.core.ids import Uuid
@@ -21,6 +21,8 @@ class AppliedMetadata:
 
     metadata_log_id: Uuid
     offset: int
+    is_forgotten: bool = False
+    """An operator's word: another log may take its place. Of this one, no less than this."""
 
 
 def path_of(metadata_dir: str) -> str:
@@ -32,7 +34,9 @@ def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
     try:
         document = json.loads(text)
         return AppliedMetadata(
-            metadata_log_id=Uuid.parse(document["metadata_log_id"]), offset=int(document["offset"])
+            metadata_log_id=Uuid.parse(document["metadata_log_id"]),
+            offset=int(document["offset"]),
+            is_forgotten=bool(document.get("forgotten", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise InconsistentStorageError(
@@ -57,11 +61,19 @@ def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata
         "version": 1,
         "metadata_log_id": str(applied.metadata_log_id),
         "offset": applied.offset,
+        "forgotten": applied.is_forgotten,
     }
     write_atomically(vfs, path_of(metadata_dir), (json.dumps(document) + "\n").encode())
 
 
-def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> None:
-    """For good: the broker takes the first metadata log that it hears of."""
-    vfs.unlink_if_exists(path_of(metadata_dir))
-    vfs.sync_dir(metadata_dir)
+def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
+    """The broker takes the first other log that it hears of; what it knew, None if nothing."""
+    try:
+        known = read_applied_metadata(vfs, metadata_dir)
+    except InconsistentStorageError:
+        vfs.unlink_if_exists(path_of(metadata_dir))
+        vfs.sync_dir(metadata_dir)
+        raise
+    if known is not None:
+        write_applied_metadata(vfs, metadata_dir, replace(known, is_forgotten=True))
+    return known

@@ -15,7 +15,7 @@ from kraftjbod.core.metadata_version import (
     METADATA_VERSION,
     MetadataVersion,
 )
-from kraftjbod.storage.dir_names import BOOTSTRAP_FILE
+from kraftjbod.storage.dir_names import BOOTSTRAP_FILE, FORK_MARK
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 
@@ -43,3 +43,9 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
         ) from e
     MetadataVersion.of(metadata_version)
     return levels
+
+
+def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
+    """The log has its new id; for good."""
+    vfs.unlink_if_exists(f"{metadata_dir}/{FORK_MARK}")
+    vfs.sync_dir(metadata_dir)

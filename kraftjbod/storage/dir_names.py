@@ -37,6 +37,8 @@ SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 ASKED_MOVES: Final = "asked-moves.json"
 APPLIED_METADATA: Final = "applied-metadata.json"
+#: In a controller's metadata dir: its log is to get another id.
+FORK_MARK: Final = "fork-metadata"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 
@@ -68,6 +70,7 @@ OWN_FILES: Final = frozenset(
         ASKED_MOVES,
         APPLIED_METADATA,
         BOOTSTRAP_FILE,
+        FORK_MARK,
     }
 )
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import LOST_DIR, TopicPartition
+from kraftjbod.core.ids import LOST_DIR, TopicId, TopicPartition
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.stray_mark import StrayReason
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
@@ -251,3 +252,20 @@ async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_
         other = TopicPartition("t", 1)
         assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
         assert await alter(rig, "/d1") == 0, "that is where it is"
+
+
+async def test_strays_are_told_to_whoever_asks_for_them():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        await rig.logs.create(TopicPartition("x", 5), TopicId(b"x" * 16), dir_of(1, 2))
+        await rig.logs.rename_stray(TopicPartition("x", 5), StrayReason.TOPIC_UNKNOWN)
+        assert not any(found.strays for found in (await rig.ask(KIND(topics=None))).results)
+        none, one = (await rig.ask(KIND(topics=None, include_strays=True))).results
+        assert list(none.strays) == []
+        (stray,) = one.strays
+        assert (stray.topic_name, stray.partition_index) == ("x", 5)
+        assert (stray.topic_id, stray.reason) == (b"x" * 16, "topic unknown")
+        assert stray.directory.endswith("-stray")
+        assert stray.set_aside_ms > 0
+        assert stray.size > 0

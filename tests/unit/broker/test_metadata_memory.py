@@ -10,7 +10,11 @@ from structlog.testing import capture_logs
 from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.core.errors import ForeignMetadataError
 from kraftjbod.core.ids import Uuid
-from kraftjbod.storage.applied_metadata import read_applied_metadata
+from kraftjbod.storage.applied_metadata import (
+    AppliedMetadata,
+    forget_applied_metadata,
+    read_applied_metadata,
+)
 from tests.faults.rig import format_dir, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -93,3 +97,30 @@ async def test_a_full_disk_is_told_once_and_holds_nothing_up(vfs: FaultVfs) -> N
     found = read_applied_metadata(vfs, "/d1")
     assert found is not None
     assert found.offset == 3
+
+
+async def test_a_broker_that_was_told_to_forget_takes_another_log_and_no_less_of_its_own(
+    vfs: FaultVfs,
+) -> None:
+    memory = memory_on(vfs)
+    memory.heard_of(OURS)
+    memory.note_applied(7)
+    await memory.write()
+    forget_applied_metadata(vfs, "/d1")
+    later = memory_on(vfs)
+    await later.load()
+    assert later.claimed_log_id is None, "a controller must not refuse it for what it forgot"
+    later.heard_of(OURS)
+    with pytest.raises(ForeignMetadataError):
+        later.require_whole(6)
+    later.require_whole(7)
+    with capture_logs() as events:
+        later.heard_of(OTHER)
+    assert "metadata_log_replaced" in [event["event"] for event in events]
+    assert later.claimed_log_id == OTHER
+    later.require_whole(0)
+    later.note_applied(0)
+    await later.write()
+    assert read_applied_metadata(vfs, "/d1") == AppliedMetadata(metadata_log_id=OTHER, offset=0)
+    with pytest.raises(ForeignMetadataError):
+        later.heard_of(OURS)

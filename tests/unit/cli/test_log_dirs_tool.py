@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.cli.log_dirs_tool import _print_table, main, move_lines
-from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize
-from kraftjbod.core.ids import DirectoryId
+from kraftjbod.cli.log_dirs_tool import (
+    _print_strays,
+    _print_table,
+    main,
+    move_lines,
+    strays_document,
+)
+from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize, StrayReplica
+from kraftjbod.core.ids import DirectoryId, TopicId
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, MiniBroker, invoke, mini_broker
 
 DOCUMENT: dict[str, Any] = {
@@ -188,3 +194,45 @@ def test_moves_are_told_with_how_far_they_are() -> None:
     bar = "bar-0 on broker 1: /d1 -> /d2, 0 %, 0 B of 0 B, 0 records behind"
     assert move_lines(found, []) == [foo, bar]
     assert move_lines(found, ["foo"]) == [foo]
+
+
+def test_strays_are_a_line_each_or_one_document(capsys: pytest.CaptureFixture[str]):
+    strays = (
+        StrayReplica(
+            topic="orders",
+            partition=3,
+            topic_id=TopicId(b"t" * 16),
+            size_bytes=2048,
+            set_aside_ms=1_700_000_000_000,
+            reason="topic unknown",
+            directory="orders-3.00-stray",
+        ),
+        StrayReplica(
+            topic=None,
+            partition=None,
+            topic_id=None,
+            size_bytes=0,
+            set_aside_ms=None,
+            reason=None,
+            directory="cut.00-stray",
+        ),
+    )
+    log_dir = LogDirDescription(
+        path="/d1",
+        error_code=0,
+        total_bytes=-1,
+        usable_bytes=-1,
+        is_cordoned=False,
+        replicas=(),
+        strays=strays,
+    )
+    told = strays_document({1: [log_dir]}, [])
+    _print_strays(told, "kafka")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("orders-3 (topic id dHR0dHR0dHR0dHR0dHR0dA) on broker 1: /d1/orders-3.")
+    assert first.endswith("set aside 2023-11-14 22:13 UTC: topic unknown")
+    assert second.endswith("set aside at a time unknown: reason unknown")
+    _print_strays(strays_document({1: [log_dir]}, ["orders"]), "json")
+    (only,) = json.loads(capsys.readouterr().out)["strays"]
+    assert (only["broker"], only["topic"], only["partition"]) == (1, "orders", 3)
+    assert only["topicId"] == str(TopicId(b"t" * 16))

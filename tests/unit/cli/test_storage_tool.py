@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,28 @@ def test_a_stopped_broker_forgets_the_metadata_that_it_followed(config: str, tmp
     done = run("forget-metadata", "-c", config)
     assert done.exit_code == 0
     assert f"metadata log {applied.metadata_log_id}, followed up to offset 41" in done.output
-    assert read_applied_metadata(vfs, metadata_dir) is None
+    assert read_applied_metadata(vfs, metadata_dir) == replace(applied, is_forgotten=True)
     write_atomically(vfs, f"{metadata_dir}/applied-metadata.json", b"?")
-    assert "Forgotten: a file that is damaged" in run("forget-metadata", "-c", config).output
+    assert "applied-metadata.json is damaged" in run("forget-metadata", "-c", config).output
+    assert read_applied_metadata(vfs, metadata_dir) is None
+
+
+def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_path: Path):
+    controller = tmp_path / "c.properties"
+    controller.write_text(
+        f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
+        "controller.quorum.voters=9@127.0.0.1:9999\n"
+    )
+    assert "brokers have no metadata log" in run("fork-metadata", "-c", config).output
+    format_it(str(controller))
+    assert "holds no metadata log" in run("fork-metadata", "-c", str(controller)).output
+    (tmp_path / "c" / "__cluster_metadata-0").mkdir()
+    lock = RealVfs().try_lock(f"{tmp_path}/c/.lock")
+    assert lock is not None
+    assert "is running: stop it first" in run("fork-metadata", "-c", str(controller)).output
+    lock.close()
+    assert run("fork-metadata", "-c", str(controller)).exit_code == 0
+    assert (tmp_path / "c" / "fork-metadata").exists()
 
 
 def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(

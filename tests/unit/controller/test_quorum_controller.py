@@ -241,11 +241,14 @@ async def test_a_log_is_told_from_any_other_and_stays_the_same(vfs: FaultVfs) ->
     assert len(told) == 1, "brokers ask again and again"
     await node.controller.stop()
     node.log_dir.close()
-    again = Node(vfs)
-    await again.controller.start()
-    assert again.managers.state.metadata_log_id == log_id
-    await again.controller.stop()
-    again.log_dir.close()
+    for fork in (False, True):
+        again = Node(vfs)
+        # Not what was drawn for the first one.
+        again.managers._random_bytes = lambda count: b"\x77" * count
+        await again.controller.start(fork=fork)
+        assert (again.managers.state.metadata_log_id == log_id) is not fork
+        await again.controller.stop()
+        again.log_dir.close()
 
 
 async def test_a_log_from_before_log_ids_gets_one(vfs: FaultVfs) -> None:

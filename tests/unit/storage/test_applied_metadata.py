@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kraftjbod.core.errors import InconsistentStorageError
@@ -25,8 +27,8 @@ def test_what_is_written_is_read_until_it_is_forgotten() -> None:
     assert read_applied_metadata(vfs, "/m") is None
     write_applied_metadata(vfs, "/m", APPLIED)
     assert read_applied_metadata(vfs, "/m") == APPLIED
-    forget_applied_metadata(vfs, "/m")
-    assert read_applied_metadata(vfs, "/m") is None
+    assert forget_applied_metadata(vfs, "/m") == APPLIED
+    assert read_applied_metadata(vfs, "/m") == replace(APPLIED, is_forgotten=True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata_log_id": "x", "offset": 1}'])
