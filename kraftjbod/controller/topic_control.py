@@ -40,6 +40,7 @@ from kraftjbod.protocol.rpc_messages import (
 Replicas = tuple[BrokerId, ...]
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_MAY_COLLIDE: Final = re.compile(r"[._]")
 _MAX_NAME_CHARS: Final = 249
 _RESERVED_NAMES: Final = frozenset({".", "..", "__cluster_metadata"})
 _NO_TOPIC_ID: Final = TopicId(bytes(16))
@@ -81,7 +82,7 @@ class TopicControlManager:
     def create_topics(self, request: CreateTopicsRequest) -> ControllerResult[CreateTopicsResponse]:
         self._require_few(max(len(t.assignments), self._partition_count(t)) for t in request.topics)
         named = Counter(topic.name for topic in request.topics)
-        taken = {_collision_key(name): name for name in self._state.topic_ids}
+        taken = self._taken_names(named)
         records: list[Record] = []
         created: list[CreatedTopic] = []
         for topic in request.topics:
@@ -102,6 +103,12 @@ class TopicControlManager:
             records=() if request.validate_only else tuple(records),
             response=CreateTopicsResponse(topics=tuple(created)),
         )
+
+    def _taken_names(self, wanted: Iterable[str]) -> dict[str, str]:
+        """Topics by what they collide in; empty where none of those that are wanted could."""
+        if not any(_MAY_COLLIDE.search(name) for name in wanted):
+            return {}
+        return {_collision_key(name): name for name in self._state.topic_ids}
 
     def _partition_count(self, topic: NewTopic) -> int:
         if topic.num_partitions == _UNSET:
