@@ -1,6 +1,7 @@
 """Requests that wait: produces with ``acks=all``, deletions of records, fetches with ``min.bytes``.
 
-All waits are keyed by partition, bounded in number, and end at a deadline at the latest.
+All waits are keyed by partition, bounded in number in all and per partition (one that hangs leaves
+room for the others), and end at a deadline at the latest.
 They end with a value, never with an exception, so an abandoned wait leaves nothing unretrieved.
 All methods are for the loop's thread; between a check of the partition and the ``wait`` that
 follows it there must be no ``await``.
@@ -42,11 +43,19 @@ class OffsetPurgatory:
     became too small. ``close()`` ends all of all partitions.
     """
 
-    def __init__(self, *, kind: str, clock: Clock, max_waiting: int = 100_000) -> None:
+    def __init__(
+        self,
+        *,
+        kind: str,
+        clock: Clock,
+        max_waiting: int = 100_000,
+        max_per_partition: int = 10_000,
+    ) -> None:
         """``kind`` says in errors what waits here."""
         self._kind = kind
         self._clock = clock
         self._max_waiting = max_waiting
+        self._max_per_partition = max_per_partition
         #: Only partitions that something waits for; in order of arrival.
         self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
         self._count = 0
@@ -65,7 +74,8 @@ class OffsetPurgatory:
     ) -> asyncio.Future[ErrorCode]:
         """Wait until the watermark reaches ``required_offset``.
 
-        :raises OverloadedError: if ``max_waiting`` requests wait already.
+        :raises OverloadedError: if ``max_waiting`` requests wait already, or ``max_per_partition``
+            for this one.
         """
         if self._count >= self._max_waiting:
             raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
@@ -75,8 +85,10 @@ class OffsetPurgatory:
         waits = self._waits.get(partition)
         if waits is None:
             self._waits[partition] = [wait]
-        else:
+        elif len(waits) < self._max_per_partition:
             waits.append(wait)
+        else:
+            raise OverloadedError(f"{len(waits)} {self._kind} wait for {partition} already")
         self._count += 1
         if self._timer is None or deadline_ms < self._timer_at_ms:
             self._arm(deadline_ms)
@@ -176,8 +188,11 @@ class FetchPurgatory:
     once, because it died, was deleted or changed its leader.
     """
 
-    def __init__(self, *, max_waiting: int = 10_000) -> None:
+    def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
+        """``max_partitions`` is what all waits together may name."""
         self._max_waiting = max_waiting
+        self._max_partitions = max_partitions
+        self._named = 0
         #: Only partitions that something waits for. Inner dicts are ordered sets.
         self._waits: dict[TopicPartition, dict[_FetchWait, None]] = {}
         self._all: dict[asyncio.Future[bool], _FetchWait] = {}
@@ -193,15 +208,19 @@ class FetchPurgatory:
     ) -> asyncio.Future[bool]:
         """Wait until ``missing_bytes`` have arrived in ``partitions`` together.
 
-        :raises OverloadedError: if ``max_waiting`` fetches wait already.
+        :raises OverloadedError: if ``max_waiting`` fetches wait already, or for too much.
         """
-        if len(self._all) >= self._max_waiting:
+        if (
+            len(self._all) >= self._max_waiting
+            or self._named + len(partitions) > self._max_partitions
+        ):
             raise OverloadedError(f"{len(self._all)} fetches wait for bytes already")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(timeout_ms / 1000, _end, done, False)
         wait = _FetchWait(partitions, missing_bytes, done, timer)
         self._all[done] = wait
+        self._named += len(partitions)
         for partition in partitions:
             self._waits.setdefault(partition, {})[wait] = None
         # The one place of removal, whether it ends by bytes, deadline or a client that went away.
@@ -227,6 +246,7 @@ class FetchPurgatory:
     def _forget(self, done: asyncio.Future[bool]) -> None:
         wait = self._all.pop(done)
         wait.timer.cancel()
+        self._named -= len(wait.partitions)
         for partition in wait.partitions:
             waits = self._waits.get(partition)
             if waits is None:

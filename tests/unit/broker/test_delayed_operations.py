@@ -105,6 +105,19 @@ async def test_produces_are_bounded() -> None:
     assert "waiting=0" in repr(waits)
 
 
+async def test_a_partition_that_hangs_leaves_room_for_others() -> None:
+    waits = OffsetPurgatory(kind="produces", clock=RealClock(), max_per_partition=2)
+    for offset in (1, 2):
+        waits.wait(T0, offset, LONG_MS)
+    with pytest.raises(OverloadedError, match="2 produces wait for t-0 already"):
+        waits.wait(T0, 3, LONG_MS)
+    waits.wait(T1, 1, LONG_MS)
+    waits.reached(T0, 1)
+    waits.wait(T0, 3, LONG_MS)
+    assert len(waits) == 3
+    waits.close()
+
+
 async def test_a_fetch_ends_when_enough_has_arrived_in_its_partitions_together() -> None:
     waits = FetchPurgatory()
     done = waits.wait([T0, T1], 100, LONG_MS)
@@ -138,6 +151,18 @@ async def test_a_fetch_whose_client_went_away_is_forgotten() -> None:
     await asyncio.sleep(0)
     assert len(waits) == 0 and "partitions=0" in repr(waits)
     waits.arrived(T0, 1)
+
+
+async def test_fetches_are_bounded_in_what_they_name() -> None:
+    waits = FetchPurgatory(max_partitions=3)
+    waits.wait([T0, T1], 1, LONG_MS)
+    with pytest.raises(OverloadedError):
+        waits.wait([T0, T1], 1, LONG_MS)
+    waits.wake(T0)
+    await asyncio.sleep(0)
+    waits.wait([T0, T1], 1, LONG_MS)
+    waits.close()
+    await asyncio.sleep(0)
 
 
 async def test_fetches_are_bounded() -> None:
