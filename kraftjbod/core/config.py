@@ -500,6 +500,10 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
         if "broker" not in self.process_roles:
             raise ValueError("process.roles must be broker for this daemon")
         self._require_own_cordons()
+        if self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ValueError(
+                "queued.max.request.bytes must not be less than socket.request.max.bytes"
+            )
         if self.broker_heartbeat_interval_ms * 2 > self.broker_session_timeout_ms:
             raise ValueError(
                 "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"

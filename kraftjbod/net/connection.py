@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._receiver.frame_received(frame)
         except RemoteProtocolError as e:
             self.refuse(e)
-        if self._splitter.held_bytes or self._held_bytes:
+        if self._splitter.filled_bytes or self._held_bytes:
             self._note_partial()
 
     def eof_received(self) -> bool:
@@ -221,25 +221,34 @@ class Connection(asyncio.BufferedProtocol):
         return self.is_reading_paused or self._is_starved
 
     def room_again(self) -> None:
-        """There is memory for the rest of the frame."""
-        self._is_starved = False
-        if self._transport is not None and self.is_open and not self.is_reading_paused:
+        """There may be memory for the rest of the frame."""
+        self._note_partial()
+        if self.is_open and not self.is_held_up:
+            assert self._transport is not None
             self._transport.resume_reading()
 
     def _note_partial(self) -> None:
-        memory, held_bytes = self._memory, self._splitter.held_bytes
+        """Take what the frame needs next from the budget, or read no more until it is there."""
+        memory, splitter = self._memory, self._splitter
         if memory is None or not self.is_open:
             return
-        self._held_bytes = held_bytes
-        if not held_bytes:
+        next_bytes = splitter.next_bytes
+        has_room = (
+            next_bytes == splitter.held_bytes
+            or next_bytes - self._held_bytes <= memory.requests.room_bytes
+            or self.is_privileged
+        )
+        self._held_bytes = next_bytes if has_room else splitter.held_bytes
+        if self._held_bytes:
+            memory.requests.hold(self, self._held_bytes, splitter.filled_bytes)
+        else:
             memory.requests.release(self)
-            return
-        memory.requests.hold(self, held_bytes, self._splitter.filled_bytes)
-        if self._splitter.wants_memory and not (memory.requests.room_bytes or self.is_privileged):
+        if has_room:
+            self._is_starved = False
+        else:
             self._starve(memory)
 
     def _starve(self, memory: MemoryBudget) -> None:
-        """Nothing more is read of the frame until there is room for it."""
         assert self._transport is not None
         if not (self._is_starved or self.is_reading_paused):
             self._transport.pause_reading()

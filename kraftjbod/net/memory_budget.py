@@ -20,7 +20,7 @@ from kraftjbod.core.telemetry import get_logger
 
 _SWEEP_S: Final = 1.0
 #: What is in use after others had to go for who waits, as a share of the limit.
-_RELIEVED: Final = 0.75
+_RELIEVED: Final = 0.5
 
 _log = get_logger()
 
@@ -171,8 +171,7 @@ class Ledger:
             elif now_s - holding.seen_s >= self._timeout_s:
                 peer.abort(f"{self._name} did not get on for {self._timeout_s:.0f} s")
         if self._waiters:
-            if self.used_bytes >= self.max_bytes:
-                self._relieve(now_s)
+            self._relieve(now_s)
             self._resume_soon()
 
     def _relieve(self, now_s: float) -> None:

@@ -26,6 +26,7 @@ SCRATCH_BYTES: Final = 64 * 1024
 FIRST_GROWTH: Final = 16
 _GROWTH: Final = 4
 _LEAST_ROOM_BYTES: Final = 1024
+_MOST_GROWTH_BYTES: Final = 32 * 1024 * 1024
 
 _LENGTH: Final = struct.Struct(">i")
 
@@ -50,7 +51,7 @@ class FrameSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that a frame which is half there takes; 0 between frames."""
+        """Memory that a frame which is half there takes now; 0 between frames."""
         return len(self._pending) if self._large is None else len(self._large)
 
     @property
@@ -59,9 +60,13 @@ class FrameSplitter:
         return len(self._pending) if self._large is None else self._filled
 
     @property
-    def wants_memory(self) -> bool:
-        """Whether the next ``get_buffer`` will take more."""
-        return self._large is not None and self._filled == len(self._large)
+    def next_bytes(self) -> int:
+        """Memory that it takes with the next ``get_buffer``: more, if what there is is full."""
+        if self._large is None or self._filled < len(self._large):
+            return self.held_bytes
+        growth = FIRST_GROWTH if self._filled <= SCRATCH_BYTES else _GROWTH
+        more = min(_MOST_GROWTH_BYTES, max(_LEAST_ROOM_BYTES, self._filled * (growth - 1)))
+        return min(self._large_bytes, self._filled + more)
 
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes; never empty. Good until the next ``buffer_updated``."""
@@ -73,7 +78,7 @@ class FrameSplitter:
             self._scratch[:count] = self._pending
             return self._scratch_view[count:]
         if self._filled == len(large):
-            grown = bytearray(min(self._large_bytes, self._filled * _GROWTH))
+            grown = bytearray(self.next_bytes)
             grown[: self._filled] = large
             large = self._large = grown
         return memoryview(large)[self._filled :]
@@ -118,8 +123,6 @@ class FrameSplitter:
         return length
 
     def _begin_large(self, length: int, first: memoryview) -> None:
-        room = max(_LEAST_ROOM_BYTES, len(first) * FIRST_GROWTH)
-        self._large = bytearray(min(length, room))
-        self._large[: len(first)] = first
+        self._large = bytearray(first)
         self._large_bytes = length
         self._filled = len(first)

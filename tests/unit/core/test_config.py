@@ -126,6 +126,7 @@ def test_listeners_and_voters() -> None:
         ({"replica_fetch_wait_max_ms": "40000"}, "replica.lag.time.max.ms"),
         ({"log_dir_io_suspect_ms": "31000"}, "log.dir.io.timeout.ms"),
         ({"log_segment_bytes": "many"}, "log.segment.bytes"),
+        ({"queued_max_request_bytes": "99000000"}, "less than socket.request.max.bytes"),
         ({"max_connections_per_ip_overrides": "10.0.0.1"}, "is no limit of an address"),
         ({"max_connections_per_ip_overrides": "host:5"}, "'host:5' is no limit of an address"),
     ],

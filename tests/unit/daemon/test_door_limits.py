@@ -52,10 +52,10 @@ def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> No
         max_connections_per_ip="7",
         max_connections_per_ip_overrides="10.0.0.1:9, [::1]:3",
         connections_max_idle_ms="5",
-        queued_max_request_bytes=str(3 * MIB),
+        queued_max_request_bytes=str(101 * MIB),
     )
     limits = broker_door(config)
     assert (limits.places.max_per_host, limits.max_idle_ms) == (7, 5)
     assert limits.places.per_host == {"10.0.0.1": 9, "::1": 3}
-    assert memory_budget(config).requests.max_bytes == 3 * MIB
+    assert memory_budget(config).requests.max_bytes == 101 * MIB
     assert controller_door(controller(connections_max_idle_ms="6")).max_idle_ms == 6
