@@ -319,8 +319,10 @@ def epochs_of(handle: LogHandle, span: LogHandle) -> EpochEntries:
     return cut_epochs_from(epochs, span.log_end_offset)
 
 
-def producers_of(handle: LogHandle) -> bytes:
-    return handle._published.log._producers.to_snapshot()
+def producers_of(handle: LogHandle) -> object:
+    """All but when they sent something, which is in no batch."""
+    known = handle._published.log._producers._producers
+    return [(producer_id, one.epoch, one.batches) for producer_id, one in known.items()]
 
 
 # -- the story ------------------------------------------------------------------------------
