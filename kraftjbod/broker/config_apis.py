@@ -25,7 +25,12 @@ from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import BrokerId, is_broker_id
 from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
-from kraftjbod.core.topic_config import CleanupPolicy, ThrottledReplicas
+from kraftjbod.core.topic_config import (
+    DEFAULT_MIN_INSYNC_REPLICAS,
+    MIN_INSYNC_REPLICAS,
+    CleanupPolicy,
+    ThrottledReplicas,
+)
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.kafka_codec import Message, encode_part, message
@@ -251,11 +256,30 @@ class ConfigApis:
         in_force = self._topic_configs.get(topic).by_key()
         for default in self._topic_defaults():
             key = default.key
-            if key in own:
+            if key == MIN_INSYNC_REPLICAS:
+                yield self._min_isr_of(topic, default)
+            elif key in own:
                 own_value = (key, own[key], ConfigSource.TOPIC)
                 yield _Entry(key, in_force[key], [own_value, *default.synonyms], False)
             else:
                 yield default
+
+    def _min_isr_of(self, topic: str, default: _Entry) -> _Entry:
+        """The topic's own, else the whole cluster's; else two, or what a file raises it to.
+
+        By default no topic needs more than it has replicas.
+        """
+        key, state = default.key, self._cache.state
+        own = state.topic_config(topic).get(key)
+        synonyms = [] if own is None else [(key, own, ConfigSource.TOPIC)]
+        synonyms += self._dynamic_synonyms(key)
+        value = self._topic_configs.get(topic).min_insync_replicas
+        if not synonyms:
+            registered = state.topics.get(state.topic_ids[topic])
+            partitions = registered.partitions.values() if registered is not None else ()
+            value = min(value, max((p.replication_factor for p in partitions), default=value))
+        counts = [s for s in default.synonyms if int(s[1]) >= DEFAULT_MIN_INSYNC_REPLICAS]
+        return _Entry(key, value, [*synonyms, *counts], False)
 
     def _topic_defaults(self) -> list[_Entry]:
         """Of a topic without values of its own; the same object at every call."""

@@ -53,7 +53,7 @@ class DamagedReplicas:
             return
         if partition.is_leader:
             self._met_by_leader(replica, partition, handle)
-        elif self._broker_id in partition.isr:
+        elif self._broker_id in partition.holders:
             self._met_in_sync(replica, partition, handle)
 
     def _met_by_leader(

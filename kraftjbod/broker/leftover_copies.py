@@ -76,7 +76,7 @@ class LeftoverCopies:
         topic = self._cache.state.topic(tp.topic)
         registration = self._cache.state.partition_named(tp)
         is_meant = topic is not None and topic.topic_id == orphan.topic_id
-        if not is_meant or registration is None or self._broker_id not in registration.isr:
+        if not is_meant or registration is None or self._broker_id not in registration.holders:
             self._logs.discard_deleted(orphan)
             return
         named = registration.directory_of(self._broker_id)
@@ -118,7 +118,7 @@ class LeftoverCopies:
     ) -> Stray | None:
         strays = self._logs.strays.of(key)
         named = registration.directory_of(self._broker_id)
-        if self._broker_id in registration.isr:
+        if self._broker_id in registration.holders:
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)
             is_named = is_only and strays[0].log_dir.directory_id == named
             return strays[0] if is_named and _lacks_nothing(strays[0], registration) else None

@@ -468,7 +468,7 @@ class LogDirAdmin:
         last = [
             tp
             for tp, registration in self._assigned_to(log_dir.directory_id)
-            if registration.isr == (self._broker_id,)
+            if registration.holders == (self._broker_id,)
         ]
         allowed = [
             tp for tp in last if self._topic_configs.get(tp.topic).unclean_leader_election_enable

@@ -15,6 +15,7 @@ own configuration and step 5.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -64,11 +65,16 @@ class BrokerMetadataPublisher:
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
             self._dynamic_configs.refresh()
         if self._is_open:
-            for resource_type, name in delta.configs:
-                if resource_type is ResourceType.TOPIC:
-                    self._carry_out(self._replicas.config_changed(name))
+            for name in self._topics_configured(delta):
+                self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
         self._lifecycle.note_metadata(self._cache.state)
+
+    def _topics_configured(self, delta: MetadataDelta) -> Iterable[str]:
+        """Topics whose configuration changed; those of the whole cluster are all topics'."""
+        if (ResourceType.BROKER, "") in delta.configs:
+            return self._cache.state.topic_ids
+        return [name for kind, name in delta.configs if kind is ResourceType.TOPIC]
 
     def open(self) -> None:
         """The logs are loaded: act on everything that the metadata says now, and on all changes."""

@@ -101,8 +101,7 @@ class Partition:
     ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` ask,
     ``begin_isr_change(isr, own_broker_epoch) -> IsrChange`` makes it pending,
     ``isr_change_committed(change, ...)`` or ``isr_change_refused(change, code)`` ends it.
-    After a retriable failure of the whole request simply send the same ``IsrChange`` again, as
-    long as ``pending_isr_change is change``.
+    After a retriable failure of the request the same one is sent again while it is pending.
     """
 
     __slots__ = (
@@ -110,10 +109,12 @@ class Partition:
         "_is_under_min_isr",
         "_led_in",
         "_min_insync_replicas",
+        "_replication_factor",
         "_waited",
         "broker_id",
         "directories",
         "high_watermark",
+        "holders",
         "isr",
         "leader",
         "leader_epoch",
@@ -159,6 +160,7 @@ class Partition:
         #: Runs parallel to ``replicas``.
         self.directories: tuple[DirectoryId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
+        self.holders: tuple[BrokerId, ...] = ()
         self.pending_isr_change: IsrChange | None = None
         #: Log end when this broker began to lead in this epoch; UNKNOWN_OFFSET unless it leads.
         self.leader_epoch_start_offset = UNKNOWN_OFFSET
@@ -233,6 +235,8 @@ class Partition:
         self.replicas = registration.replicas
         self.directories = registration.directories
         self.isr = registration.isr
+        self.holders = registration.holders
+        self._replication_factor = registration.replication_factor
         if self.role is Role.OFFLINE:
             return RoleChange.NONE
         self.log_end_offset = log_end_offset
@@ -496,12 +500,9 @@ class Partition:
         if self.role is not Role.LEADER:
             return
         wanted = () if self.pending_isr_change is None else self.pending_isr_change.isr
-        self._waited = tuple(
-            follower
-            for follower in self._followers.values()
-            if follower.broker_id in self.isr or follower.broker_id in wanted
-        )
-        needed = min(self._min_insync_replicas, len(self.replicas))
+        maximal = {*self.isr, *wanted}
+        self._waited = tuple(f for f in self._followers.values() if f.broker_id in maximal)
+        needed = min(self._min_insync_replicas, self._replication_factor)
         self._is_under_min_isr = len(self.isr) < needed
         self._advance()
 
@@ -576,9 +577,11 @@ class Partition:
     ) -> bool:
         """The controller answered with the state that now holds; True if it was taken over.
 
-        Metadata may have brought the same or more already; then nothing happens.
+        Metadata may have brought it already. That somebody left counts only when that brings it,
+        after the ``min.insync.replicas`` that the controller reckoned with (KIP-966).
         """
-        if self.pending_isr_change is not change or leader_epoch != self.leader_epoch:
+        is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch
+        if is_stale or not set(self.isr) <= set(isr):
             return False
         self.pending_isr_change = None
         self.partition_epoch = max(self.partition_epoch, partition_epoch)

@@ -1,6 +1,6 @@
 """``TopicConfigs``: the configuration that holds for each topic on this broker.
 
-The broker's defaults with the topic's own values on top, parsed once per change.
+The broker's defaults with the cluster's and the topic's own values on top, parsed once per change.
 A topic's own values were checked by the controller before they were committed; should a value
 still not parse (an older or newer controller wrote it), the topic gets the defaults and a warning,
 because a broker that refused its metadata would serve nobody.
@@ -32,7 +32,7 @@ class TopicConfigs:
         self._parsed.pop(topic, None)
 
     def _parse(self, topic: str) -> TopicConfig:
-        overrides = self._cache.state.topic_config(topic)
+        overrides = self._cache.state.topic_overrides(topic)
         if not overrides:
             return self.defaults
         try:

@@ -28,7 +28,9 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import DirectoryId, Uuid
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
+    SUPPORTED_FEATURES,
     MetadataVersion,
 )
 from kraftjbod.core.properties import parse_properties
@@ -367,13 +369,25 @@ def _check_quorum(settings: StorageSettings, *, is_dynamic: bool) -> None:
 
 def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
     version = DEFAULT_METADATA_VERSION if release is None else MetadataVersion.of_release(release)
+    given: dict[str, int] = {}
     for name, level in parse_pairs(pairs, "--feature").items():
-        if name != METADATA_VERSION:
+        if name not in SUPPORTED_FEATURES:
             raise StartupError(f"Unsupported feature: {name}.")
         if not level.isdecimal():
             raise StartupError(f"Unsupported level {level} of feature {name}.")
-        version = MetadataVersion.of(int(level))
-    return {METADATA_VERSION: version.value}
+        given[name] = int(level)
+    if METADATA_VERSION in given:
+        version = MetadataVersion.of(given[METADATA_VERSION])
+    for name, number in given.items():
+        lowest, highest = SUPPORTED_FEATURES[name]
+        if not lowest <= number <= highest:
+            raise StartupError(f"Unsupported level {number} of feature {name}.")
+    if given.get(ELIGIBLE_LEADER_REPLICAS_VERSION) and not version.may_have_elr:
+        raise StartupError(
+            f"{ELIGIBLE_LEADER_REPLICAS_VERSION} 1 needs {METADATA_VERSION} "
+            f"{DEFAULT_METADATA_VERSION.release} or newer, not {version.release}."
+        )
+    return version.default_features | given
 
 
 def _inspect(paths: list[str]) -> tuple[dict[str, MetaProperties], list[str]]:

@@ -20,7 +20,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kraftjbod.controller.acceptance import Acceptance, acceptance_of
+from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf, acceptance_of
 from kraftjbod.controller.dynamic_cordons import dynamic_cordons
 from kraftjbod.controller.heartbeat_manager import (
     BrokerControlState,
@@ -38,6 +38,7 @@ from kraftjbod.core.ids import (
     BrokerId,
     DirectoryId,
 )
+from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     FeatureRange,
@@ -92,6 +93,16 @@ class ClusterControlManager:
     def acceptance(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
         """Whether this replica may lead and be in sync."""
         return acceptance_of(self._state.brokers.get(broker_id), directory_id)
+
+    def acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
+        """As it will be once that broker is as ``after`` says."""
+
+        def acceptance(broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+            if broker_id != after.broker_id:
+                return self.acceptance(broker_id, directory_id)
+            return acceptance_of(after, directory_id)
+
+        return acceptance
 
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
         """What a new replica is assigned to: the broker's one directory that may take it.
@@ -157,6 +168,8 @@ class ClusterControlManager:
             self._require_own_dirs(request)
         self._require_features(request)
         wanted = _registered(request, broker if same else None, next_offset)
+        if broker is not None and not same:
+            wanted = dataclasses.replace(wanted, previous_epoch=broker.epoch)
         configured = dynamic_cordons(self._state.configs, wanted)
         if configured is not None:
             wanted = dataclasses.replace(wanted, cordoned_log_dirs=configured)
@@ -195,9 +208,10 @@ class ClusterControlManager:
                 )
 
     def _require_features(self, request: BrokerRegistrationRequest) -> None:
-        """A broker that names no range for a feature is taken to support its level."""
+        """A broker that names no range is taken to support the level, if it is metadata.version."""
         for name, level in self._state.features.items():
-            lowest, highest = request.features.get(name, (level, level))
+            unsaid = level if name == METADATA_VERSION else 0
+            lowest, highest = request.features.get(name, (unsaid, unsaid))
             if not lowest <= level <= highest:
                 raise OperatingError(
                     f"Broker {request.broker_id} supports {name} {lowest} to {highest}, "
@@ -338,6 +352,7 @@ def _registered(
     return dataclasses.replace(
         fresh,
         epoch=kept.epoch,
+        previous_epoch=kept.previous_epoch,
         fenced=kept.fenced,
         in_controlled_shutdown=kept.in_controlled_shutdown,
         offline_log_dirs=tuple(sorted(kept.known_log_dirs - online - forgotten)),

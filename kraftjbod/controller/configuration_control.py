@@ -7,6 +7,8 @@
 * Which directories ``cordoned.log.dirs`` may name is checked by the broker that has them. What
   comes here unchecked, for a broker that is dead, may only lift cordons (KIP-1066).
 * A change of that key changes the brokers' registrations in the same entry.
+* ``min.insync.replicas`` is a topic's or the whole cluster's, never one broker's: who may lead is
+  decided by it (KIP-966).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final, assert_never
 
 from kraftjbod.controller.dynamic_cordons import cordoned_ids, dynamic_cordons, dynamic_value
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.topic_rules import RulesOf, TopicRules
 from kraftjbod.core.config import (
     ALL_LOG_DIRS,
     CORDONED_LOG_DIRS,
@@ -29,7 +32,7 @@ from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
-from kraftjbod.core.topic_config import TOPIC_LIST_KEYS, TopicConfig
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TOPIC_LIST_KEYS, TopicConfig
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -37,7 +40,7 @@ from kraftjbod.metadata.records import (
     ResourceType,
 )
 from kraftjbod.metadata.registrations import BrokerRegistration
-from kraftjbod.metadata.state import MetadataState
+from kraftjbod.metadata.state import Configs, MetadataState, overrides_of
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
@@ -75,13 +78,30 @@ class ConfigurationControlManager:
         self._require_valid(ResourceType.TOPIC, name, given)
         return _difference(ResourceType.TOPIC, name, {}, given)
 
-    def may_elect_unclean(self, topic: str) -> bool:
-        """The topic's ``unclean.leader.election.enable``."""
-        own = self._state.topic_config(topic)
+    def rules_of(self, topic: str) -> TopicRules:
+        """What decides about elections and in-sync sets of the topic."""
+        return self._rules_by(self._state.configs, topic)
+
+    def rules_after(self, records: Iterable[Record]) -> RulesOf:
+        """What will decide about them once ``records`` are replayed."""
+        after: dict[tuple[ResourceType, str], Mapping[str, str]] = dict(self._state.configs)
+        for record in records:
+            if isinstance(record, ConfigRecord):
+                key = (record.resource_type, record.resource_name)
+                values = {**after.get(key, {}), record.name: record.value}
+                after[key] = {name: text for name, text in values.items() if text is not None}
+        return lambda topic: self._rules_by(after, topic)
+
+    def _rules_by(self, configs: Configs, topic: str) -> TopicRules:
+        own = overrides_of(configs, topic)
         config = (
             self._defaults.with_overrides(own, source=f"topic {topic}") if own else self._defaults
         )
-        return config.unclean_leader_election_enable
+        return TopicRules(
+            may_elect_unclean=config.unclean_leader_election_enable,
+            min_isr=config.min_insync_replicas,
+            has_elr=self._state.has_elr,
+        )
 
     # --- IncrementalAlterConfigs -----------------------------------------------------------------
 
@@ -133,6 +153,12 @@ class ConfigurationControlManager:
             self._apply(change, resource_type, wanted)
         self._require_valid(resource_type, resource.name, wanted)
         if resource_type is ResourceType.BROKER:
+            if resource.name and MIN_INSYNC_REPLICAS in wanted:
+                raise _error(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{MIN_INSYNC_REPLICAS} cannot differ from broker to broker; set it for all of "
+                    "them (an empty name, --entity-default), or for a topic.",
+                )
             is_checked = validated_by is not None and resource.name in ("", str(validated_by))
             before, after = present.get(CORDONED_LOG_DIRS), wanted.get(CORDONED_LOG_DIRS)
             if after is not None and before != after:

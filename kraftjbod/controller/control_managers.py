@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
@@ -26,16 +26,19 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
-from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicConfig
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
+    ConfigRecord,
     FeatureLevelRecord,
     Record,
+    ResourceType,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
     DescribeDynamicConfigsRequest,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -95,17 +98,18 @@ class ControlManagers:
         self._configuration = ConfigurationControlManager(
             state=self.state, defaults=topic_config_defaults
         )
+        self.rules_of = self._configuration.rules_of
         self._replication = ReplicationControlManager(
             state=self.state,
             index=self.index,
             cluster=self._cluster,
-            may_elect_unclean=self._configuration.may_elect_unclean,
+            rules_of=self.rules_of,
         )
         self._reassignments = ReassignmentControlManager(
             state=self.state,
             index=self.index,
             cluster=self._cluster,
-            may_elect_unclean=self._configuration.may_elect_unclean,
+            rules_of=self.rules_of,
         )
         self._topics = TopicControlManager(
             state=self.state,
@@ -154,7 +158,7 @@ class ControlManagers:
             case ListPartitionReassignmentsRequest():
                 return self._reassignments.list_ongoing(request)
             case IncrementalAlterConfigsRequest():
-                return self._configuration.incremental_alter(request)
+                return self._alter_configs(request)
             case DescribeDynamicConfigsRequest():
                 return self._configuration.describe(request)
             case UpdateFeaturesRequest():
@@ -164,6 +168,17 @@ class ControlManagers:
                     f"The controller does not serve {request.api}.",
                     code=ErrorCode.UNSUPPORTED_VERSION,
                 )
+
+    def _alter_configs(
+        self, request: IncrementalAlterConfigsRequest
+    ) -> ControllerResult[IncrementalAlterConfigsResponse]:
+        result = self._configuration.incremental_alter(request)
+        if not any(_is_min_isr(record) for record in result.records):
+            return result
+        # Whoever was eligible by the former value may not be any more.
+        rules_of = self._configuration.rules_after(result.records)
+        followed = self._replication.follow_min_isr(rules_of)
+        return ControllerResult(records=(*result.records, *followed), response=result.response)
 
     def _register(
         self, request: BrokerRegistrationRequest, now_ms: int
@@ -201,19 +216,46 @@ class ControlManagers:
             if broker is None or broker.incarnation_id != request.incarnation_id:
                 self._heartbeats.end_session(request.broker_id)
 
-    def bootstrap(self, metadata_version: int, *, fork: bool = False) -> ControllerResult[None]:
-        """The first records of an empty log, and what a log from before log ids lacks.
+    def bootstrap(
+        self,
+        features: Mapping[str, int],
+        min_insync_replicas: int | None = None,
+        *,
+        fork: bool = False,
+    ) -> ControllerResult[None]:
+        """The first records of an empty log; in any other what is still missing.
 
-        ``fork``: the log lost its end, and what follows is another log's.
+        :param features: levels by feature; ``metadata.version`` is among them.
+        :param min_insync_replicas: the cluster's, from the controller's file, if it has none yet.
+        :param fork: the log lost its end, and what follows is another log's.
         """
-        if self.state.metadata_log_id is not None and not fork:
-            return ControllerResult(response=None)
-        record = FeatureLevelRecord(
-            name=METADATA_VERSION,
-            feature_level=self.state.features.get(METADATA_VERSION, metadata_version),
-            metadata_log_id=Uuid.random(self._random_bytes),
-        )
-        return ControllerResult(records=(record,), response=None)
+        records: list[Record] = []
+        if self.state.metadata_log_id is None or fork:
+            present = self.state.features
+            level = present.get(METADATA_VERSION, features[METADATA_VERSION])
+            records += [
+                FeatureLevelRecord(
+                    name=METADATA_VERSION,
+                    feature_level=level,
+                    metadata_log_id=Uuid.random(self._random_bytes),
+                ),
+                *(
+                    FeatureLevelRecord(name=name, feature_level=level)
+                    for name, level in sorted(features.items())
+                    if METADATA_VERSION not in present and name != METADATA_VERSION
+                ),
+            ]
+        of_all = self.state.configs.get((ResourceType.BROKER, ""), {})
+        if min_insync_replicas is not None and MIN_INSYNC_REPLICAS not in of_all:
+            config = ConfigRecord(
+                resource_type=ResourceType.BROKER,
+                resource_name="",
+                name=MIN_INSYNC_REPLICAS,
+                value=str(min_insync_replicas),
+            )
+            rules_of = self._configuration.rules_after([config])
+            records += [config, *self._replication.follow_min_isr(rules_of)]
+        return ControllerResult(records=tuple(records), response=None)
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
         """An unfenced broker whose session has ended."""
@@ -287,3 +329,7 @@ class ControlManagers:
     def _leads(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
         partition = self.state.partition(key)
         return partition is not None and partition.leader == broker_id
+
+
+def _is_min_isr(record: Record) -> bool:
+    return isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS

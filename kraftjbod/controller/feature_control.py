@@ -1,8 +1,9 @@
 """``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
 
-There is one feature, ``metadata.version``.
+There are two, ``metadata.version`` and ``eligible.leader.replicas.version`` (KIP-966).
 
 * A level is taken only if this software knows it and every registered broker said that it does.
+* Features that need each other's levels are raised and lowered together or in the right order.
 * An upgrade only goes up, a downgrade only down, and the same level again is no change.
 * A downgrade forgets what the lower level cannot say. One that would lose something is refused
   with a list of it, unless it is called unsafe.
@@ -20,7 +21,12 @@ from typing import Final
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 from kraftjbod.core.ids import MIGRATING_DIR
-from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.metadata_version import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    MetadataVersion,
+)
 from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataState
@@ -64,8 +70,9 @@ class FeatureControlManager:
         return ControllerResult(
             records=tuple(
                 FeatureLevelRecord(name=update.name, feature_level=update.level)
-                for update in request.updates
-                if self._state.features.get(update.name) != update.level
+                # What needs a level is forgotten before that level is.
+                for update in sorted(request.updates, key=lambda u: u.name == METADATA_VERSION)
+                if self._state.features.get(update.name, 0) != update.level
             ),
             response=response,
         )
@@ -85,19 +92,21 @@ class FeatureControlManager:
                 f"The request names feature {update.name} more than once.",
                 code=ErrorCode.INVALID_REQUEST,
             )
-        if update.name != METADATA_VERSION:
+        if update.name not in SUPPORTED_FEATURES:
             raise _invalid(update, "The controller does not know this feature.")
-        try:
-            wanted = MetadataVersion.of(update.level)
-        except StartupError as e:
-            raise _invalid(update, f"{e}.") from e
-        present, kind = self._state.metadata_version, UpgradeType(update.upgrade_type)
-        if wanted < present and kind is UpgradeType.UPGRADE:
-            raise _invalid(update, f"It is {present} already: ask for a downgrade to lower it.")
-        if wanted > present and kind is not UpgradeType.UPGRADE:
-            raise _invalid(update, f"It is only {present}: ask for an upgrade to raise it.")
-        self._require_support(wanted)
-        losses = self._losses(wanted)
+        _require_known(update)
+        present, kind = self._level(update.name), UpgradeType(update.upgrade_type)
+        if update.level < present and kind is UpgradeType.UPGRADE:
+            was = _level_text(update.name, present)
+            raise _invalid(update, f"It is {was} already: ask for a downgrade to lower it.")
+        if update.level > present and kind is not UpgradeType.UPGRADE:
+            was = _level_text(update.name, present)
+            raise _invalid(update, f"It is only {was}: ask for an upgrade to raise it.")
+        self._require_support(update.name, update.level)
+        self._require_consistency(update, updates)
+        if update.name != METADATA_VERSION:
+            return
+        losses = self._losses(MetadataVersion(update.level))
         if losses and kind is not UpgradeType.UNSAFE_DOWNGRADE:
             raise _invalid(
                 update,
@@ -105,17 +114,36 @@ class FeatureControlManager:
                 "An unsafe downgrade goes ahead all the same.",
             )
 
-    def _require_support(self, wanted: MetadataVersion) -> None:
+    def _level(self, name: str) -> int:
+        if name == METADATA_VERSION:
+            return self._state.metadata_version
+        return self._state.features.get(name, 0)
+
+    def _require_consistency(self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]) -> None:
+        """Eligible leader replicas need a level whose records can name them."""
+        after = {other.name: other.level for other in updates}
+        level = after.get(METADATA_VERSION, self._state.metadata_version)
+        elr = ELIGIBLE_LEADER_REPLICAS_VERSION
+        if not after.get(elr, self._level(elr)) or level >= MetadataVersion.IV_4_3_IV0:
+            return
+        needed = MetadataVersion.IV_4_3_IV0
+        raise _invalid(
+            update,
+            f"{elr} 1 needs {METADATA_VERSION} {needed.release} ({needed.value}): raise that too, "
+            f"or lower {elr} to 0.",
+        )
+
+    def _require_support(self, name: str, wanted: int) -> None:
         """A broker that names no range is taken to support the present level only."""
-        present = self._state.metadata_version
+        present = self._level(name)
         without = []
         for broker_id, broker in sorted(self._state.brokers.items()):
-            lowest, highest = _range(broker, present)
+            lowest, highest = _range(broker, name, present)
             if not lowest <= wanted <= highest:
                 without.append(f"broker {broker_id} supports {lowest} to {highest}")
         if without:
             raise OperatingError(
-                f"Not every registered broker supports {METADATA_VERSION} {wanted}: "
+                f"Not every registered broker supports {name} {wanted}: "
                 f"{_bounded(without)}. Upgrade their software first.",
                 code=ErrorCode.FEATURE_UPDATE_FAILED,
             )
@@ -152,11 +180,26 @@ class FeatureControlManager:
         return losses
 
 
-def _range(broker: BrokerRegistration, present: MetadataVersion) -> tuple[int, int]:
+def _require_known(update: FeatureUpdate) -> None:
+    lowest, highest = SUPPORTED_FEATURES[update.name]
+    try:
+        if update.name == METADATA_VERSION:
+            MetadataVersion.of(update.level)
+    except StartupError as e:
+        raise _invalid(update, f"{e}.") from e
+    if not lowest <= update.level <= highest:
+        raise _invalid(update, f"Supported: {lowest} to {highest}.")
+
+
+def _level_text(name: str, level: int) -> str:
+    return str(MetadataVersion(level)) if name == METADATA_VERSION else str(level)
+
+
+def _range(broker: BrokerRegistration, name: str, present: int) -> tuple[int, int]:
     for feature in broker.features:
-        if feature.name == METADATA_VERSION:
+        if feature.name == name:
             return feature.lowest, feature.highest
-    return present.value, present.value
+    return present, present
 
 
 def _bounded(items: list[str]) -> str:

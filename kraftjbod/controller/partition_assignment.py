@@ -91,6 +91,10 @@ class Assignment:
         awaited = target if len(target) < len(self.original) else self.adding
         return set(awaited) <= set(isr)
 
+    def min_isr(self, configured: int) -> int:
+        """How many in-sync replicas it takes to commit, where ``min.insync.replicas`` is this."""
+        return min(configured, len(self.replicas) - max(len(self.adding), len(self.removing)))
+
     def completed(self) -> Assignment:
         """The target alone."""
         return self._only(self.target)

@@ -1,27 +1,35 @@
-"""From a partition and what is wanted of it to at most one record: election, ISR, directories.
+"""From a partition and what is wanted of it to at most one record: election, ISR, ELR, directories.
 
 Rules of this file:
 
 * elections go through the in-sync set: its acceptable members first (acceptance.py), and only if
   there is none those of last resort, the present leader before all others (KIP-928);
 * whoever is not acceptable leaves the in-sync set, but for a leader of last resort;
-* the in-sync set is never emptied: its last member stays while the partition has no leader, so
-  that it can lead again when it returns;
-* only an unclean election may choose outside the in-sync set, and only if nobody in it can lead at
-  all; it leaves that one member, marked as recovering;
+* with eligible leader replicas (KIP-966) the in-sync set may become empty. While it is smaller than
+  ``min.insync.replicas`` nothing new is committed, so whoever left it is remembered as eligible,
+  and is elected once nobody in the in-sync set can lead;
+* without them it is never emptied: its last member stays while the partition has no leader, so that
+  it can lead again when it returns;
+* a replica that came back *unclean* may have lost the end of its log: it is neither in sync nor
+  eligible. Is nobody left who is, the last known leader leads again, marked as recovering;
+* a replica that led and came back unclean never leads on in the same leader epoch;
+* only an unclean election may choose anybody else, and only if none of these can lead at all; it
+  leaves that one member, marked as recovering;
 * every change completes a reassignment for which its time has come: the replicas that it waits for
-  are in sync and acceptable; the leader epoch grows whenever a replica goes.
+  are in sync and acceptable, and enough of the target are to commit; the leader epoch grows
+  whenever a replica goes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf
 from kraftjbod.controller.partition_assignment import Assignment
+from kraftjbod.controller.topic_rules import TopicRules
 from kraftjbod.core.ids import MIGRATING_DIR, NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import PartitionRegistration
@@ -37,6 +45,10 @@ class Election(Enum):
     UNCLEAN = "unclean"
     """As ONLINE, and then the first replica that can lead even if it may miss records."""
 
+    @classmethod
+    def allowed_by(cls, rules: TopicRules) -> Election:
+        return cls.UNCLEAN if rules.may_elect_unclean else cls.ONLINE
+
 
 T = TypeVar("T")
 
@@ -45,93 +57,161 @@ _ACCEPTABLE: Final = Acceptance.ACCEPTABLE
 _LAST_RESORT: Final = Acceptance.LAST_RESORT
 
 
+class _Elected(NamedTuple):
+    """Who leads, and whether records may be missing there."""
+
+    leader: BrokerId
+    unclean: bool = False
+
+
 def change_partition(
     key: TopicIdPartition,
     before: PartitionRegistration,
     *,
+    rules: TopicRules,
     election: Election,
     acceptance: AcceptanceOf,
     isr: Sequence[BrokerId] | None = None,
     assignment: Assignment | None = None,
     leader_recovering: bool | None = None,
+    unclean: BrokerId | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that gives the partition what is wanted; None if that is so already.
 
-    A wanted assignment must keep a member of the in-sync set, or UNCLEAN must find a leader in it.
+    A wanted assignment must keep one of the partition's holders, or UNCLEAN must find a leader.
 
-    :param isr: the wanted in-sync set; None keeps it. If it is empty, the present one stays until
-        somebody can lead.
+    :param isr: the wanted in-sync set; None keeps it. Without eligible leader replicas an empty one
+        leaves the present one until somebody can lead.
     :param assignment: the wanted replicas and their directories; None keeps them.
     :param leader_recovering: the wanted recovery state; an unclean election overrides it.
+    :param unclean: a replica that may have lost the end of its log.
     """
     wanted = Assignment.of(before) if assignment is None else assignment
 
     def standing(replica: BrokerId) -> Acceptance:
         return acceptance(replica, wanted.directory_of(replica))
 
-    wanted_isr = _members(before.isr if isr is None else isr, wanted)
-    wanted = _completed_if_due(wanted, _acceptable(wanted_isr, standing))
-    wanted_isr = _members(wanted_isr, wanted) or _members(before.isr, wanted)
-    leader = _elect_clean(before, election, wanted, wanted_isr, standing)
-    if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = _elect_any(wanted, standing)
-        if leader != NO_LEADER:
-            wanted_isr, leader_recovering = (leader,), True
-    if leader != NO_LEADER:
-        wanted_isr = _acceptable(wanted_isr, standing) or (leader,)
-    assert wanted_isr, (key, before, wanted)
-    loses_replicas = not set(before.replicas) <= set(wanted.replicas)
+    asked = [m for m in (before.isr if isr is None else isr) if m != unclean]
+    wanted_isr = _members(asked, wanted)
+    wanted = _completed_if_due(wanted, _acceptable(wanted_isr, standing), rules)
+    wanted_isr = _members(wanted_isr, wanted)
+    if not wanted_isr and not rules.has_elr:
+        wanted_isr = _members(before.isr, wanted)
+        leader_recovering = True if unclean in wanted_isr else leader_recovering
+    eligible = _eligible(before, wanted, unclean) if rules.has_elr else ()
+    last_known = _last_known(before, wanted)
+    elected = _elect(before, election, wanted, standing, wanted_isr, eligible, last_known)
+    leader = elected.leader
+    if elected.unclean:
+        wanted_isr, eligible, leader_recovering = (leader,), (), True
+    elif leader != NO_LEADER:
+        in_sync = _acceptable(wanted_isr, standing)
+        wanted_isr = in_sync if leader in in_sync else (leader,)
+    elif rules.has_elr:
+        wanted_isr = ()
+    assert wanted_isr or rules.has_elr, (key, before, wanted)
+    is_enough = len(wanted_isr) >= wanted.min_isr(rules.min_isr)
+    is_leaderless = rules.has_elr and leader == NO_LEADER
+    is_new_epoch = before.leader == unclean or not set(before.replicas) <= set(wanted.replicas)
     record = PartitionChangeRecord(
         topic_id=key.topic_id,
         partition_id=key.partition,
         isr=_if_new(wanted_isr, before.isr),
         # A new epoch tells a replica that left apart from one that fetches by right.
-        leader=leader if loses_replicas else _if_new(leader, before.leader),
+        leader=leader if is_new_epoch else _if_new(leader, before.leader),
         replicas=_if_new(wanted.replicas, before.replicas),
         directories=_new_directories(wanted, before),
         leader_recovering=_if_new(leader_recovering, before.leader_recovering),
         adding_replicas=_if_new(wanted.adding, before.adding_replicas),
         removing_replicas=_if_new(wanted.removing, before.removing_replicas),
+        elr=_if_new(() if is_enough else _without(eligible, wanted_isr), before.elr),
+        last_known_elr=_if_new(last_known if is_leaderless else (), before.last_known_elr),
     )
     return record if _changes_something(record) else None
 
 
-def _completed_if_due(wanted: Assignment, fit: tuple[BrokerId, ...]) -> Assignment:
+def _completed_if_due(
+    wanted: Assignment, fit: tuple[BrokerId, ...], rules: TopicRules
+) -> Assignment:
     """``fit`` are the members of the in-sync set that are acceptable."""
     if not wanted.is_complete(fit):
         return wanted
     completed = wanted.completed()
-    return completed if _members(fit, completed) else wanted
+    # Whoever leaves takes a copy along that was counted when records were acknowledged.
+    stay = _members(fit, completed)
+    return completed if len(stay) >= completed.min_isr(rules.min_isr) else wanted
 
 
 def _members(isr: Sequence[BrokerId], assignment: Assignment) -> tuple[BrokerId, ...]:
     return tuple(member for member in isr if member in assignment.replicas)
 
 
+def _without(replicas: Iterable[BrokerId], others: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
+    return tuple(replica for replica in replicas if replica not in others)
+
+
 def _acceptable(isr: Sequence[BrokerId], standing: _Standing) -> tuple[BrokerId, ...]:
     return tuple(member for member in isr if standing(member) is _ACCEPTABLE)
 
 
-def _elect_clean(
+def _eligible(
+    before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
+) -> tuple[BrokerId, ...]:
+    """Who was in sync or eligible and still is whole, in the order of the replicas."""
+    whole = {*before.isr, *before.elr} - {unclean}
+    return tuple(replica for replica in wanted.replicas if replica in whole)
+
+
+def _last_known(before: PartitionRegistration, wanted: Assignment) -> tuple[BrokerId, ...]:
+    """Who leads again if nobody is in sync or eligible any more."""
+    present = (before.leader,) if before.has_leader else before.last_known_elr
+    return _members(present, wanted) or _members(before.holders, wanted)
+
+
+def _elect(
     before: PartitionRegistration,
     election: Election,
     wanted: Assignment,
-    isr: tuple[BrokerId, ...],
     standing: _Standing,
-) -> BrokerId:
+    isr: tuple[BrokerId, ...],
+    eligible: tuple[BrokerId, ...],
+    last_known: tuple[BrokerId, ...],
+) -> _Elected:
+    clean = _clean_candidates(before, election, wanted, standing, isr, eligible)
+    leader = next(clean, NO_LEADER)
+    if leader != NO_LEADER:
+        return _Elected(leader)
+    if not isr and not eligible:
+        leader = next(_by_standing(last_known, standing), NO_LEADER)
+    if leader == NO_LEADER and election is Election.UNCLEAN:
+        # An added replica only if no other is there: it may not hold anything yet.
+        in_order = (*wanted.original, *wanted.adding)
+        leader = next(_by_standing(in_order, standing), NO_LEADER)
+    return _Elected(leader, unclean=leader != NO_LEADER)
+
+
+def _clean_candidates(
+    before: PartitionRegistration,
+    election: Election,
+    wanted: Assignment,
+    standing: _Standing,
+    isr: tuple[BrokerId, ...],
+    eligible: tuple[BrokerId, ...],
+) -> Iterator[BrokerId]:
+    """The acceptable ones of the in-sync set, then of the eligible; then those of last resort."""
     first = wanted.replicas[:1] if election is Election.PREFERRED else ()
     in_order = (before.leader, *wanted.replicas)
-    acceptable = (c for c in (*first, *in_order) if c in isr and standing(c) is _ACCEPTABLE)
-    last_resort = (c for c in in_order if c in isr and standing(c) is _LAST_RESORT)
-    return next(itertools.chain(acceptable, last_resort), NO_LEADER)
+    for acceptance, candidates in ((_ACCEPTABLE, (*first, *in_order)), (_LAST_RESORT, in_order)):
+        for whole in (isr, eligible):
+            for candidate in candidates:
+                if candidate in whole and standing(candidate) is acceptance:
+                    yield candidate
 
 
-def _elect_any(wanted: Assignment, standing: _Standing) -> BrokerId:
-    """An added replica only if no other is there: it may not hold anything yet."""
-    in_order = (*wanted.original, *wanted.adding)
-    acceptable = (c for c in in_order if standing(c) is _ACCEPTABLE)
-    last_resort = (c for c in in_order if standing(c) is _LAST_RESORT)
-    return next(itertools.chain(acceptable, last_resort), NO_LEADER)
+def _by_standing(candidates: Sequence[BrokerId], standing: _Standing) -> Iterator[BrokerId]:
+    acceptable = (c for c in candidates if standing(c) is _ACCEPTABLE)
+    last_resort = (c for c in candidates if standing(c) is _LAST_RESORT)
+    return itertools.chain(acceptable, last_resort)
 
 
 def _if_new(wanted: T | None, present: T) -> T | None:
@@ -156,5 +236,7 @@ def _changes_something(record: PartitionChangeRecord) -> bool:
         record.leader_recovering,
         record.adding_replicas,
         record.removing_replicas,
+        record.elr,
+        record.last_known_elr,
     )
     return any(change is not None for change in changes)

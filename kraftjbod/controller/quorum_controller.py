@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
@@ -85,21 +85,24 @@ class QuorumController:
         driver: RaftDriver,
         clock: Clock,
         metrics: Metrics,
-        metadata_version: int,
+        features: Mapping[str, int],
+        min_insync_replicas: int | None = None,
         session_timeout_ms: int,
         preferred_interval_ms: int | None,
         unclean_interval_ms: int,
         max_fetch_bytes: int,
     ) -> None:
         """
-        :param metadata_version: feature level that an empty log begins with.
+        :param features: feature levels that an empty log begins with.
+        :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
         :param preferred_interval_ms: how often leaderships go back; None for never.
         """
         self._managers = managers
         self._driver = driver
         self._clock = clock
         self._metrics = metrics
-        self._metadata_version = metadata_version
+        self._features = features
+        self._min_insync_replicas = min_insync_replicas
         self._session_timeout_ms = session_timeout_ms
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
@@ -132,7 +135,7 @@ class QuorumController:
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
-        bootstrap = self._managers.bootstrap(self._metadata_version, fork=fork)
+        bootstrap = self._managers.bootstrap(self._features, self._min_insync_replicas, fork=fork)
         try:
             await self._commit(bootstrap)
         except LogDirImpairedError as e:

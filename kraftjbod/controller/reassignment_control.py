@@ -14,8 +14,6 @@ Moves within a broker are none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kraftjbod.controller.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.partition_assignment import Assignment, why_malformed
@@ -27,6 +25,7 @@ from kraftjbod.controller.target_directories import (
     resolve_directory,
     why_takes_none,
 )
+from kraftjbod.controller.topic_rules import RulesOf
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
@@ -52,12 +51,12 @@ class ReassignmentControlManager:
         state: MetadataState,
         index: ReplicaIndex,
         cluster: ClusterControlManager,
-        may_elect_unclean: Callable[[str], bool],
+        rules_of: RulesOf,
     ) -> None:
         self._state = state
         self._index = index
         self._cluster = cluster
-        self._may_elect_unclean = may_elect_unclean
+        self._rules_of = rules_of
 
     # --- AlterPartitionReassignments -------------------------------------------------------------
 
@@ -108,15 +107,16 @@ class ReassignmentControlManager:
         if wish.replicas is None:
             return self._cancel(wish, key, partition)
         assignment = self._reassigned(wish, wish.replicas, partition, may_change_factor)
-        if not set(partition.isr) & set(assignment.replicas):
+        if not set(partition.isr or partition.holders) & set(assignment.replicas):
             raise _error(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Of {_name(wish)} only {list(partition.isr)} are in sync, all of them added by "
-                "the reassignment under way; keep one of them in the target.",
+                f"Of {_name(wish)} only {list(partition.holders)} are in sync, all of them added "
+                "by the reassignment under way; keep one of them in the target.",
             )
         return change_partition(
             key,
             partition,
+            rules=self._rules_of(wish.topic),
             election=Election.ONLINE,
             acceptance=self._cluster.acceptance,
             assignment=assignment,
@@ -224,14 +224,14 @@ class ReassignmentControlManager:
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                 f"No reassignment of {_name(wish)} is under way.",
             )
-        election = Election.ONLINE
-        if self._may_elect_unclean(wish.topic):
-            election = Election.UNCLEAN
-        if not set(partition.isr) & set(present.original):
+        rules = self._rules_of(wish.topic)
+        election = Election.allowed_by(rules)
+        if not set(partition.holders) & set(present.original):
             self._require_unclean_leader(wish, present, election)
         return change_partition(
             key,
             partition,
+            rules=rules,
             election=election,
             acceptance=self._cluster.acceptance,
             assignment=present.cancelled(),

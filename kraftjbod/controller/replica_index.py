@@ -66,6 +66,7 @@ class ReplicaIndex:
         self._leaderless: Keys = {}
         self._imbalanced: Keys = {}
         self._reassigning: Keys = {}
+        self._with_elr: Keys = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -98,6 +99,11 @@ class ReplicaIndex:
     @property
     def reassigning(self) -> Collection[TopicIdPartition]:
         return tuple(self._reassigning)
+
+    @property
+    def with_elr(self) -> Collection[TopicIdPartition]:
+        """Partitions that have eligible leader replicas, or whose last leader is remembered."""
+        return tuple(self._with_elr)
 
     @property
     def leaderless_count(self) -> int:
@@ -139,6 +145,7 @@ class ReplicaIndex:
         _mark(self._leaderless, key, after is not None and not after.has_leader)
         _mark(self._imbalanced, key, after is not None and _is_imbalanced(after))
         _mark(self._reassigning, key, after is not None and after.is_reassigning)
+        _mark(self._with_elr, key, after is not None and bool(after.elr or after.last_known_elr))
 
     def _update_leader(
         self, before: PartitionRegistration | None, after: PartitionRegistration | None
@@ -175,3 +182,4 @@ class ReplicaIndex:
         assert self._leaderless == fresh._leaderless
         assert self._imbalanced == fresh._imbalanced
         assert self._reassigning == fresh._reassigning
+        assert self._with_elr == fresh._with_elr

@@ -1,11 +1,12 @@
 """``ReplicationControlManager``: who leads, who is in sync, and which directory holds what.
 
-Four things move a leadership or an in-sync set, and all of them end in ``change_partition``:
+Five things move a leadership or an in-sync set, and all of them end in ``change_partition``:
 
 * a broker changed: registered, fenced, unfenced, shutting down, or a directory of it failed, is
-  saturated or stalled, is well again, or is forgotten;
+  saturated or stalled, is well again, came back unclean, or is forgotten;
 * a broker said which directory a replica is in (AssignReplicasToDirs, KIP-858);
 * a leader asked for another in-sync set (AlterPartition, KIP-497, KIP-841);
+* ``min.insync.replicas`` changed, so that what is committed is held by others (KIP-966);
 * a periodic pass: preferred leaders, unclean elections.
 
 A decision about a changed broker is made against that broker *as it will be*, so that one entry
@@ -16,31 +17,25 @@ others.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from kraftjbod.controller.acceptance import (
-    Acceptance,
-    AcceptanceOf,
-    acceptance_of,
-    changed_directories,
-)
+from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf, changed_directories
 from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.directory_returns import DirectoryReturns
 from kraftjbod.controller.heartbeat_manager import BrokerControlState
 from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.topic_rules import RulesOf, TopicRules, rules_by_topic
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
-    UNASSIGNED_DIR,
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
-    TopicId,
     TopicIdPartition,
 )
 from kraftjbod.metadata.records import PartitionChangeRecord, Record
@@ -61,8 +56,6 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 MAX_ELECTIONS_PER_PASS: Final = 1000
-MAX_NAMED: Final = 10
-_REFUSED: Final = Acceptance.REFUSED
 
 
 class ReplicationControlManager:
@@ -74,12 +67,15 @@ class ReplicationControlManager:
         state: MetadataState,
         index: ReplicaIndex,
         cluster: ClusterControlManager,
-        may_elect_unclean: Callable[[str], bool],
+        rules_of: RulesOf,
     ) -> None:
         self._state = state
         self._index = index
         self._cluster = cluster
-        self._may_elect_unclean = may_elect_unclean
+        self._rules_of = rules_of
+        self._returns = DirectoryReturns(
+            state=state, index=index, cluster=cluster, rules_of=rules_of
+        )
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -92,9 +88,9 @@ class ReplicationControlManager:
         changes: list[PartitionChangeRecord] = []
         if former is not None:
             after = BrokerRegistration.from_record(record)
-            changes += self._forget(after, request.forgotten_log_dirs)
-            forgotten = {TopicIdPartition(c.topic_id, c.partition_id) for c in changes}
-            changes += self._follow_broker(former, after, but_for=forgotten)
+            changes += self._returns.forget(after, request.forgotten_log_dirs)
+            changes += self._returns.come_back(former, after, request, but_for=_keys_of(changes))
+            changes += self._follow_broker(former, after, but_for=_keys_of(changes))
         return ControllerResult(
             records=(*changes, record),
             response=BrokerRegistrationResponse(
@@ -125,16 +121,6 @@ class ReplicationControlManager:
         changes = self._follow_broker(broker, broker.merge(change))
         return ControllerResult(records=(*changes, change), response=None, is_atomic=False)
 
-    def _acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
-        """As it will be once the broker is as ``after`` says."""
-
-        def acceptance(broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-            if broker_id != after.broker_id:
-                return self._cluster.acceptance(broker_id, directory_id)
-            return acceptance_of(after, directory_id)
-
-        return acceptance
-
     def _follow_broker(
         self,
         before: BrokerRegistration,
@@ -153,16 +139,17 @@ class ReplicationControlManager:
         if after.is_active and not before.is_active:
             affected.update(dict.fromkeys(self._index.leaderless))
         keys = [key for key in affected if key not in but_for]
-        return self._without_refused(before.broker_id, keys, self._acceptance_with(after))
+        acceptance = self._cluster.acceptance_with(after)
+        return self._without_refused(before.broker_id, keys, acceptance)
 
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
     ) -> list[PartitionChangeRecord]:
         """The broker leaves each in-sync set in which it is refused; leaders follow."""
-        election_of = self._election_by_topic()
+        rules_of = rules_by_topic(self._state, self._rules_of)
         records = []
         for key in keys:
-            partition = self._partition(key)
+            partition, rules = self._partition(key), rules_of(key.topic_id)
             isr = partition.isr
             directory_id = partition.directory_of(broker_id)
             if directory_id is None or acceptance(broker_id, directory_id) is Acceptance.REFUSED:
@@ -170,7 +157,8 @@ class ReplicationControlManager:
             record = change_partition(
                 key,
                 partition,
-                election=election_of(key.topic_id),
+                rules=rules,
+                election=Election.allowed_by(rules),
                 acceptance=acceptance,
                 isr=isr,
             )
@@ -178,64 +166,24 @@ class ReplicationControlManager:
                 records.append(record)
         return records
 
-    def _forget(
-        self, after: BrokerRegistration, forgotten: Iterable[DirectoryId]
-    ) -> list[PartitionChangeRecord]:
-        """What was in these directories of the broker is lost, and may be made anew anywhere.
+    # --- min.insync.replicas ---------------------------------------------------------------------
 
-        Its replicas leave the in-sync sets. Where nobody else is in one, records would be lost:
-        only a topic that allows unclean elections lets them go.
-
-        :raises OperatingError: INVALID_REQUEST, naming the partitions that would lose records.
-        """
-        broker_id, election_of = after.broker_id, self._election_by_topic()
-        as_it_will_be = self._acceptance_with(after)
-
-        def without_it(other_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-            return as_it_will_be(other_id, directory_id) if other_id != broker_id else _REFUSED
-
-        records: list[PartitionChangeRecord] = []
-        last_copies: list[str] = []
-        for key in self._in_directories(broker_id, forgotten):
-            partition, election = self._partition(key), election_of(key.topic_id)
-            wanted = Assignment.of(partition).with_directory(broker_id, UNASSIGNED_DIR)
-            isr = tuple(member for member in partition.isr if member != broker_id)
-            if not isr and election is not Election.UNCLEAN:
-                last_copies.append(f"{self._state.topics[key.topic_id].name}-{key.partition}")
-                continue
-            record = change_partition(
-                key,
-                partition,
-                election=election,
-                acceptance=without_it,
-                isr=isr,
-                assignment=wanted,
-            )
-            if not isr and not partition.merge(_required(record)).has_leader:
-                # It begins anew, empty and in another epoch, as soon as its broker may lead.
-                record = change_partition(
-                    key,
-                    partition,
-                    election=election,
-                    acceptance=as_it_will_be,
-                    isr=(broker_id,),
-                    assignment=wanted,
-                    leader_recovering=True,
-                )
-                leader = partition.merge(_required(record)).leader
-                record = dataclasses.replace(_required(record), leader=leader)
-            records.append(_required(record))
-        if last_copies:
-            raise _last_copies_error(broker_id, last_copies)
-        return records
-
-    def _in_directories(
-        self, broker_id: BrokerId, directories: Iterable[DirectoryId]
-    ) -> list[TopicIdPartition]:
+    def follow_min_isr(self, rules_of: RulesOf) -> list[PartitionChangeRecord]:
+        """What changed configurations make of the eligible leaders; ``rules_of`` says them anew."""
+        rules_after = rules_by_topic(self._state, rules_of)
         return [
-            key
-            for directory_id in sorted(set(directories))
-            for key in self._index.partitions_in_directory(broker_id, directory_id)
+            record
+            for key in self._index.with_elr
+            if (
+                record := change_partition(
+                    key,
+                    self._partition(key),
+                    rules=rules_after(key.topic_id),
+                    election=Election.ONLINE,
+                    acceptance=self._cluster.acceptance,
+                )
+            )
+            is not None
         ]
 
     # --- AssignReplicasToDirs --------------------------------------------------------------------
@@ -245,7 +193,8 @@ class ReplicationControlManager:
     ) -> ControllerResult[AssignReplicasToDirsResponse]:
         """A broker says which directory holds which replica; the last word about one counts.
 
-        A replica in a directory that is lost or offline leaves the in-sync set and leadership.
+        A replica in a directory that is lost or offline leaves the in-sync set and leadership; if
+        it is lost, it is not eligible either.
         """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         if not self._state.metadata_version.has_directories:
@@ -258,7 +207,7 @@ class ReplicationControlManager:
                 for partition_id in topic.partitions:
                     key = TopicIdPartition(topic.topic_id, partition_id)
                     wanted[key] = directory.directory_id
-        election_of = self._election_by_topic()
+        rules_of = rules_by_topic(self._state, self._rules_of)
         records: list[PartitionChangeRecord] = []
         refused: list[RefusedAssignment] = []
         for key, directory_id in wanted.items():
@@ -270,7 +219,7 @@ class ReplicationControlManager:
                     )
                 )
                 continue
-            record = self._assign(broker, key, directory_id, election_of(key.topic_id))
+            record = self._assign(broker, key, directory_id, rules_of(key.topic_id))
             if record is not None:
                 records.append(record)
         return ControllerResult(
@@ -298,7 +247,7 @@ class ReplicationControlManager:
         broker: BrokerRegistration,
         key: TopicIdPartition,
         directory_id: DirectoryId,
-        election: Election,
+        rules: TopicRules,
     ) -> PartitionChangeRecord | None:
         partition = self._partition(key)
         if partition.directory_of(broker.broker_id) == directory_id:
@@ -309,9 +258,11 @@ class ReplicationControlManager:
         return change_partition(
             key,
             partition,
-            election=election,
+            rules=rules,
+            election=Election.allowed_by(rules),
             acceptance=self._cluster.acceptance,
             isr=isr,
+            unclean=broker.broker_id if directory_id == LOST_DIR else None,
             assignment=Assignment.of(partition).with_directory(broker.broker_id, directory_id),
         )
 
@@ -325,6 +276,7 @@ class ReplicationControlManager:
         records: list[PartitionChangeRecord] = []
         altered: list[AlteredPartition] = []
         seen: set[TopicIdPartition] = set()
+        rules_of = rules_by_topic(self._state, self._rules_of)
         for wish in request.partitions:
             key = TopicIdPartition(wish.topic_id, wish.partition)
             error = self._why_not_alter(request.broker_id, wish)
@@ -344,6 +296,7 @@ class ReplicationControlManager:
             record = change_partition(
                 key,
                 partition,
+                rules=rules_of(key.topic_id),
                 election=Election.ONLINE,
                 acceptance=self._cluster.acceptance,
                 isr=wish.isr,
@@ -413,18 +366,20 @@ class ReplicationControlManager:
 
     def elect_unclean(self) -> ControllerResult[None]:
         """Leaderless partitions get any online replica where their topic allows it."""
-        election_of = self._election_by_topic()
+        rules_of = rules_by_topic(self._state, self._rules_of)
         allowed = [
-            key for key in self._index.leaderless if election_of(key.topic_id) is Election.UNCLEAN
+            key for key in self._index.leaderless if rules_of(key.topic_id).may_elect_unclean
         ]
         return self._pass(allowed, Election.UNCLEAN)
 
     def _pass(self, keys: Iterable[TopicIdPartition], election: Election) -> ControllerResult[None]:
+        rules_of = rules_by_topic(self._state, self._rules_of)
         records: list[PartitionChangeRecord] = []
         for key in keys:
             record = change_partition(
                 key,
                 self._partition(key),
+                rules=rules_of(key.topic_id),
                 election=election,
                 acceptance=self._cluster.acceptance,
             )
@@ -439,33 +394,9 @@ class ReplicationControlManager:
     def _partition(self, key: TopicIdPartition) -> PartitionRegistration:
         return self._state.topics[key.topic_id].partitions[key.partition]
 
-    def _election_by_topic(self) -> Callable[[TopicId], Election]:
-        """How far elections may go, looked up once per topic and decision."""
-        known: dict[TopicId, Election] = {}
 
-        def election_of(topic_id: TopicId) -> Election:
-            if topic_id not in known:
-                allowed = self._may_elect_unclean(self._state.topics[topic_id].name)
-                known[topic_id] = Election.UNCLEAN if allowed else Election.ONLINE
-            return known[topic_id]
-
-        return election_of
-
-
-def _required(record: PartitionChangeRecord | None) -> PartitionChangeRecord:
-    assert record is not None, "another directory is a change"
-    return record
-
-
-def _last_copies_error(broker_id: BrokerId, partitions: Sequence[str]) -> OperatingError:
-    named = ", ".join(sorted(partitions)[:MAX_NAMED])
-    more = f" and {len(partitions) - MAX_NAMED} more" if len(partitions) > MAX_NAMED else ""
-    return OperatingError(
-        f"Broker {broker_id} holds the last in-sync replica of {named}{more} there. Bring the "
-        "directory back, or delete these topics, or allow them unclean leader elections if their "
-        "records may be lost.",
-        code=ErrorCode.INVALID_REQUEST,
-    )
+def _keys_of(changes: Iterable[PartitionChangeRecord]) -> set[TopicIdPartition]:
+    return {TopicIdPartition(change.topic_id, change.partition_id) for change in changes}
 
 
 def _why_stale(

@@ -34,7 +34,7 @@ from kraftjbod.core.config_model import (
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
-from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+from kraftjbod.core.topic_config import DEFAULT_MIN_INSYNC_REPLICAS, CleanupPolicy, TopicConfig
 
 ALL_LOG_DIRS: Final = "*"
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
@@ -294,7 +294,8 @@ class ControllerConfig(_NodeConfig):
     max_partitions_per_request: int = Field(default=10_000, ge=1)
     num_partitions: int = Field(default=1, ge=1)
     default_replication_factor: int = Field(default=1, ge=1)
-    min_insync_replicas: int = Field(default=1, ge=1)
+    min_insync_replicas: int | None = Field(default=None, ge=1)
+    """The whole cluster's, unless it has one already."""
     unclean_leader_election_enable: bool = False
 
     cluster_action_allowed_hosts: tuple[IPv4Network | IPv6Network, ...] | None = None
@@ -342,6 +343,8 @@ class DynamicBrokerConfig(KeyedModel):
     """Bytes per second that throttled replicas here may fetch."""
     cordoned_log_dirs: tuple[str, ...] = ()
     """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
+    min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
+    """Of topics that say nothing themselves. A broker's file can raise it, not lower it."""
 
     @field_validator("cordoned_log_dirs", mode="before")
     @classmethod
@@ -407,7 +410,6 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     auto_create_topics_enable: bool = True
     num_partitions: int = Field(default=1, ge=1)
     default_replication_factor: int = Field(default=1, ge=1)
-    min_insync_replicas: int = Field(default=1, ge=1)
     unclean_leader_election_enable: bool = False
     message_max_bytes: int = Field(default=MIB + 12, ge=1)
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
@@ -562,7 +564,7 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
             retention_bytes=self.log_retention_bytes,
             segment_bytes=self.log_segment_bytes,
             segment_ms=self.log_roll_ms or self.log_roll_hours * HOUR_MS,
-            min_insync_replicas=self.min_insync_replicas,
+            min_insync_replicas=max(self.min_insync_replicas, DEFAULT_MIN_INSYNC_REPLICAS),
             unclean_leader_election_enable=self.unclean_leader_election_enable,
             cleanup_policy=self.log_cleanup_policy,
             min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,

@@ -15,6 +15,8 @@ from kraftjbod.core.errors import StartupError
 
 METADATA_VERSION: Final = "metadata.version"
 """Name of the feature whose level this is."""
+ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
+"""Name of the feature of KIP-966: 0 without eligible leader replicas, 1 with them."""
 
 
 class MetadataVersion(IntEnum):
@@ -39,6 +41,17 @@ class MetadataVersion(IntEnum):
     @property
     def has_cordoning(self) -> bool:
         return self >= MetadataVersion.IV_4_3_IV0
+
+    @property
+    def may_have_elr(self) -> bool:
+        """Whether partition records can name eligible leader replicas (KIP-966)."""
+        return self >= MetadataVersion.IV_4_3_IV0
+
+    @property
+    def default_features(self) -> dict[str, int]:
+        """What a new cluster of this release is formatted with, by feature."""
+        elr = {ELIGIBLE_LEADER_REPLICAS_VERSION: 1} if self.may_have_elr else {}
+        return {METADATA_VERSION: self.value} | elr
 
     @classmethod
     def of(cls, level: int) -> Self:
@@ -69,6 +82,7 @@ LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_3_IV0
 """What a new cluster is formatted with."""
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
-    METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value)
+    METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value),
+    ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
 }
 """Least and greatest level by feature, as a broker registers them and tells its clients."""

@@ -77,6 +77,12 @@ TOPIC_LIST_KEYS: Final = frozenset(
 )
 
 
+#: The topic key whose value is the same on all nodes: a topic's own, or else the whole cluster's.
+#: Controllers elect by it and leaders commit by it (KIP-966), so no node may have one of its own.
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+DEFAULT_MIN_INSYNC_REPLICAS: Final = 2
+
+
 class TopicConfig(KeyedModel):
     """Configuration of one topic, by Kafka's topic-level names."""
 
@@ -84,7 +90,8 @@ class TopicConfig(KeyedModel):
     retention_bytes: int = Field(default=-1, ge=-1)
     segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
-    min_insync_replicas: int = Field(default=1, ge=1)
+    min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
+    """Of a topic with fewer replicas: all of them."""
     unclean_leader_election_enable: bool = False
     cleanup_policy: CleanupPolicy = CleanupPolicy()
     min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)

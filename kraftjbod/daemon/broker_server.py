@@ -75,6 +75,13 @@ class BrokerServer:
     # --- up --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        config = self._config
+        if config.min_insync_replicas < config.topic_defaults().min_insync_replicas:
+            self._log.warning(
+                "min_insync_replicas_of_file_ignored",
+                value=config.min_insync_replicas,
+                do="set it in the controllers' files, or by kraftjbod-configs --entity-default",
+            )
         self._disks = await open_disks(self._config, self._around)
         for endpoint in self._config.listeners:
             # Before anybody counts on this broker; and the port may be the system's choice.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 from kraftjbod.controller.cluster_action import ClusterActionGuard
@@ -15,7 +16,6 @@ from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
-from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
@@ -63,7 +63,7 @@ class ControllerServer:
         features = await log_dir.run(
             OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
         )
-        self._controller = self._build_controller(cluster_id, features[METADATA_VERSION])
+        self._controller = self._build_controller(cluster_id, features)
         mark = f"{log_dir.path}/{FORK_MARK}"
         fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
         await self._controller.start(fork=fork)
@@ -113,13 +113,12 @@ class ControllerServer:
         doing = "starting" if self._door is None else "running"
         return f"{doing}; {dirs_text([self._log_dir])}"
 
-    def _build_controller(self, cluster_id: str, metadata_version: int) -> QuorumController:
+    def _build_controller(self, cluster_id: str, features: Mapping[str, int]) -> QuorumController:
         config, surroundings = self._config, self._surroundings
         managers = ControlManagers(
             cluster_id=cluster_id,
             session_timeout_ms=config.broker_session_timeout_ms,
             topic_config_defaults=TopicConfig(
-                min_insync_replicas=config.min_insync_replicas,
                 unclean_leader_election_enable=config.unclean_leader_election_enable,
             ),
             topic_defaults=TopicDefaults(
@@ -156,7 +155,8 @@ class ControllerServer:
             driver=driver,
             clock=surroundings.clock,
             metrics=surroundings.metrics,
-            metadata_version=metadata_version,
+            features=features,
+            min_insync_replicas=config.min_insync_replicas,
             session_timeout_ms=config.broker_session_timeout_ms,
             preferred_interval_ms=imbalance_interval_ms if rebalances else None,
             unclean_interval_ms=config.unclean_leader_election_interval_ms,

@@ -30,6 +30,7 @@ import msgpack
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import (
     MIGRATING_DIR,
+    UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -137,6 +138,10 @@ class RegisterBrokerRecord:
 
     Filled as ``offline_log_dirs``: a new incarnation says it by its first heartbeat.
     """
+    previous_broker_epoch: BrokerEpoch = field(
+        default=UNKNOWN_BROKER_EPOCH, metadata=_since(3, MetadataVersion.IV_3_7_IV2)
+    )
+    """Epoch of the registration that this incarnation replaced; -1 if it was the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +197,7 @@ class PartitionRecord:
     """
 
     TYPE: ClassVar[int] = 3
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     topic_id: TopicId
     partition_id: int
@@ -210,6 +215,15 @@ class PartitionRecord:
     """Members of ``replicas`` that a reassignment brings in; they are not in sync yet."""
     removing_replicas: tuple[BrokerId, ...] = ()
     """Members of ``replicas`` that leave once the added ones are in sync."""
+    elr: tuple[BrokerId, ...] = field(default=(), metadata=_since(2, MetadataVersion.IV_4_3_IV0))
+    """Eligible leader replicas (KIP-966): out of the ISR, and yet they hold all that is committed.
+
+    In the order of ``replicas``. Empty while the ISR has ``min.insync.replicas`` members.
+    """
+    last_known_elr: tuple[BrokerId, ...] = field(
+        default=(), metadata=_since(2, MetadataVersion.IV_4_3_IV0)
+    )
+    """Who led last, while nobody does and the ISR is empty (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +236,7 @@ class PartitionChangeRecord:
     """
 
     TYPE: ClassVar[int] = 5
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     topic_id: TopicId
     partition_id: int
@@ -235,6 +249,12 @@ class PartitionChangeRecord:
     leader_recovering: bool | None = None
     adding_replicas: tuple[BrokerId, ...] | None = None
     removing_replicas: tuple[BrokerId, ...] | None = None
+    elr: tuple[BrokerId, ...] | None = field(
+        default=None, metadata=_since(2, MetadataVersion.IV_4_3_IV0)
+    )
+    last_known_elr: tuple[BrokerId, ...] | None = field(
+        default=None, metadata=_since(2, MetadataVersion.IV_4_3_IV0)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +510,8 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "adding_replicas": tuple,
     "removing_replicas": tuple,
     "isr": tuple,
+    "elr": tuple,
+    "last_known_elr": tuple,
     "resource_type": ResourceType,
     "features": lambda raw: tuple(FeatureRange(*parts) for parts in raw),
     "listeners": lambda raw: tuple(

@@ -15,6 +15,7 @@ from kraftjbod.core.ids import (
     MIGRATING_DIR,
     NO_LEADER,
     UNASSIGNED_DIR,
+    UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     DirectoryId,
@@ -60,6 +61,8 @@ class BrokerRegistration:
     registered_at: int = field(default=-1, compare=False)
     """Offset of the entry that told this: of the first registration in this epoch, of the last
     amendment, or of the snapshot that it was read from."""
+    previous_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    """Of the incarnation before; -1 if this is the first."""
 
     @classmethod
     def from_record(
@@ -80,6 +83,7 @@ class BrokerRegistration:
             impaired_log_dirs=_sorted(record.impaired_log_dirs),
             features=record.features,
             registered_at=registered_at,
+            previous_epoch=record.previous_broker_epoch,
         )
 
     def to_record(self) -> RegisterBrokerRecord:
@@ -103,6 +107,7 @@ class BrokerRegistration:
             cordoned_log_dirs=self.cordoned_log_dirs,
             impaired_log_dirs=self.impaired_log_dirs,
             features=self.features,
+            previous_broker_epoch=self.previous_epoch,
         )
 
     def merge(self, change: BrokerRegistrationChangeRecord) -> BrokerRegistration:
@@ -143,6 +148,7 @@ class BrokerRegistration:
             log_dir_paths={},
             cordoned_log_dirs=(),
             impaired_log_dirs=(),
+            previous_epoch=UNKNOWN_BROKER_EPOCH,
         )
 
     @property
@@ -217,6 +223,10 @@ class PartitionRegistration:
     leader_recovering: bool
     adding_replicas: tuple[BrokerId, ...] = ()
     removing_replicas: tuple[BrokerId, ...] = ()
+    elr: tuple[BrokerId, ...] = ()
+    """Out of the ISR, and yet they hold all that is committed (KIP-966)."""
+    last_known_elr: tuple[BrokerId, ...] = ()
+    """Who led last, while nobody does and the ISR is empty (KIP-966)."""
 
     @classmethod
     def from_record(cls, record: PartitionRecord) -> PartitionRegistration:
@@ -232,6 +242,8 @@ class PartitionRegistration:
             leader_recovering=record.leader_recovering,
             adding_replicas=record.adding_replicas,
             removing_replicas=record.removing_replicas,
+            elr=record.elr,
+            last_known_elr=record.last_known_elr,
         )
 
     def to_record(self, topic_id: TopicId, partition_id: int) -> PartitionRecord:
@@ -247,6 +259,8 @@ class PartitionRegistration:
             leader_recovering=self.leader_recovering,
             adding_replicas=self.adding_replicas,
             removing_replicas=self.removing_replicas,
+            elr=self.elr,
+            last_known_elr=self.last_known_elr,
         )
 
     def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
@@ -274,11 +288,42 @@ class PartitionRegistration:
             removing_replicas=self.removing_replicas
             if change.removing_replicas is None
             else change.removing_replicas,
+            elr=self.elr if change.elr is None else change.elr,
+            last_known_elr=self.last_known_elr
+            if change.last_known_elr is None
+            else change.last_known_elr,
         )
 
     def without_directories(self) -> PartitionRegistration:
         """As from before directories."""
         return dataclasses.replace(self, directories=(MIGRATING_DIR,) * len(self.replicas))
+
+    def without_elr(self) -> PartitionRegistration:
+        """As where there are no eligible leader replicas: whoever may lead is in the ISR."""
+        return dataclasses.replace(
+            self,
+            isr=self.isr or self.holders,
+            elr=(),
+            last_known_elr=(),
+            leader_recovering=self.leader_recovering or not (self.isr or self.elr),
+        )
+
+    @property
+    def holders(self) -> tuple[BrokerId, ...]:
+        """The replicas that hold all that is committed: in sync and eligible ones.
+
+        If there is none, who led last: nobody is known to hold more.
+        """
+        return self.isr + self.elr or self.last_known_elr
+
+    @property
+    def replication_factor(self) -> int:
+        """Of a partition that is being reassigned the lesser of what it was and what it will be."""
+        return len(self.replicas) - max(len(self.adding_replicas), len(self.removing_replicas))
+
+    def min_isr(self, configured: int) -> int:
+        """How many in-sync replicas it takes to commit, where ``min.insync.replicas`` is this."""
+        return min(configured, self.replication_factor)
 
     @property
     def is_reassigning(self) -> bool:

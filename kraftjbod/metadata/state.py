@@ -5,13 +5,14 @@ Controllers and brokers use this same class, so they cannot read a record differ
 * ``replay`` is the only method that changes anything; it returns what changed.
 * ``snapshot_records`` gives records that rebuild the same state from nothing.
 * ``is_replica_online`` is the one rule that says whether a replica counts.
-* A lower ``metadata.version`` makes every node forget, at the same offset, what it cannot say.
+* A lower ``metadata.version`` makes every node forget, at the same offset, what it cannot say;
+  so does the end of eligible leader replicas.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -26,10 +27,12 @@ from kraftjbod.core.ids import (
     Uuid,
 )
 from kraftjbod.core.metadata_version import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
     LATEST_METADATA_VERSION,
     METADATA_VERSION,
     MetadataVersion,
 )
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -74,6 +77,19 @@ class MetadataDelta:
             or self.configs
             or self.features
         )
+
+
+Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
+
+
+def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
+    """What ``configs`` say of a topic: its own values, and the cluster's ``min.insync.replicas``.
+
+    That one comes from nowhere else, so that controllers and brokers count alike (KIP-966).
+    """
+    own = configs.get((ResourceType.TOPIC, topic), {})
+    of_all = configs.get((ResourceType.BROKER, ""), {}).get(MIN_INSYNC_REPLICAS)
+    return own if of_all is None else {MIN_INSYNC_REPLICAS: of_all, **own}
 
 
 class MetadataState:
@@ -125,6 +141,15 @@ class MetadataState:
     def topic_config(self, name: str) -> dict[str, str]:
         """Values set for the topic itself; do not change the mapping."""
         return self.configs.get((ResourceType.TOPIC, name), {})
+
+    def topic_overrides(self, name: str) -> Mapping[str, str]:
+        """What counts for the topic whatever a node's file says: its own, and the cluster's."""
+        return overrides_of(self.configs, name)
+
+    @property
+    def has_elr(self) -> bool:
+        """Whether partitions have eligible leader replicas (KIP-966)."""
+        return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
     def is_replica_online(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
         """KIP-858, "Metadata caching": broker unfenced, and the replica's directory online."""
@@ -212,6 +237,8 @@ class MetadataState:
             self.metadata_version = level
             if record.metadata_log_id is not None:
                 self.metadata_log_id = record.metadata_log_id
+        elif record.name == ELIGIBLE_LEADER_REPLICAS_VERSION and not record.feature_level:
+            self._change_partitions(PartitionRegistration.without_elr, delta)
         self.features[record.name] = record.feature_level
         delta.features = True
 
@@ -221,10 +248,16 @@ class MetadataState:
             if reduced != broker:
                 self.brokers[broker_id] = reduced
                 delta.brokers.add(broker_id)
-        if level.has_directories:
-            return
+        if not level.has_directories:
+            self._change_partitions(PartitionRegistration.without_directories, delta)
+
+    def _change_partitions(
+        self,
+        change: Callable[[PartitionRegistration], PartitionRegistration],
+        delta: MetadataDelta,
+    ) -> None:
         for key, before in self.partitions():
-            after = before.without_directories()
+            after = change(before)
             if after != before:
                 self.topics[key.topic_id].partitions[key.partition] = after
                 delta.partitions.setdefault(key, before)

@@ -107,6 +107,7 @@ _RESPONSE_NAMES: Final = {key: name + "Response" for key, name in _API_NAMES.ite
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">i")
+_FEATURES_FROM_ZERO_SINCE: Final = 4
 _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 #: librdkafka 2.16 asks for all topics with a count of four bytes where a compact one of one byte
 #: is due. Kafka reads what it needs and passes over the rest, so we must too.
@@ -379,6 +380,8 @@ def api_versions_response(
         supported_features=[
             response.SupportedFeatureKey(name=name, min_version=least, max_version=greatest)
             for name, (least, greatest) in features.supported.items()
+            # Older clients fail on a feature that begins at 0 (KAFKA-17011).
+            if least > 0 or version >= _FEATURES_FROM_ZERO_SINCE
         ],
         finalized_features_epoch=features.epoch,
         finalized_features=[
@@ -386,6 +389,7 @@ def api_versions_response(
                 name=name, max_version_level=level, min_version_level=level
             )
             for name, level in features.finalized.items()
+            if level > 0
         ],
     )
     return encode_response(header._replace(api_version=version), body)

@@ -32,7 +32,7 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
     path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
     data = vfs.read_if_exists(path)
     if data is None:
-        return {METADATA_VERSION: DEFAULT_METADATA_VERSION.value}
+        return DEFAULT_METADATA_VERSION.default_features
     try:
         features = json.loads(bytes(data))["features"]
         levels = {str(name): int(level) for name, level in features.items()}

@@ -34,7 +34,7 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.storage_tool import Formatter, load_settings
 from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
-from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, METADATA_VERSION
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.core.properties import format_properties, parse_properties
 from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
 from kraftjbod.testing.ports import HOST, PortReservation, is_free, reserve_port
@@ -278,7 +278,7 @@ class ClusterProcesses:
                 Formatter(
                     load_settings(str(files.config_path)),
                     self.cluster_id,
-                    {METADATA_VERSION: DEFAULT_METADATA_VERSION.value},
+                    DEFAULT_METADATA_VERSION.default_features,
                     ignore_formatted=False,
                     tell=_hush,
                 ).format()

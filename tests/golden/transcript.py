@@ -37,6 +37,7 @@ from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 
 CLUSTER_ID = "golden"
+ELR = "eligible.leader.replicas.version"
 SATURATED = LogDirState.SATURATED
 _RESERVED = {"-": UNASSIGNED_DIR, "lost": LOST_DIR, "migrating": MIGRATING_DIR}
 
@@ -87,8 +88,19 @@ def _impairments(impaired: Iterable[r.ImpairedLogDir]) -> str:
     return ",".join(f"{directory_name(d)}:{state.value}" for d, state in impaired) or "none"
 
 
+def _elr(elr: Iterable[BrokerId], last_known: Iterable[BrokerId]) -> str:
+    return (f" elr {_list(elr)}" if elr else "") + (
+        f" last known {_list(last_known)}" if last_known else ""
+    )
+
+
 def _list(ids: Iterable[BrokerId]) -> str:
     return ",".join(map(str, ids)) or "none"
+
+
+def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
+    name = options.get("incarnation", f"i{broker_id}")
+    return Uuid(name.encode().rjust(16, b"~"))
 
 
 def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome) -> str:
@@ -132,7 +144,7 @@ class World:
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
         )
-        self.commit(self.managers.bootstrap(level).records)
+        self.commit(self.managers.bootstrap({"metadata.version": level}).records)
 
     @property
     def state(self) -> Any:
@@ -196,6 +208,7 @@ class World:
                 f"{self._key(key.topic_id, key.partition)} leader {leader} isr {_list(p.isr)} "
                 f"replicas {_list(p.replicas)} dirs {_names(p.directories)} "
                 f"epochs {p.leader_epoch}/{p.partition_epoch}"
+                f"{_elr(p.elr, p.last_known_elr)}"
                 f"{' recovering' if p.leader_recovering else ''}"
                 f"{self._tell_reassignment(p)}"
             )
@@ -206,29 +219,37 @@ class World:
     def _clean_epochs(
         self, broker_id: BrokerId, options: dict[str, str]
     ) -> tuple[BrokerEpoch, ...]:
-        """``clean=a,c`` names what came through whole, ``clean_epochs=1,-1`` says it by numbers."""
+        """``clean=a,c`` names what came through whole, ``clean_epochs=1,-1`` says it by numbers.
+
+        Where nothing is said a stop was clean, and what came back to a running broker was not.
+        """
         if "clean_epochs" in options:
             return tuple(BrokerEpoch(int(part)) for part in options["clean_epochs"].split(","))
-        if "clean" not in options:
-            return ()
         former = self.state.brokers.get(broker_id)
-        epoch = former.epoch if former else BrokerEpoch(-1)
-        whole = options["clean"].split(",")
+        if former is None or not options.get("dirs"):
+            return ()
+        epoch, whole = former.epoch, options["dirs"].split(",")
+        if "clean" in options:
+            whole = options["clean"].split(",")
+        elif former.incarnation_id == _incarnation(broker_id, options) and former.known_log_dirs:
+            whole = _names(former.log_dirs).split(",")
         return tuple(
             epoch if name in whole else BrokerEpoch(-1) for name in options["dirs"].split(",")
         )
 
     def _do_register(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         broker_id = BrokerId(int(words[0]))
-        incarnation = options.get("incarnation", f"i{broker_id}")
         return self._decide(
             m.BrokerRegistrationRequest(
                 broker_id=broker_id,
                 cluster_id=options.get("cluster", CLUSTER_ID),
-                incarnation_id=Uuid(incarnation.encode().rjust(16, b"~")),
+                incarnation_id=_incarnation(broker_id, options),
                 listeners=(m.ListenerInfo(name="PLAINTEXT", host="h", port=9092 + broker_id),),
                 rack=options.get("rack"),
-                features={"metadata.version": (1, int(options.get("metadata_version", "30")))},
+                features={
+                    "metadata.version": (1, int(options.get("metadata_version", "30"))),
+                    ELR: (0, int(options.get("elr", "1"))),
+                },
                 log_dirs=_dirs(options.get("dirs", "")),
                 cordoned_log_dirs=_dirs(options.get("cordoned", "")),
                 forgotten_log_dirs=_dirs(options.get("forgotten", "")),
@@ -255,9 +276,9 @@ class World:
         )
 
     def _do_feature(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``feature 30``, ``feature 17 down=safe``, ``feature 14 down=unsafe dry_run``."""
+        """``feature 30``, ``feature 17 down=safe``, ``feature 0 elr down=unsafe dry_run``."""
         update = m.FeatureUpdate(
-            name=options.get("name", "metadata.version"),
+            name=ELR if "elr" in words else options.get("name", "metadata.version"),
             level=int(words[0]),
             upgrade_type={"": 1, "safe": 2, "unsafe": 3}[options.get("down", "")],
         )
@@ -511,6 +532,10 @@ class World:
             parts.append(f"replicas {_list(record.replicas)}")
         if record.directories is not None:
             parts.append(f"dirs {_names(record.directories)}")
+        if record.elr is not None:
+            parts.append(f"elr {_list(record.elr)}")
+        if record.last_known_elr is not None:
+            parts.append(f"last known {_list(record.last_known_elr)}")
         if record.leader_recovering is not None:
             parts.append("recovering" if record.leader_recovering else "recovered")
         if record.adding_replicas is not None:

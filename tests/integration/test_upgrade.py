@@ -150,6 +150,10 @@ def test_a_forced_downgrade_of_single_disks_and_up_again(make_cluster: MakeClust
     assert placed(cluster, "t") == single
     with Load(cluster.bootstrap, "t", PARTITIONS) as load:
         refused = features(cluster, "downgrade", "--metadata", "3.6-IV2", "--dry-run")
+        assert "eligible.leader.replicas.version 1 needs metadata.version 4.3-IV0" in refused.stdout
+        no_elr = "eligible.leader.replicas.version=0"
+        assert features(cluster, "downgrade", "--feature", no_elr).returncode == 0
+        refused = features(cluster, "downgrade", "--metadata", "3.6-IV2", "--dry-run")
         assert refused.stdout.startswith("Can not downgrade metadata.version to 14. ")
         assert "directories of the replicas of 4 partition(s)" in refused.stdout
         assert refused.stderr.strip().endswith("1 out of 1 operation(s) failed.")

@@ -26,10 +26,12 @@ from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.runner import Surroundings
 from kraftjbod.metadata.records import (
+    ConfigRecord,
     Listener,
     PartitionRecord,
     Record,
     RegisterBrokerRecord,
+    ResourceType,
     TopicRecord,
 )
 from kraftjbod.metadata.state import MetadataDelta
@@ -287,9 +289,16 @@ async def brokers(
     Up to the third, those that are not there are known and fenced, unless not ``knows_absent``.
     Without ``opens`` their logs are loaded, but the metadata has no effect on them yet.
     What a daemon would call a bug fails the test.
+    The cluster's ``min_insync_replicas`` are 1 unless given, so that one broker is enough.
     """
     controller = ScriptedController(answer)
     keys = {key.replace("_", "."): value for key, value in overrides.items()}
+    of_all = ConfigRecord(
+        resource_type=ResourceType.BROKER,
+        resource_name="",
+        name="min.insync.replicas",
+        value=keys.pop("min.insync.replicas", "1"),
+    )
     rigs: list[BrokerRig] = []
     with no_bugs():
         async with serving(controller):
@@ -304,6 +313,7 @@ async def brokers(
                     rig.replay(
                         *(other.registration() for other in rigs),
                         *(_absent(rigs) if knows_absent else ()),
+                        of_all,
                     )
                     await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
                     if opens:

@@ -16,9 +16,10 @@ from kraftjbod.broker.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.core.topic_config import CleanupPolicy
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import (
     ApiKey,
     RequestHeader,
@@ -131,6 +132,39 @@ async def test_what_nobody_set_is_a_default(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     assert entries["min.insync.replicas"].config_source == DEFAULT
     assert entries["compression.type"].value == "producer"
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "expected"),
+    [
+        (None, None, ("1", DEFAULT)),
+        (None, "3", ("3", DYNAMIC_DEFAULT_BROKER)),
+        ("2", "3", ("2", DYNAMIC)),
+    ],
+)
+async def test_min_insync_replicas_are_the_topics_the_clusters_or_by_the_replication_factor(
+    apis: ConfigApis, own: str | None, of_all: str | None, expected: tuple[str, int]
+) -> None:
+    """Two by default, and not more than the topic has replicas."""
+    state, topic_id = apis._cache.state, TopicId(b"t" * 16)
+    alone = PartitionRegistration(
+        replicas=(BrokerId(7),),
+        directories=(MIGRATING_DIR,),
+        isr=(BrokerId(7),),
+        leader=BrokerId(7),
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=PartitionEpoch(0),
+        leader_recovering=False,
+    )
+    state.topics[topic_id] = TopicRegistration(name="t", topic_id=topic_id, partitions={0: alone})
+    key = "min.insync.replicas"
+    if own is not None:
+        state.configs[(ResourceType.TOPIC, "t")][key] = own
+    if of_all is not None:
+        state.configs[(ResourceType.BROKER, "")][key] = of_all
+    _, entries = await described(apis, TOPIC, "t", [key])
+    assert (entries[key].value, entries[key].config_source) == expected
+    assert synonyms_of(entries[key])[-1] == (key, "2", DEFAULT)
 
 
 async def test_only_the_keys_asked_for_are_described(apis: ConfigApis) -> None:

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.protocol.rpc_messages import (
     AlteredPartition,
     AlterPartitionRequest,
@@ -16,7 +17,16 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
 )
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import TP, BrokerRig, accept, brokers, partition, produce, topic
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    accept,
+    brokers,
+    partition,
+    produce,
+    topic,
+)
 from tests.unit.broker.gates import until
 from tests.unit.broker.impaired_dirs import answer, stall
 
@@ -36,6 +46,13 @@ def isr(rig: BrokerRig) -> tuple[BrokerId, ...]:
     return replica.partition.isr
 
 
+async def told(rig: BrokerRig, members: tuple[int, ...]) -> None:
+    """Metadata brings it; the answer to the wish alone puts nobody out."""
+    await rig.follow(
+        PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=tuple(map(BrokerId, members)))
+    )
+
+
 async def test_a_follower_that_has_caught_up_is_let_in():
     async with brokers(2) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
@@ -51,7 +68,10 @@ async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed(
         rig.tasks.start(rig.parts.isr.run(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await rig.follow(topic(), partition(replicas=(1, 2)))
-        written = await rig.ask(produce(batch(), timeout_ms=60_000), 9)
+        writing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
+        await until(lambda: wishes(rig))
+        await told(rig, (1,))
+        written = await writing
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)
 
@@ -145,6 +165,8 @@ async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out():
         assert isr(rig) == (1, 2) and wishes(rig) == []
         await answer(rig.dirs[0])
         rig.parts.replicas.note_dir_state(rig.dirs[0])
+        await until(lambda: wishes(rig))
+        await told(rig, (1,))
         written = await waiting
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)

@@ -55,3 +55,19 @@ async def test_the_brokers_own_configuration_holds_even_before_the_logs_are_load
         )
         rig.replay(value)
         assert rig.parts.dynamic_configs.current.leader_replication_throttled_rate == 5
+
+
+async def test_what_all_topics_need_in_sync_holds_at_once_for_those_that_say_nothing_themselves():
+    async with brokers(2, min_insync_replicas="2") as (rig, _):
+        await rig.follow(topic(), partition(replicas=[1, 2], isr=[1]))
+        hosted = rig.parts.hosted.get(TP)
+        assert hosted is not None and hosted.partition is not None
+        assert hosted.partition.is_under_min_isr
+        value = ConfigRecord(
+            resource_type=ResourceType.BROKER,
+            resource_name="",
+            name="min.insync.replicas",
+            value="1",
+        )
+        await rig.follow(value)
+        assert not hosted.partition.is_under_min_isr

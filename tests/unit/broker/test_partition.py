@@ -384,8 +384,11 @@ def test_a_follower_that_reaches_the_end_of_its_previous_fetch_keeps_up() -> Non
     assert p.isr_shrink_candidates(1_001 + LAG_MS) == (TWO,)
 
 
-def test_a_pending_removal_is_waited_for_until_it_is_committed() -> None:
-    """The controller may refuse; then the replica was a member all along."""
+def test_a_pending_removal_is_waited_for_until_metadata_brings_it() -> None:
+    """The controller may refuse; then the replica was a member all along.
+
+    Its answer may be faster than a ``min.insync.replicas`` that it already counted with.
+    """
     p = leader()
     fetch(p, TWO, 100)
     change = p.begin_isr_change((ME, TWO), own_broker_epoch=BrokerEpoch(3))
@@ -395,7 +398,13 @@ def test_a_pending_removal_is_waited_for_until_it_is_committed() -> None:
     taken = p.isr_change_committed(
         change, leader_epoch=LeaderEpoch(5), partition_epoch=PartitionEpoch(11), isr=(ME, TWO)
     )
-    assert taken and p.high_watermark == 100 and p.isr == (ME, TWO) and p.partition_epoch == 11
+    assert not taken and p.high_watermark == 0 and p.pending_isr_change is change
+    p.set_min_insync_replicas(3)
+    p.apply(state(isr=(1, 2), partition_epoch=11), log_end_offset=100, now_ms=0)
+    assert p.isr == (ME, TWO) and p.partition_epoch == 11 and p.pending_isr_change is None
+    assert p.high_watermark == 0, "it was raised before, and 3 goes on holding what is committed"
+    p.set_min_insync_replicas(2)
+    assert p.high_watermark == 100
 
 
 # --- growing the ISR -----------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_format_then_info(config: str, tmp_path: Path):
     result = format_it(config)
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "Bootstrap metadata: metadata.version=30",
+        "Bootstrap metadata: eligible.leader.replicas.version=1, metadata.version=30",
         f"Formatting metadata directory {tmp_path}/m with metadata.version 4.3-IV0.",
         f"Formatting data directory {tmp_path}/a with metadata.version 4.3-IV0.",
         f"Formatting data directory {tmp_path}/b with metadata.version 4.3-IV0.",
@@ -203,6 +203,11 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (
+            ("-r", "3.7-IV2", "-f", "eligible.leader.replicas.version=1"),
+            "needs metadata.version 4.3-IV0 or newer",
+        ),
+        (("-f", "eligible.leader.replicas.version=2"), "Unsupported level 2"),
         (("-r", "9.9"), "Unknown release version '9.9'"),
         (("-f", "x=1"), "Unsupported feature: x."),
         (("-f", "metadata.version=1"), "Unknown metadata.version 1. Supported: 3.6-IV2"),

@@ -34,9 +34,9 @@ def test_a_topic_s_own_value_overrides_the_default() -> None:
     state = MetadataState()
     records = _manager(state).new_topic("t", {UNCLEAN: "true"})
     state.replay(records, offset=0, epoch=0, delta=MetadataDelta())
-    assert _manager(state).may_elect_unclean("t")
-    assert not _manager(state).may_elect_unclean("other")
-    assert _manager(state, unclean=True).may_elect_unclean("other")
+    assert _manager(state).rules_of("t").may_elect_unclean
+    assert not _manager(state).rules_of("other").may_elect_unclean
+    assert _manager(state, unclean=True).rules_of("other").may_elect_unclean
 
 
 def _alter(

@@ -35,15 +35,27 @@ class Lives(RuleBasedStateMachine):
         for told in self.world.run(line):
             assert "UNKNOWN_SERVER_ERROR" not in told
 
-    @initialize(level=st.sampled_from(["17", "30"]))
+    @initialize(level=st.sampled_from(["17", "30", "1 elr"]))
     def begin(self, level: str) -> None:
+        self.run("feature 30" if "elr" in level else f"feature {level}")
         self.run(f"feature {level}")
 
-    @rule(broker=BROKERS)
-    def register(self, broker: int) -> None:
-        self.incarnations[broker] += 1
+    @rule(elr=st.integers(0, 1))
+    def change_feature(self, elr: int) -> None:
+        self.run(f"feature {elr} elr {'' if elr else 'down=safe'}")
+        if not elr:
+            self.before.clear()  # What was eligible is in sync again.
+
+    @rule(broker=BROKERS, clean=st.sampled_from("abcdefgh") | st.just(""), again=st.booleans())
+    def register(self, broker: int, clean: str, again: bool) -> None:
+        self.incarnations[broker] += not again
         name = f"incarnation={self.incarnations[broker]}"
-        self.run(f"register {broker} dirs={DIRS[broker]} {name}")
+        self.run(f"register {broker} dirs={DIRS[broker]} clean={clean} {name}")
+
+    @rule(topic=st.booleans(), value=st.integers(1, 3))
+    def change_min_isr(self, topic: bool, value: int) -> None:
+        name = "topic:t" if topic else "broker:"
+        self.run(f"configure {name} set:min.insync.replicas={value}")
 
     @rule(broker=BROKERS, wish=st.sampled_from(["", "", "", "want_fence", "want_shut_down"]))
     def heartbeat(self, broker: int, wish: str) -> None:
@@ -139,6 +151,14 @@ class Lives(RuleBasedStateMachine):
         state = self.world.state
         for key, partition in state.partitions():
             assert partition.isr or not partition.has_leader, (key, partition)
+            assert partition.isr or state.has_elr, (key, partition)
+            assert set(partition.elr) <= set(partition.replicas) - set(partition.isr)
+            assert not partition.last_known_elr or not partition.isr, (key, partition)
+            assert set(partition.holders) <= set(partition.replicas), "somebody has to come back"
+            assert partition.holders, (key, partition)
+            assert not partition.elr or len(partition.isr) < partition.min_isr(
+                self.world.managers.rules_of(state.topics[key.topic_id].name).min_isr
+            ), (key, partition)
             assert set(partition.isr) <= set(partition.replicas)
             assert len(set(partition.isr)) == len(partition.isr)
             assert len(partition.directories) == len(partition.replicas)
@@ -157,7 +177,6 @@ class Lives(RuleBasedStateMachine):
             if earlier is not None:
                 assert partition.leader_epoch >= earlier.leader_epoch
                 assert partition.partition_epoch >= earlier.partition_epoch
-                assert partition.isr or not earlier.isr, "an in-sync set is never emptied"
             self.before[key] = partition
 
     @invariant()
@@ -190,7 +209,7 @@ def test_a_request_that_is_not_served_is_refused() -> None:
 
 
 def test_only_an_empty_log_is_bootstrapped() -> None:
-    assert not World().managers.bootstrap(17).records
+    assert not World().managers.bootstrap({"metadata.version": 17}).records
 
 
 def test_brokers_are_counted_by_standing() -> None:

@@ -10,6 +10,7 @@ import pytest
 from kraftjbod.controller.acceptance import Acceptance
 from kraftjbod.controller.partition_assignment import Assignment
 from kraftjbod.controller.partition_change import Election, change_partition
+from kraftjbod.controller.topic_rules import TopicRules
 from kraftjbod.core.ids import (
     MIGRATING_DIR,
     BrokerId,
@@ -24,6 +25,7 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 
 KEY = TopicIdPartition(TopicId(bytes(16)), 0)
 GOOD, BAD = DirectoryId(bytes(15) + b"g"), DirectoryId(bytes(15) + b"b")
+RULES = TopicRules(may_elect_unclean=False, min_isr=2, has_elr=False)
 ONLINE, PREFERRED, UNCLEAN = Election.ONLINE, Election.PREFERRED, Election.UNCLEAN
 
 
@@ -66,6 +68,7 @@ def _change(
     return change_partition(
         KEY,
         before,
+        rules=RULES,
         election=election,
         acceptance=lambda broker, directory: _acceptance(broker, directory, active, impaired),
         isr=None if isr is None else _ids(*isr),
@@ -202,6 +205,7 @@ def test_replicas_without_known_directories_stay_without() -> None:
     record = change_partition(
         KEY,
         before,
+        rules=RULES,
         election=ONLINE,
         acceptance=lambda *_: Acceptance.ACCEPTABLE,
         assignment=other_order,

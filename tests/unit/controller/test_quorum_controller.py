@@ -97,7 +97,7 @@ class Node:
             ),
             clock=self.clock,
             metrics=self.metrics,
-            metadata_version=level,
+            features={"metadata.version": level},
             session_timeout_ms=9000,
             preferred_interval_ms=10,
             unclean_interval_ms=10,

@@ -36,4 +36,7 @@ def test_what_is_unknown_is_refused_with_what_is_known() -> None:
 
 def test_the_default_is_between_the_ends() -> None:
     assert MIN_METADATA_VERSION < DEFAULT_METADATA_VERSION <= LATEST_METADATA_VERSION
-    assert SUPPORTED_FEATURES == {"metadata.version": (14, 30)}
+    assert SUPPORTED_FEATURES == {
+        "metadata.version": (14, 30),
+        "eligible.leader.replicas.version": (0, 1),
+    }

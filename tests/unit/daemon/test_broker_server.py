@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.broker.controller_channel import ControllerChannel
 from kraftjbod.core.config import BrokerConfig
@@ -416,3 +417,15 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(
         assert err.count("\n") == 1
         assert err.startswith("kraftjbod-broker: ")
         assert said in err
+
+
+async def test_a_file_that_asks_for_less_in_sync_than_the_cluster_is_told_that_it_does_not_count(
+    tmp_path: Path,
+) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    async with controller() as port:
+        with capture_logs() as told:
+            async with serving(broker_config(port, path, min_insync_replicas="1")):
+                pass
+    events = {line["event"]: line for line in told}
+    assert events["min_insync_replicas_of_file_ignored"]["value"] == 1

@@ -13,7 +13,8 @@ from tests.faults.vfs_mem import MemVfs
 def test_bootstrap_features():
     vfs = MemVfs()
     vfs.make_dirs("/m")
-    assert read_bootstrap(vfs, "/m") == {"metadata.version": 30}
+    newest = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    assert read_bootstrap(vfs, "/m") == newest
     write_bootstrap(vfs, "/m", {"metadata.version": 14})
     assert read_bootstrap(vfs, "/m") == {"metadata.version": 14}
     vfs.open("/m/bootstrap.json", OpenMode.READ_WRITE).truncate(4)

@@ -1,0 +1,486 @@
+"""The law, searched by seeds: an acknowledged record is in the log of every later leader.
+
+It holds as long as fewer than ``min.insync.replicas`` of those that held the record came back
+unclean since. Controller and leaders are the real machines; logs, disks and the network are lists.
+Metadata reaches each broker late, requests and answers are late or lost, and every kind of stop
+happens at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kraftjbod.broker.follower_state import Moments, Speaker
+from kraftjbod.broker.isr_change import IsrChange
+from kraftjbod.broker.partition import NO_EPOCH, Partition, Role, RoleChange
+from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.ids import (
+    UNKNOWN_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    TopicPartition,
+)
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
+from kraftjbod.protocol import rpc_messages as m
+from tests.golden.transcript import World
+
+Record = tuple[int, int]
+"""The leader epoch in which it was appended, and a number."""
+BROKERS = (1, 2, 3, 4)
+STEPS = 300
+
+
+class LawBrokenError(AssertionError):
+    """Tells the story that led there."""
+
+
+@dataclass
+class Node:
+    """A broker, its one replica, and how far it follows the metadata."""
+
+    broker_id: BrokerId
+    directory: str
+    log: list[Record] = field(default_factory=list)
+    flushed: int = 0
+    incarnation: int = 0
+    epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    clean_epoch: int = -1
+    is_up: bool = False
+    partition: Partition | None = None
+    """None while no replica is served."""
+    brokers: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    metadata_offset: int = -1
+    aligned_in: int = -1
+    """Leader epoch in which the log was cut to its leader's."""
+    moments: Moments = field(default_factory=Moments)
+    session: Speaker = field(default_factory=Speaker)
+    """With the leader of that epoch."""
+
+    @property
+    def leads(self) -> bool:
+        return self.partition is not None and self.partition.is_leader
+
+
+class Life:
+    """One cluster of four brokers with one partition, its faults drawn from a seed."""
+
+    def __init__(self, seed: int, *, elr: bool) -> None:
+        self.rng = random.Random(seed)
+        self.world = World()
+        self.told: list[str] = []
+        self.nodes = {b: Node(BrokerId(b), d) for b, d in zip(BROKERS, "abcd", strict=True)}
+        self.numbers = iter(range(1_000_000))
+        self.inflight: list[tuple[Node, BrokerEpoch, Partition, IsrChange]] = []
+        #: Holders that came back unclean since, and how many may not, by committed record.
+        self.lost: dict[Record, set[BrokerId]] = {}
+        self.needed: dict[Record, int] = {}
+        self.in_sync: set[BrokerId] = set()
+        self.run("feature 30")
+        if elr:
+            self.run("feature 1 elr")
+        for node in self.nodes.values():
+            self.begin(node, f"register {node.broker_id} dirs={node.directory} incarnation=1")
+            self.beat(node)
+        replicas = self.rng.choice(["1,2,3", "1,2,3", "1,2", "3"])
+        self.run(f"topic t replicas={replicas} min.insync.replicas={self.rng.randint(1, 3)}")
+        self.key = self.world._find("t-0")
+
+    # --- the controller ---------------------------------------------------------------------------
+
+    def run(self, line: str) -> str:
+        told = list(self.world.run(line))
+        self.told.append(f"> {line}")
+        self.told += [f"    {one}" for one in told]
+        self.follow()
+        return told[-1] if told else ""
+
+    def follow(self) -> None:
+        """Who comes into the in-sync set holds everything again."""
+        topic = self.world.state.topic("t")
+        if topic is None:
+            return
+        isr = set(self.registration.isr)
+        for holders in self.lost.values():
+            holders -= isr - self.in_sync
+        self.in_sync = isr
+
+    @property
+    def registration(self) -> PartitionRegistration:
+        found: PartitionRegistration = self.world.state.topic("t").partitions[0]
+        return found
+
+    # --- brokers ----------------------------------------------------------------------------------
+
+    def start(self, node: Node) -> None:
+        if node.is_up:
+            return
+        line = f"register {node.broker_id} dirs={node.directory} incarnation={node.incarnation + 1}"
+        line += f" clean_epochs={node.clean_epoch}"
+        if not self.begin(node, line):
+            self.run("advance 9001ms")
+        elif self.rng.random() < 0.3:  # The answer was lost.
+            self.run(line)
+            if self.rng.random() < 0.2:
+                self.kill(node)
+
+    def begin(self, node: Node, line: str) -> bool:
+        answer = self.run(line)
+        if answer.startswith("error"):
+            return False
+        node.incarnation += 1
+        node.epoch = BrokerEpoch(int(answer.split()[-1]))
+        node.is_up, node.clean_epoch, node.partition = True, -1, None
+        return True
+
+    def beat(self, node: Node) -> None:
+        if node.is_up and self.world.state.brokers[node.broker_id].epoch == node.epoch:
+            self.run(f"heartbeat {node.broker_id}")
+
+    def fence(self, node: Node) -> None:
+        """Its session ends, whether it lives or not."""
+        broker = self.world.state.brokers[node.broker_id]
+        if not broker.fenced:
+            self.told.append(f"> the session of {node.broker_id} ends")
+            self.world.commit(self.world.managers.fence_broker(node.broker_id).records)
+            self.follow()
+
+    def learn(self, node: Node) -> None:
+        """The metadata of now reaches a broker."""
+        if not node.is_up:
+            return
+        registration = self.registration
+        known, node.brokers = node.brokers, dict(self.world.state.brokers)
+        node.metadata_offset = self.world.state.offset
+        if node.broker_id not in registration.replicas:
+            node.log, node.flushed, node.partition = [], 0, None
+            return
+        if node.partition is None:
+            node.partition = self.new_partition(node)
+        partition = node.partition
+        values = self.world.state.topic_overrides("t")
+        partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
+        moment, end = node.moments.next(), len(node.log)
+        for broker_id, broker in node.brokers.items():
+            if broker_id not in known or known[broker_id].registered_at != broker.registered_at:
+                partition.broker_registered(broker_id, moment)
+        change = partition.apply(registration, log_end_offset=end, now_ms=0, moment=moment)
+        if change is RoleChange.LEADER:
+            self.told.append(f"{node.broker_id} leads in {partition.leader_epoch}: {node.log}")
+            self.check(node)
+        self.commit(node)
+
+    def new_partition(self, node: Node, led_in: LeaderEpoch = NO_EPOCH) -> Partition:
+        return Partition(
+            topic_partition=TopicPartition("t", 0),
+            topic_id=self.key.topic_id,
+            broker_id=node.broker_id,
+            log_start_offset=0,
+            log_end_offset=len(node.log),
+            led_in=led_in,
+        )
+
+    def append(self, node: Node) -> None:
+        if not node.leads:
+            return
+        assert node.partition is not None
+        acks = self.rng.choice([1, -1])
+        try:
+            node.partition.require_appendable(acks)
+        except OperatingError:
+            return
+        node.log.append((node.partition.leader_epoch, next(self.numbers)))
+        node.partition.log_end_moved(len(node.log))
+        self.commit(node)
+
+    def fetch(self, node: Node) -> None:
+        mine = node.partition
+        leader = self.nodes.get(mine.leader) if mine and mine.role is Role.FOLLOWER else None
+        if mine is None or leader is None or not leader.leads or not leader.is_up:
+            return
+        theirs = leader.partition
+        assert theirs is not None
+        if theirs.leader_epoch != mine.leader_epoch:
+            return
+        if node.aligned_in != mine.leader_epoch:
+            pairs = zip(node.log, leader.log, strict=False)
+            end = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+            end = min(len(node.log), len(leader.log)) if end is None else end
+            del node.log[end:]
+            node.flushed = min(node.flushed, end)
+            mine.truncated(end)
+            node.aligned_in, node.session = mine.leader_epoch, Speaker()
+        node.session.spoke()
+        try:
+            theirs.require_follower(
+                node.broker_id,
+                broker_epoch=node.epoch,
+                expected_epoch=mine.leader_epoch,
+                brokers=leader.brokers,
+            )
+        except KraftJbodError:
+            return
+        theirs.follower_fetched(
+            node.broker_id,
+            fetch_offset=len(node.log),
+            now_ms=0,
+            broker_epoch=node.epoch,
+            speaker=node.session,
+            moment=leader.moments.next(),
+        )
+        self.commit(leader)
+        node.session.answered_at = leader.moments.next()
+        node.log += leader.log[len(node.log) :][: self.rng.randint(0, 3)]
+        mine.fetched_from_leader(
+            leader_high_watermark=theirs.high_watermark, log_end_offset=len(node.log)
+        )
+        if theirs.isr_expand_wanted(node.broker_id, leader.brokers):
+            self.want(leader, theirs, (*theirs.isr, node.broker_id))
+
+    def shrink(self, node: Node) -> None:
+        """Its followers lag."""
+        partition = node.partition
+        if partition is None or not node.leads or partition.pending_isr_change is not None:
+            return
+        stay = [b for b in partition.isr if b == node.broker_id or self.rng.random() < 0.4]
+        if len(stay) < len(partition.isr):
+            self.want(node, partition, tuple(stay))
+
+    def want(self, node: Node, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
+        change = partition.begin_isr_change(
+            isr, own_broker_epoch=node.epoch, metadata_offset=node.metadata_offset
+        )
+        self.inflight.append((node, node.epoch, partition, change))
+
+    def deliver(self, _: Node) -> None:
+        """A wish reaches the controller, in any order; its answer may be lost."""
+        if not self.inflight:
+            return
+        node, epoch, partition, change = self.inflight.pop(self.rng.randrange(len(self.inflight)))
+        wish = m.PartitionIsr(
+            topic_id=self.key.topic_id,
+            partition=0,
+            leader_epoch=change.leader_epoch,
+            partition_epoch=change.partition_epoch,
+            isr=change.isr,
+            isr_broker_epochs=change.isr_broker_epochs,
+            metadata_offset=change.metadata_offset,
+        )
+        request = m.AlterPartitionRequest(
+            broker_id=node.broker_id, broker_epoch=epoch, partitions=(wish,)
+        )
+        self.told.append(f"> {node.broker_id} wants {change.isr}")
+        try:
+            response = self.world.ask(request)
+        except OperatingError as e:
+            self.told.append(f"    {e.message}")
+            return
+        self.follow()
+        assert isinstance(response, m.AlterPartitionResponse)
+        answer = response.partitions[0]
+        self.told.append(f"    {answer.error_code.name} {self.registration.isr}")
+        if node.partition is not partition or not node.is_up:
+            return
+        if self.rng.random() < 0.3:
+            self.inflight.append((node, epoch, partition, change))  # It is sent again.
+        elif answer.error_code:
+            partition.isr_change_refused(change, answer.error_code)
+        else:
+            partition.isr_change_committed(
+                change,
+                leader_epoch=answer.leader_epoch,
+                partition_epoch=answer.partition_epoch,
+                isr=answer.isr,
+            )
+        self.commit(node)
+
+    def calm(self, _: Node) -> None:
+        """For a while everything that waits goes on."""
+        for action in (Life.start, Life.beat, Life.assign, Life.learn, Life.append):
+            for node in self.nodes.values():
+                action(self, node)
+        for _round in range(3):
+            for action in (Life.fetch, Life.deliver, Life.learn):
+                for node in self.nodes.values():
+                    action(self, node)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def kill(self, node: Node) -> None:
+        if node.is_up:
+            self.told.append(f"{node.broker_id} is killed")
+            node.is_up, node.partition = False, None
+            self.mark(node)
+
+    def cut_power(self, node: Node) -> None:
+        self.kill(node)
+        self.cut(node)
+
+    def cut(self, node: Node) -> None:
+        end = self.rng.randint(node.flushed, len(node.log))
+        del node.log[end:]
+        node.flushed = end
+        node.clean_epoch = -1
+        self.told.append(f"{node.broker_id} has lost all from {end} on")
+        self.mark(node)
+
+    def flush(self, node: Node) -> None:
+        node.flushed = len(node.log)
+
+    def stop(self, node: Node) -> None:
+        if node.is_up and self.world.state.brokers[node.broker_id].epoch == node.epoch:
+            self.run(f"heartbeat {node.broker_id} want_shut_down")
+            node.is_up, node.partition = False, None
+            node.flushed, node.clean_epoch = len(node.log), node.epoch
+
+    def blink(self, node: Node) -> None:
+        """Its directory fails unheard, and comes back shorter."""
+        broker = self.world.state.brokers[node.broker_id]
+        if not node.is_up or broker.epoch != node.epoch:
+            return
+        self.cut(node)
+        led_in = node.partition.leader_epoch if node.partition and node.leads else NO_EPOCH
+        name = f"dirs={node.directory} incarnation={node.incarnation} clean="
+        self.run(f"register {node.broker_id} {name}")
+        node.partition, node.aligned_in = self.new_partition(node, led_in), -1
+        if self.rng.random() < 0.7:
+            self.learn(node)
+
+    def fail(self, node: Node) -> None:
+        """Its directory fails, is reported, and comes back shorter."""
+        broker = self.world.state.brokers[node.broker_id]
+        if node.is_up and broker.epoch == node.epoch:
+            node.partition = None
+            self.run(f"heartbeat {node.broker_id} offline={node.directory}")
+            self.blink(node)
+
+    def lose(self, node: Node) -> None:
+        """The copy is gone, said so, and made anew once nobody counts on it."""
+        registration = self.registration
+        broker = self.world.state.brokers[node.broker_id]
+        if not node.is_up or broker.epoch != node.epoch:
+            return
+        if node.broker_id not in registration.replicas:
+            return
+        if registration.holders == (node.broker_id,):
+            return
+        node.log, node.flushed, node.partition, node.aligned_in = [], 0, None, -1
+        self.mark(node)
+        self.run(f"assign {node.broker_id} t-0=lost")
+        if node.broker_id not in self.registration.holders:
+            self.run(f"assign {node.broker_id} t-0={node.directory}")
+
+    def configure(self, _: Node) -> None:
+        value = self.rng.randint(1, 3)
+        self.run(f"configure topic:t set:min.insync.replicas={value}")
+        # A lower value is a lesser promise, also of what is there already.
+        self.needed = {record: min(value, needed) for record, needed in self.needed.items()}
+        self.void()
+
+    def move(self, _: Node) -> None:
+        if not self.registration.is_reassigning:
+            count = len(self.registration.replicas)
+            target = ",".join(map(str, self.rng.sample(BROKERS, count)))
+            self.run(f"reassign t-0 replicas={target}")
+
+    def assign(self, node: Node) -> None:
+        found = self.registration.directory_of(node.broker_id)
+        broker = self.world.state.brokers[node.broker_id]
+        if found is None or not found.is_reserved or broker.epoch != node.epoch:
+            return
+        if node.is_up and (node.broker_id not in self.registration.holders or node.log):
+            self.run(f"assign {node.broker_id} t-0={node.directory}")
+
+    def fail_over(self, _: Node) -> None:
+        self.run("take_leadership")
+        self.run(self.rng.choice(["preferred", "unclean"]))
+
+    # --- the law ----------------------------------------------------------------------------------
+
+    def mark(self, node: Node) -> None:
+        for holders in self.lost.values():
+            holders.add(node.broker_id)
+        self.void()
+
+    def void(self) -> None:
+        """More is lost than was promised."""
+        for record in [r for r, holders in self.lost.items() if len(holders) >= self.needed[r]]:
+            del self.lost[record]
+
+    def commit(self, node: Node) -> None:
+        """What is below the high watermark is acknowledged."""
+        partition = node.partition
+        if partition is None or not node.leads:
+            return
+        for record in node.log[: partition.high_watermark]:
+            if record not in self.needed:
+                minimum = min(partition._min_insync_replicas, partition._replication_factor)
+                self.needed[record] = minimum
+                self.lost[record] = {
+                    b for b in partition.isr if record not in self.nodes[b].log
+                } | {b for b in partition.isr if not self.nodes[b].is_up}
+                self.told.append(f"{record} is committed by {partition.isr}")
+        self.void()
+
+    def check(self, node: Node) -> None:
+        held = set(node.log)
+        for record, holders in self.lost.items():
+            if record not in held:
+                raise LawBrokenError(
+                    "\n".join(self.told[-120:])
+                    + f"\n{record} is missing at leader {node.broker_id}; unclean since: {holders}"
+                )
+
+
+ACTIONS: dict[Callable[[Life, Node], None], int] = {
+    Life.append: 12,
+    Life.fetch: 30,
+    Life.learn: 20,
+    Life.beat: 8,
+    Life.deliver: 8,
+    Life.start: 4,
+    Life.assign: 3,
+    Life.calm: 40,
+    Life.flush: 2,
+    Life.shrink: 2,
+    Life.fence: 2,
+    Life.kill: 1,
+    Life.cut_power: 1,
+    Life.stop: 1,
+    Life.blink: 1,
+    Life.fail: 1,
+    Life.lose: 1,
+    Life.configure: 1,
+    Life.move: 1,
+    Life.fail_over: 1,
+}
+
+
+def live(seed: int, *, elr: bool) -> int:
+    """How many records were acknowledged and never lost from any leader's log."""
+    life = Life(seed, elr=elr)
+    actions = life.rng.choices(list(ACTIONS), list(ACTIONS.values()), k=STEPS)
+    for action in actions:
+        action(life, life.rng.choice(list(life.nodes.values())))
+        life.world.managers.index.check_invariants(life.world.state)
+    return len(life.lost)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_leader_lacks_an_acknowledged_record(seed: int) -> None:
+    live(seed, elr=True)
+
+
+def test_the_search_finds_the_last_replica_standing() -> None:
+    """Without eligible leader replicas one unclean return is enough to lose records (KIP-966)."""
+    with pytest.raises(LawBrokenError):
+        for seed in range(300):
+            live(seed, elr=False)
+
+
+def test_the_search_acknowledges_enough() -> None:
+    assert sum(live(seed, elr=True) for seed in range(20)) > 100
