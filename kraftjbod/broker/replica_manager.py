@@ -320,7 +320,9 @@ class ReplicaManager:
         changes.unfollow.append(replica.topic_partition)
         changes.left.append(replica.topic_partition)
         has_future = self._logs.future(replica.topic_partition) is not None
-        if replica.handle is not None or has_future:
+        # A removal under way takes the future copy along: it was that of an earlier replica.
+        is_leaving = replica.topic_partition in self._removals
+        if replica.handle is not None or (has_future and not is_leaving):
             self._removals.begin(replica.topic_partition)
             changes.delete.append(replica.topic_partition)
 

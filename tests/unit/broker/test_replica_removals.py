@@ -7,10 +7,11 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.ids import Uuid
+from kraftjbod.core.ids import TopicId, Uuid
+from kraftjbod.metadata.records import RemoveTopicRecord
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
-from tests.unit.broker.broker_rig import TP, brokers, partition, topic
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 from tests.unit.broker.gates import Gate
 from tests.unit.broker.impaired_dirs import answer, fill, stall
 
@@ -27,6 +28,25 @@ async def test_a_name_is_taken_until_both_copies_are_gone():
         await removals.delete(TP)
         assert waiting.is_set() and TP not in removals
         assert rig.logs.handles() == [] and rig.logs.futures() == []
+
+
+async def test_a_topic_that_goes_again_while_its_first_life_is_removed():
+    """The copy that a move was building goes with its replica, and not a second time."""
+    slow, other = FaultVfs(MemVfs()), TopicId(b"u" * 16)
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
+        with capture_logs() as told:
+            with Gate(slow, "rename", "*t-0*") as gate:
+                rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+                await gate.reached()
+                rig.replay(topic(topic_id=other), partition(topic_id=other))
+                rig.replay(RemoveTopicRecord(topic_id=other))
+            await rig.parts.publisher.disk_work_done()
+        assert TP not in rig.parts.removals
+        assert rig.logs.handles() == [] and rig.logs.futures() == []
+        bad = ("background_job_failed", "replica_removal_failed")
+        assert [line for line in told if line["event"] in bad] == []
 
 
 async def test_a_stray_is_kept_under_another_name():
