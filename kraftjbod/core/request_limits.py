@@ -22,6 +22,8 @@ MAX_FORWARDED_BYTES: Final = 256 * 1024
 """Of such a part; an item that is larger alone is refused by the broker."""
 MAX_FORWARDED_AT_ONCE: Final = 20
 """Parts of clients' requests that one broker has on the way to the controller."""
+MAX_ENTRIES_PER_READ: Final = 1_000
+"""Entries of the metadata log in one answer; who is further behind asks again."""
 MAX_CONFIG_VALUE_BYTES: Final = 32_767
 """Kafka's limit: old versions cannot tell a longer one."""
 MAX_TAGS_IN_HEADER: Final = 100

@@ -30,6 +30,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
@@ -244,8 +245,12 @@ class RaftDriver:
             except TimeoutError:
                 return
 
-    async def read(self, from_offset: int, max_bytes: int) -> Sequence[Entry]:
+    async def read(
+        self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
+    ) -> Sequence[Entry]:
         """Committed entries from ``from_offset`` on, about ``max_bytes`` and at least one.
+
+        Most entries are small: it is their number that decides how long a reader is busy.
 
         Empty if there is none, or if the log does not reach back so far: see
         :meth:`newest_snapshot`.
@@ -255,10 +260,10 @@ class RaftDriver:
         if from_offset > self.committed_offset:
             return ()
         if from_offset in self._tail:
-            return self._read_tail(from_offset, max_bytes)
+            return self._read_tail(from_offset, max_bytes, max_entries)
         try:
             found = await self._log_dir.run(
-                OpKind.READ, lambda: self._store.read(from_offset, max_bytes)
+                OpKind.READ, lambda: self._store.read(from_offset, max_bytes, max_entries)
             )
         except CorruptRecordError as e:
             self._log.error("metadata_log_damaged", offset=from_offset, reason=e.message)
@@ -444,10 +449,11 @@ class RaftDriver:
             self._tail_bytes -= _size_bytes(self._tail.pop(self._tail_start))
             self._tail_start += 1
 
-    def _read_tail(self, from_offset: int, max_bytes: int) -> list[Entry]:
+    def _read_tail(self, from_offset: int, max_bytes: int, max_entries: int) -> list[Entry]:
         found: list[Entry] = []
         size_bytes = 0
-        for offset in range(from_offset, self.committed_offset + 1):
+        end = min(self.committed_offset + 1, from_offset + max_entries)
+        for offset in range(from_offset, end):
             entry = self._tail[offset]
             size_bytes += len(entry.payload)
             if found and size_bytes > max_bytes:

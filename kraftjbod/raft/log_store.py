@@ -31,6 +31,7 @@ from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
 from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
@@ -321,7 +322,9 @@ class RaftLogStore:
         )
         write_atomically(self._vfs, self._path(QUORUM_STATE), text.encode())
 
-    def read(self, from_offset: int, max_bytes: int) -> list[Entry]:
+    def read(
+        self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
+    ) -> list[Entry]:
         """Entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
 
         Empty if the log does not hold ``from_offset`` any more, or not yet.
@@ -335,6 +338,7 @@ class RaftLogStore:
         first = from_offset - segment.base_offset
         begin = segment.positions[first]
         stop = bisect_right(segment.positions, begin + max_bytes, lo=first + 1)
+        stop = min(stop, first + max_entries)
         end = segment.positions[stop] if stop < len(segment.positions) else segment.size_bytes
         data = segment.file.read_at(begin, end - begin)
         entries: list[Entry] = []

@@ -377,6 +377,9 @@ async def test_followers_read_from_memory_and_from_disk(vfs: FaultVfs) -> None:
         read += [entry.payload for entry in found]
     assert read == payloads
     assert reads.seen > 0
+    for first in (0, 39):
+        few = await node.driver.read(first, 1000, max_entries=1)
+        assert [entry.payload for entry in few] == [payloads[first]]
     await node.stop()
 
 
