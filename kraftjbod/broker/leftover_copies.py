@@ -20,7 +20,13 @@ from collections.abc import Callable
 
 from kraftjbod.broker.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import BrokerId, TopicIdPartition, TopicPartition
+from kraftjbod.core.ids import (
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    BrokerId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dir_loading import Stray
@@ -120,8 +126,11 @@ class LeftoverCopies:
         named = registration.directory_of(self._broker_id)
         if self._broker_id in registration.holders:
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)
-            is_named = is_only and strays[0].log_dir.directory_id == named
-            return strays[0] if is_named and _lacks_nothing(strays[0], registration) else None
+            if not is_only or not _lacks_nothing(strays[0], registration):
+                return None
+            # The controller may have gone before it heard where the replica had been made.
+            is_undecided = named in (UNASSIGNED_DIR, MIGRATING_DIR)
+            return strays[0] if is_undecided or strays[0].log_dir.directory_id == named else None
         online = {log_dir.directory_id for log_dir in self._logs.online_dirs()}
         if named not in online and self._logs.offline_dirs():
             return None  # The copy that is meant may be in a directory that comes back.

@@ -181,16 +181,20 @@ def reported_lost(rig: BrokerRig) -> bool:
 
 
 @pytest.mark.parametrize("namesake", [False, True])
-async def test_a_stray_of_another_life_comes_back_as_what_it_was(namesake: bool):
+@pytest.mark.parametrize("named", [dir_of(1, 1), UNASSIGNED_DIR])
+async def test_a_stray_of_another_life_comes_back_as_what_it_was(
+    named: DirectoryId, namesake: bool
+):
     """The metadata by which it was set aside did not know the topic: that was not this metadata.
 
-    There may even have been another topic of that name.
+    There may even have been another topic of that name; and the controller may have been lost
+    before it heard in which directory the replica had been made.
     """
     then = (topic(topic_id=OTHER_ID), partition(topic_id=OTHER_ID)) if namesake else ()
     disks = await disks_with_a_stray(then=then)
     async with brokers(1, *disks, opens=False) as (rig,):
         with capture_logs() as told:
-            await come_up(rig, topic(), partition())
+            await come_up(rig, topic(), partition(directories=[named]))
         assert "stray_taken_back" in [line["event"] for line in told]
         handle = rig.logs.get(TP)
         assert handle is not None
