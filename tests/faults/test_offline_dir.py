@@ -58,22 +58,22 @@ def fetch_both() -> object:
 
 async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
     """KAFKA-6697: one bad directory kept a broker from starting."""
-    sick = FaultVfs(MemVfs())
     good = MemVfs()
-    async with brokers(1, sick, good) as (rig,):
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, good, sick) as (rig,):
         await two_replicas(rig)
-    sick.inject(Fault(kinds=frozenset({"list_dir"}), path="/d1"))
+    sick.inject(Fault(kinds=frozenset({"list_dir"}), path="/d2"))
     with capture_logs() as told:
-        async with brokers(1, sick, good, opens=False) as (rig,):
-            assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+        async with brokers(1, good, sick, opens=False) as (rig,):
+            assert [log_dir.is_online for log_dir in rig.dirs] == [True, False]
             rig.replay(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
-            dead = only(await rig.ask(fetch(0), 12))
+            dead = only(await rig.ask(fetch(0, tp=OTHER), 12))
             assert dead.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            alive = only(await rig.ask(fetch(0, tp=OTHER), 12))
+            alive = only(await rig.ask(fetch(0), 12))
             assert (alive.error_code, len(alive.records)) == (0, len(batch(3)))
-            assert rig.logs.get(TP) is None
+            assert rig.logs.get(OTHER) is None
     (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
     assert offline["operation"] == "load"
 
