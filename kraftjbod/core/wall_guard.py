@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kraftjbod.core.config_model import HOUR_MS, MINUTE_MS
-
+_MINUTE_MS: Final = 60_000
 #: A step that matters neither to retention nor to timestamps; clocks are corrected by less.
-LARGEST_STEP_MS: Final = 10 * MINUTE_MS
+LARGEST_STEP_MS: Final = 10 * _MINUTE_MS
 #: How long a jump has to last until the wall clock is believed again.
-SETTLES_AFTER_MS: Final = 24 * HOUR_MS
+SETTLES_AFTER_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 class PossibleNow(NamedTuple):
