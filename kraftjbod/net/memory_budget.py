@@ -15,9 +15,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kraftjbod.core.config_model import MIB
 from kraftjbod.core.telemetry import get_logger
 
+_MIB: Final = 1024 * 1024
 _SWEEP_S: Final = 1.0
 #: What is in use after others had to go for who waits, as a share of the limit.
 _RELIEVED: Final = 0.5
@@ -29,8 +29,8 @@ _log = get_logger()
 class MemoryLimits:
     """What one daemon holds for its peers, and for how long."""
 
-    max_request_bytes: int = 256 * MIB
-    max_answer_bytes: int = 256 * MIB
+    max_request_bytes: int = 256 * _MIB
+    max_answer_bytes: int = 256 * _MIB
     receive_timeout_ms: int = 60_000
     """A frame that was begun must get on within this."""
     read_timeout_ms: int = 300_000
