@@ -27,6 +27,16 @@ CLUSTER := conf/docker/cluster.sh
 PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 1
 
+# What takes long, in the order in which it is dealt out to SLICES parts.
+SLICES := 4
+LONG := move_crashes full_disk_cycles gameday tour local_cluster system_moves drain compaction \
+  storage_telemetry scrub
+REST := $(wildcard tests/spark/test_*.py) tests/compose tests/systemd tests/disk \
+  $(patsubst %,tests/integration/test_%.py,$(LONG))
+slice = $(shell printf '%s\n' $(REST) | awk 'NR % $(SLICES) == $(1)')
+tested = $(PYTEST) $(1) || { [ $$? = 1 ] && echo "test: what failed is run once more, alone" \
+  && $(PY) -m pytest -q -rs --last-failed --last-failed-no-failures none --maxfail 3 $(1); }
+
 # Where `make install` puts things. DESTDIR stands before all of them, for packages and images.
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -118,10 +128,17 @@ compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in 
 	@$(PY) -m pytest -q -s -rs tests/compose $(ARGS)
 
 .PHONY: test
-test: setup spark test-packages  ## Every test, on unit tables, fault disks, real processes and real mounts
+test: setup spark test-packages  ## Unit tables, fault disks, real processes and mounts: all but the long rest
 	@# Tests wait for real processes, beside other tests: what fails has one more chance, alone.
-	@$(PYTEST) $(ARGS) || { [ $$? = 1 ] && echo "test: what failed is run once more, alone" \
-	  && $(PY) -m pytest -q -rs --last-failed --last-failed-no-failures none --maxfail 3 $(ARGS); }
+	@$(call tested,$(addprefix --ignore=,$(REST)) $(ARGS))
+
+.PHONY: test-slice
+test-slice: setup spark test-packages  ## One part of the long rest: SLICE=0 to 3; CI takes one by its commit
+	@$(call tested,$(call slice,$(SLICE)) $(ARGS))
+
+.PHONY: test-all
+test-all: setup spark test-packages  ## Every test there is: Spark, containers, boots, crash matrices, long cycles
+	@$(call tested,$(ARGS))
 
 .PHONY: unit
 unit: setup  ## Unit tests only
