@@ -19,6 +19,7 @@ from kraftjbod.broker.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_apis import TopicApis
+from kraftjbod.broker.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
 
 _ApiHandler = Callable[[Message, RequestContext], Awaitable[Message | None]]
@@ -32,6 +33,7 @@ class KafkaApis:
         offsets: OffsetApis,
         record_deletion: RecordDeletionApis,
         metadata: MetadataApis,
+        topic_partitions: TopicPartitionsApis,
         topics: TopicApis,
         configs: ConfigApis,
         log_dirs: LogDirApis,
@@ -48,6 +50,7 @@ class KafkaApis:
             ApiKey.DELETE_RECORDS: record_deletion.delete_records,
             ApiKey.METADATA: metadata.metadata,
             ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.describe_topic_partitions,
             ApiKey.CREATE_TOPICS: topics.create_topics,
             ApiKey.DELETE_TOPICS: topics.delete_topics,
             ApiKey.CREATE_PARTITIONS: topics.create_partitions,

@@ -52,13 +52,16 @@ class TopicApis:
         channel: ControllerChannel,
         producer_ids: ProducerIdManager,
         auto_create_timeout_ms: int,
-        default_partitions: int = 1,
+        default_partitions: int = _UNSET,
+        default_replication_factor: int = _UNSET,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
+        """The defaults are those of this broker's file; what it leaves out the controller has."""
         self._channel = channel
         self._producer_ids = producer_ids
         self._auto_create_timeout_ms = auto_create_timeout_ms
         self._default_partitions = default_partitions
+        self._default_replication_factor = default_replication_factor
         self._max_remembered_outcomes = max_remembered_outcomes
         #: Topics that are being created for clients that only asked about them.
         self._creating: dict[str, asyncio.Future[None]] = {}
@@ -85,7 +88,7 @@ class TopicApis:
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _auto_create(self, names: list[str]) -> None:
-        topics = (NewTopic(name=name) for name in names)
+        topics = (self._with_defaults(NewTopic(name=name)) for name in names)
         try:
             outcome = await self._create(topics, self._auto_create_timeout_ms)
         finally:
@@ -113,7 +116,7 @@ class TopicApis:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
         created = await self._create(
-            map(_new_topic, once),
+            (self._with_defaults(_new_topic(topic)) for topic in once),
             request.timeout_ms,
             validate_only=request.validate_only,
             refusal=_too_many_partitions(map(self._partition_count, once)),
@@ -122,9 +125,22 @@ class TopicApis:
         response: Message = CreateTopicsResponse(topics=[_created(topic) for topic in created])
         return response
 
+    def _with_defaults(self, topic: NewTopic) -> NewTopic:
+        if topic.assignments:
+            return topic
+        count, factor = topic.num_partitions, topic.replication_factor
+        return topic.model_copy(
+            update={
+                "num_partitions": self._default_partitions if count == _UNSET else count,
+                "replication_factor": self._default_replication_factor
+                if factor == _UNSET
+                else factor,
+            }
+        )
+
     def _partition_count(self, topic: Message) -> int:
         if topic.num_partitions == _UNSET:
-            return len(topic.assignments) or self._default_partitions
+            return len(topic.assignments) or max(1, self._default_partitions)
         count: int = topic.num_partitions
         return max(len(topic.assignments), count)
 

@@ -207,6 +207,43 @@ async def topic_configs(
     }
 
 
+class EligibleLeaders(NamedTuple):
+    """Who may lead one partition though it is not in sync, and who led it last (KIP-966)."""
+
+    eligible_leader_replicas: list[int]
+    last_known_elr: list[int]
+
+
+async def describe_eligible(
+    client: ClusterClient, topics: Sequence[str]
+) -> dict[tuple[str, int], EligibleLeaders]:
+    """By topic and partition; nothing of a cluster that cannot be asked for it."""
+    request = message("DescribeTopicPartitionsRequest")
+    wanted = [request.TopicRequest(name=name) for name in topics]
+    found: dict[tuple[str, int], EligibleLeaders] = {}
+    cursor, told = None, ("", -1)
+    while wanted:
+        try:
+            response = await client.request_any(request(topics=wanted, cursor=cursor))
+        except OperatingError as e:
+            if e.code is ErrorCode.UNSUPPORTED_VERSION:
+                return {}
+            raise
+        for topic in response.topics:
+            for part in topic.partitions:
+                if part.eligible_leader_replicas is not None:
+                    found[topic.name, part.partition_index] = EligibleLeaders(
+                        part.eligible_leader_replicas, part.last_known_elr or []
+                    )
+        goes_on = response.next_cursor
+        if goes_on is None or (goes_on.topic_name, goes_on.partition_index) <= told:
+            break
+        told = (goes_on.topic_name, goes_on.partition_index)
+        cursor = request.Cursor(topic_name=told[0], partition_index=told[1])
+        wanted = [topic for topic in wanted if topic.name >= cursor.topic_name]
+    return found
+
+
 async def incremental_alter_configs(
     client: ClusterClient,
     changes: Mapping[ConfigResource, Sequence[ConfigChange]],

@@ -2,7 +2,8 @@
 
 A topic option names one topic for ``--create`` and is a regular expression for the other actions,
 where a comma separates alternatives.
-Adds ``Offline`` to Kafka's line of a partition, and ``--json``.
+Adds ``Offline`` to Kafka's line of a partition, and ``--json``. A cluster that cannot be asked for
+eligible leader replicas (KIP-966) has ``N/A`` there, as in Kafka's tool.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any, Final
 import click
 
 from kraftjbod.cli.cluster_admin import (
+    EligibleLeaders,
     create_partitions,
     create_topic,
     delete_topic,
+    describe_eligible,
     topic_configs,
 )
 from kraftjbod.cli.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
@@ -199,9 +202,12 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
         configs = await client.retry(
             lambda: topic_configs(client, [topic.name for topic in topics])
         )
+    eligible = await client.retry(
+        lambda: describe_eligible(client, [topic.name for topic in topics])
+    )
     shown = [(topic, _shown_partitions(topic, options)) for topic in topics]
     if options.as_json:
-        document = [_as_json(topic, configs[topic.name], parts) for topic, parts in shown]
+        document = [_as_json(topic, configs[topic.name], parts, eligible) for topic, parts in shown]
         click.echo(json.dumps({"topics": document}))
         return
     only_some = options.under_replicated_partitions or options.unavailable_partitions
@@ -209,7 +215,8 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
         if not only_some:
             click.echo(topic_line(topic, configs[topic.name]))
         for partition in partitions:
-            click.echo(partition_line(topic.name, partition))
+            elr = eligible.get((topic.name, partition.partition))
+            click.echo(partition_line(topic.name, partition, elr))
 
 
 def _shown_partitions(topic: TopicMetadata, options: Options) -> list[PartitionMetadata]:
@@ -234,13 +241,16 @@ def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:
     )
 
 
-def partition_line(topic: str, partition: PartitionMetadata) -> str:
+def partition_line(
+    topic: str, partition: PartitionMetadata, eligible: EligibleLeaders | None = None
+) -> str:
     """Kafka's line of a partition, and which of its replicas are offline."""
     leader = str(partition.leader) if partition.leader >= 0 else "none"
+    elr, last_known = ("N/A", "N/A") if eligible is None else map(_ids, eligible)
     return (
         f"\tTopic: {topic}\tPartition: {partition.partition}\tLeader: {leader}\t"
         f"Replicas: {_ids(partition.replicas)}\tIsr: {_ids(partition.isr)}\t"
-        f"Offline: {_ids(partition.offline_replicas)}"
+        f"Elr: {elr}\tLastKnownElr: {last_known}\tOffline: {_ids(partition.offline_replicas)}"
     )
 
 
@@ -252,6 +262,7 @@ def _as_json(
     topic: TopicMetadata,
     configs: Mapping[str, str | None],
     partitions: list[PartitionMetadata],
+    eligible: Mapping[tuple[str, int], EligibleLeaders],
 ) -> dict[str, Any]:
     return {
         "name": topic.name,
@@ -266,8 +277,10 @@ def _as_json(
                 "replicas": partition.replicas,
                 "isr": partition.isr,
                 "offline_replicas": partition.offline_replicas,
+                **(found._asdict() if found is not None else {}),
             }
             for partition in partitions
+            for found in [eligible.get((topic.name, partition.partition))]
         ],
     }
 

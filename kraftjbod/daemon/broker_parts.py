@@ -62,6 +62,7 @@ from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.broker.stray_retention import StrayRetention
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.broker.topic_configs import TopicConfigs
+from kraftjbod.broker.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.job_guard import JobGuard
@@ -414,7 +415,8 @@ class BrokerParts:
                 timeout_ms=config.controller_request_timeout_ms,
             ),
             auto_create_timeout_ms=config.controller_request_timeout_ms,
-            default_partitions=config.num_partitions,
+            default_partitions=_if_set(config, "num_partitions"),
+            default_replication_factor=_if_set(config, "default_replication_factor"),
         )
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
@@ -426,6 +428,7 @@ class BrokerParts:
                 topic_apis=topics,
                 auto_create_topics=config.auto_create_topics_enable,
             ),
+            topic_partitions=TopicPartitionsApis(cache=self.cache),
             topics=topics,
             configs=ConfigApis(
                 config=config,
@@ -532,6 +535,12 @@ class BrokerParts:
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
         partition = self.cache.state.partition(key)
         return None if partition is None else partition.directory_of(self._config.node_id)
+
+
+def _if_set(config: BrokerConfig, field: str) -> int:
+    """What the file says of new topics; -1 leaves it to the controller."""
+    value: int = getattr(config, field) if field in config.model_fields_set else -1
+    return value
 
 
 def _identity(

@@ -252,9 +252,13 @@ class Compiler:
             if inner.is_array:
                 size += 1 if self._flexible else 4
             else:
-                size += self._min_bytes(inner)
+                size += 1 if self._may_lack(inner) else self._min_bytes(inner)
         assert size > 0, f"{f.name} has empty elements in version {self._version}"
         return size
+
+    def _may_lack(self, f: FieldSchema) -> bool:
+        """A struct that may be null: a byte tells, below 0 for null."""
+        return f.struct is not None and not f.is_array and self._version in f.nullable
 
     def _put(self, depth: int, *lines: str) -> None:
         self._lines.extend("    " * depth + line if line else "" for line in lines)
@@ -300,6 +304,10 @@ class Compiler:
         elif f.type in _FIXED_FORMATS:
             self._read_fixed(depth, [f])
         elif f.struct is not None:
+            if self._may_lack(f):
+                self._put(depth, "is_null = b[p] > 127", "p += 1")
+                self._put(depth, f"if is_null: m.{f.name} = None", "else:")
+                depth += 1
             self._put(depth, f"m.{f.name}, p = read_{f.struct.name}(b, p, end, q)")
         else:
             self._read_bytes(depth, f, f"m.{f.name} =")
@@ -417,6 +425,10 @@ class Compiler:
             self._write_fixed(depth, [f])
             return
         if f.struct is not None and not f.is_array:
+            if self._may_lack(f):
+                self._put(depth, f"if m.{f.name} is None: a(b'\\xff')", "else:")
+                depth += 1
+                self._put(depth, "a(b'\\x01')")
             self._put(depth, f"write_{f.struct.name}(c, m.{f.name}, k)")
             return
         self._put(depth, f"s = m.{f.name}")

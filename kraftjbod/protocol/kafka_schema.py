@@ -163,7 +163,6 @@ def _parse_field(message: str, field: Mapping[str, Any]) -> FieldSchema:
     is_struct = element not in PRIMITIVES
     versions = Versions.parse(field["versions"])
     nullable = Versions.parse(field.get("nullableVersions", "none"))
-    assert not is_struct or is_array or nullable is NO_VERSIONS, f"nullable struct {field['name']}"
     return FieldSchema(
         name=_WORD_BREAK.sub("_", field["name"]).lower(),
         type="struct" if is_struct else element,

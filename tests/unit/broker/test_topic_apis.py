@@ -68,6 +68,33 @@ async def test_topics_are_created_and_a_name_given_twice_is_refused():
         assert response.topics[0].num_partitions == 3
 
 
+@pytest.mark.parametrize(
+    ("of_file", "expected"),
+    [
+        ({}, (-1, -1)),
+        ({"num_partitions": "4", "default_replication_factor": "3"}, (4, 3)),
+        ({"default_replication_factor": "2"}, (-1, 2)),
+    ],
+)
+async def test_what_a_broker_s_file_says_of_new_topics_counts_where_nobody_says_more(
+    of_file: dict[str, str], expected: tuple[int, int]
+) -> None:
+    """The rest is the controller's to say."""
+    async with brokers(answer=answer, **of_file) as (rig,):
+        wanted = METADATA.MetadataRequestTopic(name="by-asking")
+        await rig.ask(METADATA(topics=[wanted], allow_auto_topic_creation=True))
+        unsaid = CREATE.CreatableTopic(name="by-order", num_partitions=-1, replication_factor=-1)
+        said = CREATE.CreatableTopic(name="said", num_partitions=7, replication_factor=1)
+        await rig.ask(CREATE(topics=[unsaid, said]))
+        made = {
+            topic.name: (topic.num_partitions, topic.replication_factor)
+            for request in rig.controller.seen
+            if isinstance(request, CreateTopicsRequest)
+            for topic in request.topics
+        }
+        assert made == {"by-asking": expected, "by-order": expected, "said": (7, 1)}
+
+
 async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones():
     async with brokers(answer=answer) as (rig,):
         old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)

@@ -118,6 +118,25 @@ class MiniBroker:
             topics=[self._topic_metadata(name, code) for name in names],
         )
 
+    def _describe_topic_partitions(self, body: Any, code: int) -> Any:
+        """One partition at a time, each of which 8 may lead."""
+        response = message("DescribeTopicPartitionsResponse")
+        names = sorted(topic.name for topic in body.topics)
+        name, index = names[0], 0
+        if body.cursor is not None:
+            name, index = body.cursor.topic_name, body.cursor.partition_index
+        part = response.DescribeTopicPartitionsResponsePartition(
+            partition_index=index, leader_id=BROKER_ID, eligible_leader_replicas=[8]
+        )
+        part.last_known_elr = []
+        told = response.DescribeTopicPartitionsResponseTopic(name=name, partitions=[part])
+        cursor, later = None, [other for other in names if other > name]
+        if index + 1 < len(self.topics[name].logs):
+            cursor = response.Cursor(topic_name=name, partition_index=index + 1)
+        elif later:
+            cursor = response.Cursor(topic_name=later[0], partition_index=0)
+        return response(topics=[told], next_cursor=cursor)
+
     def _topic_metadata(self, name: str, code: int) -> Any:
         response = message("MetadataResponse")
         topic = self.topics.get(name)

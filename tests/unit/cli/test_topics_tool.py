@@ -8,6 +8,7 @@ import pytest
 
 from kraftjbod.cli.topics_tool import TopicCommandError, main, parse_assignment
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey
 from tests.unit.cli.mini_broker import invoke, mini_broker
 
 
@@ -43,11 +44,24 @@ async def test_list_and_describe() -> None:
         assert await invoke_ok(*at, "--describe", "--topic", "foo") == (
             "Topic: foo\tTopicId: AAAAAAAAAAAAAAAAAAAAyA\tPartitionCount: 2\t"
             "ReplicationFactor: 2\tConfigs: retention.ms=5\n"
-            "\tTopic: foo\tPartition: 0\tLeader: 7\tReplicas: 7,8\tIsr: 7\tOffline: 8\n"
-            "\tTopic: foo\tPartition: 1\tLeader: 7\tReplicas: 7,8\tIsr: 7\tOffline: 8\n"
+            "\tTopic: foo\tPartition: 0\tLeader: 7\tReplicas: 7,8\tIsr: 7"
+            "\tElr: 8\tLastKnownElr: \tOffline: 8\n"
+            "\tTopic: foo\tPartition: 1\tLeader: 7\tReplicas: 7,8\tIsr: 7"
+            "\tElr: 8\tLastKnownElr: \tOffline: 8\n"
         )
         document = json.loads(await invoke_ok(*at, "--describe", "--topic", "foo", "--json"))
         assert document["topics"][0]["partitions"][1]["offline_replicas"] == [8]
+        assert document["topics"][0]["partitions"][1]["eligible_leader_replicas"] == [8]
+
+
+async def test_a_cluster_from_before_eligible_leaders_has_none_to_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with mini_broker() as broker:
+        broker.create("foo")
+        monkeypatch.delitem(SUPPORTED, ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+        told = await invoke_ok("--bootstrap-server", broker.address, "--describe")
+        assert "Elr: N/A\tLastKnownElr: N/A" in told
 
 
 async def test_only_partitions_in_need_are_shown_when_asked() -> None:
