@@ -129,8 +129,10 @@ class Cluster:
     ) -> None:
         """Create a topic and wait until every replica is in sync and on a disk.
 
-        :param config: topic configuration, with underscores for dots.
+        :param config: topic configuration, with underscores for dots. Of in-sync replicas one is
+            enough unless it says more: most tests are about brokers that are gone.
         """
+        config = {"min_insync_replicas": 1, **config}
         placement: dict[str, object] = (
             {"assignments": {index: list(ids) for index, ids in assignments.items()}}
             if assignments
