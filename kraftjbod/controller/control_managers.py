@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
@@ -31,6 +31,7 @@ from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     Record,
     ResourceType,
 )
@@ -175,10 +176,13 @@ class ControlManagers:
         result = self._configuration.incremental_alter(request)
         if not any(_is_min_isr(record) for record in result.records):
             return result
-        # Whoever was eligible by the former value may not be any more.
+        # Whoever was eligible by the former value may not be any more: first, so that nobody
+        # commits by the new one while they still are.
         rules_of = self._configuration.rules_after(result.records)
         followed = self._replication.follow_min_isr(rules_of)
-        return ControllerResult(records=(*result.records, *followed), response=result.response)
+        return ControllerResult(
+            records=(*followed, *result.records), response=result.response, is_atomic=False
+        )
 
     def _register(
         self, request: BrokerRegistrationRequest, now_ms: int
@@ -254,7 +258,7 @@ class ControlManagers:
                 value=str(min_insync_replicas),
             )
             rules_of = self._configuration.rules_after([config])
-            records += [config, *self._replication.follow_min_isr(rules_of)]
+            records += [*self._replication.follow_min_isr(rules_of), config]
         return ControllerResult(records=tuple(records), response=None)
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
@@ -309,6 +313,19 @@ class ControlManagers:
         fenced = sum(broker.fenced for broker in brokers)
         leaving = sum(broker.in_controlled_shutdown and not broker.fenced for broker in brokers)
         return len(brokers) - fenced - leaving, fenced, leaving
+
+    def elected_from_elr(self, records: Iterable[Record]) -> int:
+        """How many of these changes, before they are replayed, make an eligible replica lead."""
+        return sum(
+            isinstance(record, PartitionChangeRecord)
+            and record.leader is not None
+            and record.leader in self._elr(record)
+            for record in records
+        )
+
+    def _elr(self, change: PartitionChangeRecord) -> tuple[BrokerId, ...]:
+        partition = self.state.partition(TopicIdPartition(change.topic_id, change.partition_id))
+        return () if partition is None else partition.elr
 
     def impaired_dir_count(self, state: LogDirState) -> int:
         """How many directories of all brokers are saturated, or stalled."""

@@ -261,6 +261,9 @@ class QuorumController:
             raise _too_large(largest)
         self._driver.require_may_propose(payloads, grows=grows)
         self._rehearse(records)
+        self._metrics.count(
+            "ElectionFromEligibleLeaderReplicasPerSec", self._managers.elected_from_elr(records)
+        )
         for part, payload in entries:
             self._replay_and_propose(part, payload, grows=grows)
         self._tell(records)

@@ -91,8 +91,11 @@ class ReplicationControlManager:
             changes += self._returns.forget(after, request.forgotten_log_dirs)
             changes += self._returns.come_back(former, after, request, but_for=_keys_of(changes))
             changes += self._follow_broker(former, after, but_for=_keys_of(changes))
+        is_amendment = former is not None and former.epoch == record.broker_epoch
         return ControllerResult(
             records=(*changes, record),
+            # A new epoch is the offset of its entry, which must be the one that was reckoned with.
+            is_atomic=not is_amendment,
             response=BrokerRegistrationResponse(
                 broker_epoch=record.broker_epoch, metadata_offset=next_offset
             ),

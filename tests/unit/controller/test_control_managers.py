@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kraftjbod.controller.acceptance import Acceptance, acceptance_of
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World
@@ -218,3 +219,22 @@ def test_brokers_are_counted_by_standing() -> None:
         list(world.run(line))
     list(world.run("heartbeat 2 want_shut_down"))
     assert world.managers.broker_counts() == (1, 1, 1)
+
+
+def test_elections_from_the_eligible_are_counted_before_they_are_replayed() -> None:
+    world = World(MetadataVersion.IV_4_3_IV0)
+    for line in ("feature 1 elr", "up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2"):
+        list(world.run(line))
+    for line in ("heartbeat 2 want_fence", "heartbeat 1 want_fence"):
+        list(world.run(line))
+    heartbeat = m.BrokerHeartbeatRequest(
+        broker_id=BrokerId(2),
+        broker_epoch=world.state.brokers[BrokerId(2)].epoch,
+        current_metadata_offset=world.state.offset,
+        want_fence=False,
+        want_shut_down=False,
+    )
+    records = world.managers.decide(heartbeat, now_ms=0).records
+    assert world.managers.elected_from_elr(records) == 1
+    world.commit(records)
+    assert world.managers.elected_from_elr(records) == 0
