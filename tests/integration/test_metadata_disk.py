@@ -61,7 +61,9 @@ def _cluster_on(
             controller_config={**metadata, **(controller or {})},
         )
         try:
-            cluster.create_topic("before", partitions=2, replication_factor=2, min_insync_replicas=1)
+            cluster.create_topic(
+                "before", partitions=2, replication_factor=2, min_insync_replicas=1
+            )
             yield cluster, disk
         finally:
             # Before its disk goes.
