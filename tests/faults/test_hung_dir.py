@@ -325,7 +325,8 @@ async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_ap
         appends += 1
         await asyncio.sleep(0.01)
     assert await searching == (2_000_000, 990_000, 0)
-    assert appends > 5
+    # One held up would come back after the search, and be the only one.
+    assert appends > 1
     assert log_dir.is_online
     log_dir.close()
 
