@@ -19,7 +19,7 @@ from kraftjbod.core.errors import OperatingError, StartupError
 from kraftjbod.gameday.cluster_watch import victims
 from kraftjbod.gameday.fault import RETURN_TIMEOUT_S, CannotPlay, Target
 from kraftjbod.gameday.local_broker import require_broker_process, require_own_directory
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 
 _POLL_S: Final = 0.05
 _GONE_TIMEOUT_S: Final = 30.0

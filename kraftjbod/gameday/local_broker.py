@@ -16,7 +16,7 @@ from typing import Final
 
 from kraftjbod.gameday.cluster_watch import Victim
 from kraftjbod.gameday.fault import CannotPlay
-from kraftjbod.testing.cluster_process import directory_id
+from kraftjbod.local.cluster_process import directory_id
 
 _ADVICE: Final = "run it on the broker's host, as root or as the broker's user, or use --observe"
 _LISTENS: Final = "0A"

@@ -26,10 +26,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing import mounts
 from kraftjbod.testing.fuse_server import FaultOrder, FsFault
 from kraftjbod.testing.mounts import DiskKitError
-from kraftjbod.testing.privileges import PACKAGE_ROOT
 
 _START_TIMEOUT_S: Final = 20.0
 _END_TIMEOUT_S: Final = 10.0

@@ -42,8 +42,8 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
-from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.left_overs import make_run_dir, undo_left_overs
 from kraftjbod.testing.log_disks import (
     DEFAULT_DISK_BYTES,

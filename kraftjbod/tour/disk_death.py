@@ -18,7 +18,7 @@ from typing import Final
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.gameday.acknowledgements import AckBook, Gap
 from kraftjbod.gameday.cluster_watch import Victim, seen
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
 
 _POLL_S: Final = 0.02
 _BEFORE_S: Final = 0.5

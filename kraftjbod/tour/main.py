@@ -29,13 +29,13 @@ from kraftjbod.core.errors import KraftJbodError, StartupError
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim, choose_victim, wait_in_sync
 from kraftjbod.gameday.read_back import read_back
-from kraftjbod.testing.cluster_process import (
+from kraftjbod.local.cluster_process import (
     CONTROLLER_PORT,
     FIRST_CLIENT_PORT,
     ClusterProcesses,
     directory_id,
 )
-from kraftjbod.testing.privileges import chmod_bites
+from kraftjbod.local.privileges import chmod_bites
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.pipeline import Pipeline

@@ -22,7 +22,7 @@ from typing import Any, Final
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour import uneven_topic
 from kraftjbod.tour.acknowledged import write_acknowledged
 from kraftjbod.tour.report import Reporter, shortened, write_json

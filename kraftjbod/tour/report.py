@@ -23,7 +23,7 @@ from rich.table import Table
 from kraftjbod.gameday.acknowledgements import Gap
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.disk_death import Milestone
 
 

@@ -19,8 +19,8 @@ from kraftjbod.cli.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.gameday.cluster_watch import wait_in_sync
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.protocol.records import Record
-from kraftjbod.testing.cluster_process import ClusterProcesses
 
 TOPIC: Final = "python-files"
 PARTITIONS: Final = 12

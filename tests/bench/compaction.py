@@ -21,7 +21,7 @@ from typing import Final
 
 import confluent_kafka
 
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench.figures import Report, running_cluster
 from tests.bench.moves import Produces, after, percentile
 from tests.integration.cluster import Cluster

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench.figures import Report, rss_mb, running_cluster
 from tests.bench.scripted_broker import create_a_topic
 from tests.integration.cluster import Cluster

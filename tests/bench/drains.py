@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, running_cluster
 from tests.bench.rdkafka import BatchProducer
 from tests.integration.cluster import Cluster

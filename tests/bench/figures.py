@@ -15,8 +15,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench import machine
 
 START_TIMEOUT_S: Final = 120.0

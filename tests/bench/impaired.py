@@ -22,8 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from kraftjbod.local.cluster_process import CONTROLLER_ID
 from kraftjbod.testing import mounts
-from kraftjbod.testing.cluster_process import CONTROLLER_ID
 from kraftjbod.testing.frozen import frozen
 from kraftjbod.testing.mounts import Disk
 from tests.bench import disasters as d

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, running_cluster
 from tests.integration import raw
 from tests.integration.cluster import Cluster

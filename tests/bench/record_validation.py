@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.protocol import byte_scans, record_scans
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.latency import exchange_us, percentile, produce_frame
 from tests.bench.rdkafka import BatchProducer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench.figures import Report, running_cluster
 from tests.bench.moves import Produces, after, at, fill, percentile
 from tests.integration.cluster import Cluster

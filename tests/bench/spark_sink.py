@@ -16,8 +16,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.spark.source import register
-from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.own_java import own_java
 from tests.integration.cluster import Cluster

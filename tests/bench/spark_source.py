@@ -20,7 +20,7 @@ import confluent_kafka
 import psutil
 from pyspark.sql import SparkSession
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.spark_sink import bench_session
 from tests.integration.cluster import Cluster

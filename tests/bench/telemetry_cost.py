@@ -15,8 +15,8 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.latency import exchange_us, percentile, produce_frame
 from tests.integration.cluster import Cluster

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from tests.bench.figures import Machine, Report, cpu_s, rss_mb, running_cluster
 from tests.bench.rdkafka import BatchProducer, CountingConsumer
 from tests.integration.cluster import Cluster

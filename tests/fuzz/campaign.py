@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing.local_cluster import LocalCluster
-from kraftjbod.testing.privileges import PACKAGE_ROOT
 from tests.fuzz.flood import Door, Figures, Flood
 from tests.fuzz.kafka_frames import KafkaFrames
 from tests.fuzz.rpc_frames import RpcFrames

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]

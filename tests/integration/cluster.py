@@ -1,6 +1,6 @@
 """A cluster of real processes as tests see it: started, asked, hurt and started again.
 
-:class:`Cluster` wraps :class:`~kraftjbod.testing.cluster_process.ClusterProcesses`, the product's;
+:class:`Cluster` wraps :class:`~kraftjbod.local.cluster_process.ClusterProcesses`, the product's;
 its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
 
 * Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.
@@ -24,12 +24,12 @@ from kafka.errors import KafkaError
 
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
-from kraftjbod.testing.cluster_process import ClusterProcesses
-from kraftjbod.testing.daemon_process import DaemonProcess
 
 WAIT_S: Final = 60.0
 KAFKA_STORAGE_ERROR: Final = 56

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.testing import mounts
-from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.integration.cluster import Cluster
 
 _alive: list[Cluster] = []

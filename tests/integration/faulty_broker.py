@@ -32,8 +32,8 @@ import structlog
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.storage.vfs import RealVfs
-from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 T = TypeVar("T")

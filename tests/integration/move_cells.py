@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.local.cluster_process import directory_id
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.protocol import kafka_codec
-from kraftjbod.testing.cluster_process import directory_id
-from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.integration import faulty_broker, raw
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster

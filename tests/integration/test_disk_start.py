@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kraftjbod.local.cluster_process import BROKER_COMMAND
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing import mounts
-from kraftjbod.testing.cluster_process import BROKER_COMMAND
-from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.integration import clients
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster

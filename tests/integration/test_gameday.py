@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pytest
 
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.testing import fault_fs, mounts
-from kraftjbod.testing.cluster_process import ClusterProcesses
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import pytest
 
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.protocol import kafka_codec
-from kraftjbod.testing.daemon_process import DaemonProcess
 from tests.integration import clients, raw
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster

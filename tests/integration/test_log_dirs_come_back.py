@@ -19,9 +19,9 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.local.cluster_process import directory_id
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.testing import mounts
-from kraftjbod.testing.cluster_process import directory_id
 from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import WAIT_S, Cluster

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
+from kraftjbod.local.cluster_process import directory_id
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.testing import mounts
-from kraftjbod.testing.cluster_process import directory_id
 from tests.integration import clients, faulty_broker, raw
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

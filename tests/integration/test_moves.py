@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from kraftjbod.testing.cluster_process import directory_id
+from kraftjbod.local.cluster_process import directory_id
 from tests.integration import clients, raw
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster

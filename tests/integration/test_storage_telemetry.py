@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.testing.cluster_process import directory_id
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.cluster_process import directory_id
+from kraftjbod.local.daemon_process import DaemonProcess
 from tests.integration import raw
 from tests.integration.checker import read
 from tests.integration.cluster import Cluster

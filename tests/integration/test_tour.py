@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.main import main
 
 pytestmark = [

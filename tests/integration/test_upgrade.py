@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId
-from kraftjbod.testing.cluster_process import directory_id
+from kraftjbod.local.cluster_process import directory_id
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster

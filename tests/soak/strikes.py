@@ -22,7 +22,7 @@ from kraftjbod.cli.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.gameday.directory_return import bring_back
-from kraftjbod.testing.daemon_process import DaemonProcess
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.local_cluster import Broker, BrokerDir, ClusterTimeoutError, LocalCluster
 from kraftjbod.testing.log_disks import Fault
 from tests.soak.plan import Kind, Round, Strike

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing import fault_fs, mounts
 from kraftjbod.testing.fault_fs import FaultFs
 from kraftjbod.testing.mounts import DiskKitError
-from kraftjbod.testing.privileges import PACKAGE_ROOT
 
 REASON = fault_fs.why_not()
 pytestmark = [pytest.mark.disk, pytest.mark.skipif(REASON is not None, reason=str(REASON))]

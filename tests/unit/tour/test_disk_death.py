@@ -10,7 +10,7 @@ from pathlib import Path
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.gameday.acknowledgements import Ack, AckBook, Gap
 from kraftjbod.gameday.cluster_watch import Victim
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.source_lines import LineStream, SourceLine

@@ -11,7 +11,7 @@ from rich.console import Console
 from kraftjbod.gameday.acknowledgements import Gap
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim
-from kraftjbod.testing.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.disk_death import Milestone
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 

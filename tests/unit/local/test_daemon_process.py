@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
-from kraftjbod.testing.privileges import Privileges
+from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.local.privileges import Privileges
 
 TALK = """
 import sys, time

@@ -11,7 +11,7 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.testing.cluster_process import ClusterProcesses, directory_id
+from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 
 
 def read_config(path: Path) -> dict[str, str]:

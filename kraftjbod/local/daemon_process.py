@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.testing.privileges import PACKAGE_ROOT, Privileges
+from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges
 
 _POLL_S = 0.02
 _DECODER = json.JSONDecoder()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.testing.privileges import Privileges, chmod_bites, choose_privileges
+from kraftjbod.local.privileges import Privileges, chmod_bites, choose_privileges
 
 needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv here")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root ignores file modes")

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from kraftjbod.testing import ports
-from kraftjbod.testing.ports import HOST, is_free, reserve_port
+from kraftjbod.local import ports
+from kraftjbod.local.ports import HOST, is_free, reserve_port
 
 
 def test_reserved_ports_differ_and_can_be_listened_on() -> None:
@@ -30,7 +30,7 @@ def test_another_process_takes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(ports.random, "randrange", lambda _: 7)
     mine = reserve_port()
     script = (
-        "from kraftjbod.testing import ports; ports.random.randrange = lambda _: 7; "
+        "from kraftjbod.local import ports; ports.random.randrange = lambda _: 7; "
         "print(ports.reserve_port().port)"
     )
 

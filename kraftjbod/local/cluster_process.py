@@ -36,9 +36,9 @@ from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.core.properties import format_properties, parse_properties
-from kraftjbod.testing.daemon_process import DaemonFiles, DaemonProcess
-from kraftjbod.testing.ports import HOST, PortReservation, is_free, reserve_port
-from kraftjbod.testing.privileges import PACKAGE_ROOT, Privileges, choose_privileges
+from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
+from kraftjbod.local.ports import HOST, PortReservation, is_free, reserve_port
+from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges, choose_privileges
 
 CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
