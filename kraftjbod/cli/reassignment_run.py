@@ -224,7 +224,7 @@ async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     brokers = brokers_to_ask(plan, ongoing, metadata)
-    found = await client.retry(lambda: _log_dirs(client, brokers))
+    found = await _log_dirs(client, brokers)
     return copies(plan, ongoing, metadata, found)
 
 
@@ -247,8 +247,11 @@ async def _ongoing(client: ClusterClient) -> Ongoing:
 
 
 async def _log_dirs(client: ClusterClient, brokers: Iterable[int]) -> LogDirs:
+    """Each broker is asked again by itself; the others' answers are kept."""
     asked = list(brokers)
-    answers = await asyncio.gather(*(describe_log_dirs(client, broker) for broker in asked))
+    answers = await asyncio.gather(
+        *(client.retry(partial(describe_log_dirs, client, broker)) for broker in asked)
+    )
     return dict(zip(asked, answers, strict=True))
 
 

@@ -193,7 +193,8 @@ async def test_refusals_of_the_cluster_are_told_with_their_partition() -> None:
 async def test_throttles_are_set_and_taken_off_when_all_is_done(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
-        wanted = plan(to="/d2")
+        wanted, passing = plan(to="/d2"), [ErrorCode.REQUEST_TIMED_OUT]
+        broker.fail_next["DescribeLogDirs"] = list(passing)
         await actions.execute(client, wanted, options(throttle=1000, mover_throttle=2000))
         assert said()[5:8] == [
             "Warning: You must run --verify periodically, until the reassignment completes, to"
@@ -210,6 +211,7 @@ async def test_throttles_are_set_and_taken_off_when_all_is_done(said: Said) -> N
             "follower.replication.throttled.rate": "1000",
             "replica.alter.log.dirs.io.max.bytes.per.second": "2000",
         }
+        broker.fail_next["DescribeLogDirs"] = list(passing)
         await actions.verify(client, wanted, preserve_throttles=False)
         assert said() == [
             "Status of partition reassignment:",
@@ -236,6 +238,7 @@ async def test_cancelling_goes_back_to_where_the_replicas_are(said: Said) -> Non
         wanted = plan(to="/d2")
         await actions.execute(client, wanted, options())
         said()
+        broker.fail_next["DescribeLogDirs"] = [ErrorCode.REQUEST_TIMED_OUT]
         await actions.cancel(client, wanted, preserve_throttles=False, timeout_ms=10_000)
         assert said() == [
             "Successfully cancelled partition reassignment for: foo-0",
@@ -331,7 +334,10 @@ async def test_a_broker_that_does_not_answer_is_no_way_back(
 
 
 async def test_a_broker_with_a_wanted_directory_has_to_answer() -> None:
-    async with moving_broker() as broker, ClusterClient(broker.address) as client:
+    async with (
+        moving_broker() as broker,
+        ClusterClient(broker.address, retry_timeout_ms=1) as client,
+    ):
         broker.hold("foo")
         with pytest.raises(OperatingError, match="broker 8 is not in the cluster's metadata"):
             await actions.verify(client, plan(to="/d1", broker=8), preserve_throttles=True)
