@@ -52,16 +52,16 @@ class TopicApis:
         channel: ControllerChannel,
         producer_ids: ProducerIdManager,
         auto_create_timeout_ms: int,
-        default_partitions: int = _UNSET,
-        default_replication_factor: int = _UNSET,
+        default_partitions: int | None = None,
+        default_replication_factor: int | None = None,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
         """The defaults are those of this broker's file; what it leaves out the controller has."""
         self._channel = channel
         self._producer_ids = producer_ids
         self._auto_create_timeout_ms = auto_create_timeout_ms
-        self._default_partitions = default_partitions
-        self._default_replication_factor = default_replication_factor
+        self._default_partitions = default_partitions or _UNSET
+        self._default_replication_factor = default_replication_factor or _UNSET
         self._max_remembered_outcomes = max_remembered_outcomes
         #: Topics that are being created for clients that only asked about them.
         self._creating: dict[str, asyncio.Future[None]] = {}

@@ -408,8 +408,9 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     controller_request_timeout_ms: int = Field(default=2000, ge=1)
 
     auto_create_topics_enable: bool = True
-    num_partitions: int = Field(default=1, ge=1)
-    default_replication_factor: int = Field(default=1, ge=1)
+    num_partitions: int | None = Field(default=None, ge=1)
+    default_replication_factor: int | None = Field(default=None, ge=1)
+    """Of topics whose creator named none; what is not set here the controller's file says."""
     unclean_leader_election_enable: bool = False
     message_max_bytes: int = Field(default=MIB + 12, ge=1)
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)

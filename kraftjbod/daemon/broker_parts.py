@@ -415,8 +415,8 @@ class BrokerParts:
                 timeout_ms=config.controller_request_timeout_ms,
             ),
             auto_create_timeout_ms=config.controller_request_timeout_ms,
-            default_partitions=_if_set(config, "num_partitions"),
-            default_replication_factor=_if_set(config, "default_replication_factor"),
+            default_partitions=config.num_partitions,
+            default_replication_factor=config.default_replication_factor,
         )
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
@@ -535,12 +535,6 @@ class BrokerParts:
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
         partition = self.cache.state.partition(key)
         return None if partition is None else partition.directory_of(self._config.node_id)
-
-
-def _if_set(config: BrokerConfig, field: str) -> int:
-    """What the file says of new topics; -1 leaves it to the controller."""
-    value: int = getattr(config, field) if field in config.model_fields_set else -1
-    return value
 
 
 def _identity(

@@ -179,6 +179,9 @@ async def test_a_broker_describes_itself_with_kafkas_spelling(apis: ConfigApis) 
     assert entries["auto.create.topics.enable"].value == "true"
     assert entries["log.retention.hours"].read_only
     assert entries["log.retention.hours"].config_source == STATIC
+    # What the file does not say of new topics is the controller's to say, which may be anything.
+    assert entries["num.partitions"].value is None
+    assert entries["default.replication.factor"].value is None
 
 
 @pytest.mark.parametrize(
