@@ -154,6 +154,8 @@ def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
 class _NodeConfig(StorageSettings):
     """What brokers and controllers have in common."""
 
+    cluster_id: str | None = None
+    """Only for checking: a node whose ``meta.properties`` says another one does not start."""
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...] = ()
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
@@ -190,8 +192,6 @@ class _NodeConfig(StorageSettings):
     log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
     log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
 
-    rpc_max_frame_bytes: int = Field(default=64 * MIB, ge=KIB)
-    """Of answers; what is asked is smaller."""
     rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
     rpc_max_in_flight: int = Field(default=1000, ge=1)
     max_connections: int = Field(default=10_000, ge=1)
@@ -379,8 +379,6 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
-    cluster_id: str | None = None
-    """Only for checking; the id that counts is the one in ``meta.properties``."""
 
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     broker_session_timeout_ms: int = Field(default=9000, ge=1)

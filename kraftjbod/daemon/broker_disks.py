@@ -49,6 +49,7 @@ async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
         log_dirs=list(dirs.values()),
         metadata_dir=config.metadata_dir,
         node_id=config.node_id,
+        cluster_id=config.cluster_id,
         random_bytes=around.random_bytes,
         timeout_ms=config.log_dir_io_timeout_ms,
         make_log_dir=make_one,

@@ -57,6 +57,7 @@ class ControllerServer:
             log_dirs=[log_dir],
             metadata_dir=log_dir.path,
             node_id=config.node_id,
+            cluster_id=config.cluster_id,
             random_bytes=self._surroundings.random_bytes,
             timeout_ms=config.log_dir_io_timeout_ms,
         ).open()

@@ -48,13 +48,16 @@ class DirOpener:
         log_dirs: Sequence[LogDir],
         metadata_dir: str,
         node_id: BrokerId,
+        cluster_id: str | None = None,
         random_bytes: Callable[[int], bytes],
         timeout_ms: int = 30_000,
         make_log_dir: Callable[[str], LogDir] | None = None,
     ) -> None:
+        """:param cluster_id: what the configuration says it is; None if it does not say."""
         self._dirs = {log_dir.path: log_dir for log_dir in log_dirs}
         self._metadata = self._dirs[metadata_dir]
         self._node_id = node_id
+        self._cluster_id = cluster_id
         self._random_bytes = random_bytes
         self._timeout_ms = timeout_ms
         self._make_log_dir = make_log_dir
@@ -161,6 +164,12 @@ class DirOpener:
                 f"No readable meta.properties files found in {', '.join(self._dirs)} "
                 f"(mount their disk, or put them back from a backup; a new node is formatted "
                 f"with `kraftjbod-storage format`)"
+            )
+        if self._cluster_id not in (None, ensemble.cluster_id):
+            raise InconsistentStorageError(
+                f"{', '.join(ensemble.loaded)} belongs to cluster {ensemble.cluster_id}, and the "
+                f"configuration says cluster.id={self._cluster_id}: mount the disks of that "
+                f"cluster, or mend the configuration"
             )
         return ensemble.cluster_id
 

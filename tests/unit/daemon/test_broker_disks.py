@@ -59,6 +59,17 @@ async def test_disks_that_were_never_formatted_are_a_failed_start(tmp_path: Path
         await open_disks(config, Surroundings())
 
 
+async def test_disks_of_another_cluster_than_the_file_says_are_a_failed_start(
+    tmp_path: Path,
+) -> None:
+    ours, new = format_disk(tmp_path / "d1", 1), tmp_path / "d2"
+    new.mkdir()
+    config = broker_config(NO_CONTROLLER, ours, str(new), cluster_id="A" * 22)
+    with pytest.raises(StartupError, match=rf"d1 belongs to cluster {CLUSTER_ID}.*says .*=AAA"):
+        await open_disks(config, Surroundings())
+    assert not list(new.glob("*.properties"))
+
+
 async def test_a_disk_of_another_cluster_is_refused_by_itself(tmp_path: Path) -> None:
     ours = format_disk(tmp_path / "d1", 1)
     theirs = format_disk(tmp_path / "d2", 2, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
