@@ -14,6 +14,7 @@ from tests.integration.conftest import (
     make_cluster,
     make_shared_cluster,
 )
+from tests.spark.running import QUICK_JAVA
 
 __all__ = ["cluster_dirs", "collected_sockets", "make_cluster", "make_shared_cluster"]
 
@@ -22,7 +23,7 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     # Planning each stage anew costs more than ten rows do.
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
 }
 
 

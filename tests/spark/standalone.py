@@ -23,6 +23,7 @@ from typing import Final
 import pyspark
 
 from kraftjbod.spark.java import find_java
+from tests.spark.running import QUICK_JAVA
 
 START_S: Final = 180.0
 _POLL_S: Final = 0.1
@@ -96,6 +97,7 @@ def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[Standalone
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
         }
         yield StandaloneCluster(master_url=url, workers=tuple(daemons[1:]), conf=conf)
@@ -114,6 +116,7 @@ def _start(folder: Path, name: str, role: str, *options: str) -> Daemon:
     environ |= {
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_DAEMON_MEMORY": "192m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "SPARK_HOME": str(_SPARK),
         "JAVA_HOME": str(Path(find_java(os.environ).path).resolve().parents[1]),
     }
