@@ -34,6 +34,7 @@ from kraftjbod.spark.replica_batches import (
     replica_ranges,
     tasks_for,
 )
+from kraftjbod.spark.stored_tables import publish, read_folder
 from kraftjbod.spark.tables import (
     ACKNOWLEDGED_LINES,
     AUDIT_DIFFERENCES,
@@ -149,7 +150,7 @@ def command(
             audit.standings(acked, records, material.ranges, has_compacted=has_compacted)
         )
         found = _differences(material, standings, logs, wishes)
-        found.write.mode("overwrite").parquet(job.table(TABLE))
+        publish(found, job.table(TABLE))
         findings = _findings(job, material, standings, logs, wishes)
     others = claims.where(~F.col("topic").isin(names)).count()
     if others:
@@ -356,7 +357,8 @@ def _findings(
     job: Job, material: Material, standings: DataFrame, logs: ClusterLogs, wishes: Wishes
 ) -> Findings:
     table = job.table(TABLE)
-    found = job.spark.read.schema(AUDIT_DIFFERENCES).parquet(table)
+    found = read_folder(job.spark, table, AUDIT_DIFFERENCES)
+    assert found is not None, "it was published just now"
     kinds = _counted(found, "difference")
     forgiven = FORGIVABLE if wishes.allows_duplicates else ()
     first = found.orderBy("difference", "topic", "partition", "offset").limit(_SHOWN).collect()

@@ -22,8 +22,9 @@ from kraftjbod.spark.current_frames import WINDOWS_TO_GONE
 from kraftjbod.spark.job import Job
 from kraftjbod.spark.outlier_frames import WINDOWS_TO_SILENT
 from kraftjbod.spark.report_plots import MOST_DIRS, Buckets, Dir, Row
-from kraftjbod.spark.stored_tables import read_table
+from kraftjbod.spark.stored_tables import is_unfinished, read_table
 
+AUDIT: Final = "audit_differences"
 #: Tables that a report reads, with their schemas.
 SCHEMAS: Final[dict[str, StructType]] = {
     "log_dir_windows": tables.LOG_DIR_WINDOWS,
@@ -34,7 +35,7 @@ SCHEMAS: Final[dict[str, StructType]] = {
     "skew": tables.SKEW,
     "plan_dirs": tables.PLAN_DIRS,
     "plan_moves": tables.PLAN_MOVES,
-    "audit_differences": tables.AUDIT_DIFFERENCES,
+    AUDIT: tables.AUDIT_DIFFERENCES,
     "ingested": tables.INGESTED,
 }
 #: Rows of the page's tables.
@@ -75,6 +76,8 @@ class ReportData:
     plan_moves: Row | None = None
     audit_counts: Rows | None = None
     audit_rows: Rows = ()
+    #: A later audit than that of the rows began to write, and did not end.
+    audit_is_unfinished: bool = False
     ingested: Rows | None = None
     missing: list[str] = field(default_factory=list)
 
@@ -102,7 +105,8 @@ def read_report_data(job: Job, *, hours: float | None) -> ReportData:
     _with(found["log_dir_samples"], lambda frame: _read_states(job, data, frame))
     _with(found["log_dir_outliers"], lambda frame: _read_outliers(data, frame))
     _with(found["growth"], lambda frame: _read_growth(data, frame))
-    _with(found["audit_differences"], lambda frame: _read_audit(data, frame))
+    _with(found[AUDIT], lambda frame: _read_audit(data, frame))
+    data.audit_is_unfinished = is_unfinished(job.spark, job.table(AUDIT))
     if (skew := found["skew"]) is not None:
         data.skew = collected(frames.most_skewed(skew, _SKEWED))
     if (plan_dirs := found["plan_dirs"]) is not None:

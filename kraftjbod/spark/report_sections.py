@@ -282,12 +282,11 @@ class ReportSections:
         name, heading, counts = "audit", "Audit", self._data.audit_counts
         if counts is None:
             return self._missing(name, heading, "audit")
+        audit = "the last audit"
+        if self._data.audit_is_unfinished:
+            audit += " that ended. A later one has not ended"
         if not counts:
-            return Section(
-                name=name,
-                heading=heading,
-                lead="0 differences found by the last audit.",
-            )
+            return Section(name=name, heading=heading, lead=f"0 differences found by {audit}.")
         in_all = rows_in_all(counts)
         told = ", ".join(f"{row['rows']:,} {row['difference']}" for row in counts)
         columns = ("Difference", "Topic", "Partition", "Offset", "Broker", "Producer", "What")
@@ -299,7 +298,7 @@ class ReportSections:
         return Section(
             name=name,
             heading=heading,
-            lead=f"{count_text(in_all, 'difference')} found by the last audit: {told}.",
+            lead=f"{count_text(in_all, 'difference')}, {told}, found by {audit}.",
             parts=[
                 table(
                     "differences-by-kind",

@@ -26,7 +26,7 @@ def summary(data: ReportData) -> Html:
         entries.append(Tile(figure=f"{found:,}", label="findings", tone="bad" if found else "good"))
     if data.audit_counts is not None:
         differences = rows_in_all(data.audit_counts)
-        tone = "bad" if differences else "good"
+        tone = "bad" if differences else "warn" if data.audit_is_unfinished else "good"
         entries.append(Tile(figure=f"{differences:,}", label="audit differences", tone=tone))
     return tiles(entries)
 

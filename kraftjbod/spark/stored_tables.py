@@ -5,7 +5,7 @@
 * A table that is computed anew each time: a folder per generation, ``generation=N``. The newest
   that is complete is the table. A few older ones stay for whoever reads them at this moment, so a
   reader finds neither half a table nor none.
-* A plain folder of Parquet files.
+* A plain folder of Parquet files. One in which nothing was finished is no table.
 
 Paths may be URIs of any file system that Spark knows.
 """
@@ -24,6 +24,8 @@ from kraftjbod.spark.window_frames import all_windows
 _GENERATION: Final = "generation="
 #: Spark writes it when all files of a folder are there.
 _COMPLETE: Final = "_SUCCESS"
+#: It is there while Spark writes to a folder.
+_UNDER_WAY: Final = "_temporary"
 _SINK_LOG: Final = "_spark_metadata"
 #: Generations that stay, the newest among them.
 KEPT: Final = 3
@@ -63,7 +65,7 @@ def publish(frame: DataFrame, table: str) -> None:
     folders = Folders(frame.sparkSession)
     numbers = _generations(folders, table)
     newest = max(numbers, default=0) + 1
-    frame.coalesce(1).write.parquet(_folder(table, newest))
+    frame.write.parquet(_folder(table, newest))
     for number in numbers[: -(KEPT - 1)]:
         folders.delete(_folder(table, number))
 
@@ -108,17 +110,27 @@ def check_checkpoint(spark: SparkSession, table: str, checkpoint: str) -> None:
 def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFrame | None:
     """What lies in one folder: the newest generation, or all of it; None if there is none."""
     folders = Folders(spark)
-    if not folders.exists(table):
+    names = folders.names(table)
+    if not names or (_UNDER_WAY in names and _COMPLETE not in names):
         return None
     numbers = _generations(folders, table)
     if numbers:
-        complete = [
-            number for number in numbers if folders.exists(f"{_folder(table, number)}/{_COMPLETE}")
-        ]
-        if not complete:
+        newest = max(_complete(folders, table, numbers), default=None)
+        if newest is None:
             return None
-        table = _folder(table, max(complete))
+        table = _folder(table, newest)
     return spark.read.schema(schema).parquet(table)
+
+
+def is_unfinished(spark: SparkSession, table: str) -> bool:
+    """Whether whoever computed ``table`` last has not come to the end, or is still at it."""
+    folders = Folders(spark)
+    numbers = _generations(folders, table)
+    return bool(numbers) and not _complete(folders, table, numbers[-1:])
+
+
+def _complete(folders: Folders, table: str, numbers: list[int]) -> list[int]:
+    return [n for n in numbers if folders.exists(f"{_folder(table, n)}/{_COMPLETE}")]
 
 
 def _generations(folders: Folders, table: str) -> list[int]:

@@ -11,10 +11,17 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from kafka import TopicPartition
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from kraftjbod.spark import audit_frames, audit_job
 from kraftjbod.spark.audit_job import TABLE, command
-from kraftjbod.spark.tables import AUDIT_DIFFERENCES
+from kraftjbod.spark.job import Job
+from kraftjbod.spark.report_data import ReportData, read_report_data
+from kraftjbod.spark.report_sections import ReportSections
+from kraftjbod.spark.report_summary import summary
+from kraftjbod.spark.stored_tables import publish, read_folder
+from kraftjbod.spark.tables import AUDIT_DIFFERENCES, SKEW
 from tests.integration.checker import Load
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -94,8 +101,8 @@ def test_what_is_not_as_it_was_acknowledged_is_told_and_fails(
         "replicas, which were not to be compared",
         "1 lines of acknowledgements that are of other topics",
     ]
-    rows = spark.read.schema(AUDIT_DIFFERENCES).parquet(told["table"])
-    assert told["table"].endswith(TABLE)
+    rows = read_folder(spark, told["table"], AUDIT_DIFFERENCES)
+    assert rows is not None and told["table"].endswith(TABLE)
     found = {(r.difference, r.partition, r.offset): r.detail for r in rows.collect()}
     assert found.keys() == {("missing", 0, 10**6), ("missing", 9, 10**6), ("changed", 0, 1)}
     assert found["missing", 9, 10**6] == "there is no such partition"
@@ -135,6 +142,39 @@ def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
     ranges.write_text(json.dumps(line))
     code, told = audit("--acknowledged", str(ranges), "--no-replicas")
     assert (code, told["standings"]) == (0, {"found": PER_PARTITION})
+
+
+def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
+    audit: Callable[..., Any],
+    acknowledged: Path,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A report shows what the last whole audit found, and says that a later one did not end."""
+    tables = tmp_path / "tables"
+    publish(spark.createDataFrame([], SKEW), str(tables / "skew"))
+
+    def breaking_off(material: audit_job.Material, *_: object) -> DataFrame:
+        broken = F.raise_error(F.lit("the disk of the tables is full"))
+        return audit_frames.differences(material.records, "missing", broken.cast("string"))
+
+    def report_after_a_broken_audit() -> ReportData:
+        with monkeypatch.context() as during:
+            during.setattr(audit_job, "_differences", breaking_off)
+            _, said = audit("--acknowledged", str(acknowledged), "--no-replicas", fails=True)
+        assert "the disk of the tables is full" in said
+        return read_report_data(Job(spark=spark, tables=str(tables)), hours=None)
+
+    data = report_after_a_broken_audit()
+    assert data.audit_counts is None and TABLE in data.missing
+    assert ReportSections(data, "T").audit().missing
+    publish(spark.createDataFrame([], AUDIT_DIFFERENCES), str(tables / TABLE))
+    data = report_after_a_broken_audit()
+    assert ReportSections(data, "T").audit().lead == (
+        "0 differences found by the last audit that ended. A later one has not ended."
+    )
+    assert 'class="tile warn"' in summary(data)
 
 
 def test_trimmed_and_compacted_records_are_no_loss_and_are_told(

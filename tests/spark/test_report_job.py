@@ -207,7 +207,7 @@ def test_missing_tables_are_named_with_what_makes_them(
         assert missing.pop("Ingest").endswith(f"--tables {tmp_path}/tables")
         assert missing == {}
         assert seen.texts("#audit .lead") == [
-            "3 differences found by the last audit: 2 missing, 1 duplicate."
+            "3 differences, 2 missing, 1 duplicate, found by the last audit."
         ]
         assert seen.rows("differences")[0][:4] == [
             "missing",
