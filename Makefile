@@ -101,15 +101,15 @@ test-packages:  ## Install the system packages of the tests when root and missin
 .PHONY: run
 run: setup  ## The tour: lose a disk under load and no record; then Spark takes in, audits, plans, reports
 	@$(MAKE) --no-print-directory spark || echo "run: Spark could not be installed; the tour goes without"
-	@$(PY) -m kraftjbod.tour.main run
+	@$(PY) -m kraftjbod.tour.main
 
 .PHONY: up
 up: setup  ## Start the same cluster (1 controller, 3 brokers with 3 log dirs each) and leave it up
-	@$(PY) -m kraftjbod.tour.main up
+	@bin/kraftjbod-local up --data run
 
 .PHONY: stop
 stop: setup  ## Stop the cluster that `make run` or `make up` left up
-	@$(PY) -m kraftjbod.tour.main stop
+	@bin/kraftjbod-local down --data run
 
 .PHONY: image
 image: setup  ## Build the Docker image kraftjbod; BASE_IMAGE=... to build on another base
@@ -214,7 +214,7 @@ uninstall:  ## Remove what `make install` put there; configuration, data and the
 .PHONY: clean
 clean:  ## Stop the clusters, remove run/, Docker volumes and images, caches, both environments
 	@$(CLUSTER) clean
-	@[ ! -f run/cluster.json ] || [ ! -x $(PY) ] || $(PY) -m kraftjbod.tour.main stop
+	@[ ! -f run/cluster.json ] || [ ! -x $(PY) ] || bin/kraftjbod-local down --data run
 	@rm -rf run dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis $(VENV) .uv
 	@rm -f kraftjbod/protocol/_byte_scans_*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,8 +39,7 @@ install_all() {
   fill_in conf/systemd/kraftjbod.sysusers "$DESTDIR$SYSCONFDIR/sysusers.d/kraftjbod.conf"
   fill_in conf/systemd/kraftjbod.tmpfiles "$DESTDIR$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
   install -D -m 644 -t "$docs" README.md
-  for number in 1 2 3; do keep conf/broker-$number.properties "$config/broker-$number.properties"; done
-  keep conf/controller.properties "$config/controller-100.properties"
+  (umask 022; "$home/bin/python" -m kraftjbod.local.local_tool samples --out "$config" >/dev/null)
   keep conf/systemd/disks.conf "$DESTDIR$UNITDIR/kraftjbod-broker@.service.d/disks.conf"
   if is_live; then
     systemd-sysusers "$SYSCONFDIR/sysusers.d/kraftjbod.conf"

@@ -5,6 +5,7 @@ What every model of ``config.py`` and ``topic_config.py`` has in common, and not
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -62,6 +63,19 @@ def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
 def unknown_keys(model: type[KeyedModel], values: Mapping[str, Any]) -> list[str]:
     """Keys in ``values`` that ``model`` does not know, sorted."""
     return sorted(set(values) - model.keys())
+
+
+def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: str) -> None:
+    """For keys that a program or a person writes for us now, not ones that a file has had for long.
+
+    :raises ConfigError: for a key that none of ``models`` knows, with the nearest that one does.
+    """
+    known = frozenset().union(*(model.keys() for model in models))
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{source}: there is no key {key!r}{hint}")
 
 
 def list_items(value: str) -> list[str]:

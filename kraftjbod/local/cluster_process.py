@@ -32,6 +32,8 @@ from typing import Any
 
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.storage_tool import Formatter, load_settings
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import require_known
 from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
@@ -46,6 +48,10 @@ CONTROLLER_PORT = 9090
 ANY_PORT = 0
 #: Name of the one listener that a daemon has, by role.
 LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
+MODELS: Mapping[str, type[BrokerConfig] | type[ControllerConfig]] = {
+    "controller": ControllerConfig,
+    "broker": BrokerConfig,
+}
 
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
@@ -96,12 +102,16 @@ class ClusterProcesses:
 
         :param first_client_port: brokers take this and the following free ports;
             ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
-        :param config: keys for every daemon's configuration file.
+        :param config: keys for the configuration file of every daemon that knows them.
+        :param controller_config: further keys of the controller.
         :param broker_config: further keys, by broker id (1, 2, ...).
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
         :param broker_command: what is started as a broker; the config file is its last argument.
         :param privileges: the daemons' user; by default one for whom file modes mean something.
+        :raises ConfigError: for a key that no such daemon knows.
         """
+        extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
+        require_known_config(config or {}, extra)
         run_dir = run_dir.resolve()
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
@@ -122,9 +132,10 @@ class ClusterProcesses:
             )
             for node_id in range(1, brokers + 1)
         ]
-        extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
         for files in (controller, *nodes):
-            own = {**(config or {}), **extra.get(files.node_id, {})}
+            known = MODELS[files.role].keys()
+            shared = {key: value for key, value in (config or {}).items() if key in known}
+            own = {**shared, **extra.get(files.node_id, {})}
             _write_config(files, controller=controller, extra=own, privileges=privileges)
         return cls(
             run_dir,
@@ -183,24 +194,30 @@ class ClusterProcesses:
         """Log directory ``number`` (1, 2, ...) of a broker."""
         return self.brokers[broker_id].files.log_dirs[number - 1]
 
-    async def start(self, *, timeout_s: float = 60.0) -> None:
-        """Format what was never formatted, start every daemon, wait until healthy.
+    async def start(self, *, timeout_s: float = 60.0) -> list[str]:
+        """Format what was never formatted, start what does not run, wait until all are healthy.
 
-        :raises StartupError: with a daemon's last words; what was started is stopped again.
+        :returns: names of the daemons that were started.
+        :raises StartupError: with a daemon's last words. If nothing ran before, what was started
+            is stopped again; else it stays, as what ran does.
         """
         if self.privileges.owner is not None:
             # The daemons' user cannot leave bytecode beside the code, so it must be there already.
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
         self._format()
+        missing = [daemon for daemon in self.daemons if not daemon.is_running]
+        # Whatever ends this process now, the next one knows where to look for daemons.
+        self.write_cluster_json()
         try:
-            self.controller.start()
-            for broker in self.brokers.values():
-                broker.start()
+            for daemon in missing:
+                daemon.start()
             self.write_cluster_json()
             await self.wait_healthy(self.brokers, timeout_s=timeout_s)
         except BaseException:
-            self.kill()
+            if len(missing) == len(self.daemons):
+                self.kill()
             raise
+        return [daemon.files.name for daemon in missing]
 
     async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
         """Stop brokers, then the controller; names of daemons that had to be killed."""
@@ -232,10 +249,11 @@ class ClusterProcesses:
             broker_ids = [id_ for id_, broker in self.brokers.items() if broker.is_running]
         expected = frozenset(broker_ids)
         deadline = time.monotonic() + timeout_s
-        for broker in map(self.brokers.__getitem__, sorted(expected)):
+        waited_for = [self.brokers[broker_id] for broker_id in sorted(expected)]
+        for broker in waited_for:
             while not await _sees(broker.address, expected):
-                self.controller.require_running()
-                broker.require_running()
+                for daemon in (self.controller, *waited_for):
+                    daemon.require_running()
                 if time.monotonic() > deadline:
                     raise StartupError(
                         f"{broker.files.name} is not healthy after {timeout_s:.0f} s; the end of "
@@ -292,6 +310,18 @@ class ClusterProcesses:
 
 def _hush(_line: str) -> None:
     """What was formatted is no news to who asked for a cluster."""
+
+
+def require_known_config(config: Mapping[str, str], extra: Mapping[int, Mapping[str, str]]) -> None:
+    """Refuse keys that would mean nothing to any daemon.
+
+    :param extra: further keys by node id.
+    :raises ConfigError: naming the key, and the nearest that there is.
+    """
+    require_known(config, *MODELS.values(), source="config")
+    for node_id, own in extra.items():
+        role = "controller" if node_id == CONTROLLER_ID else "broker"
+        require_known(own, MODELS[role], source=f"{role}_config")
 
 
 def lay_out(
@@ -393,7 +423,9 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
         log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
     )
     command = CONTROLLER_COMMAND if role == "controller" else BROKER_COMMAND
-    return DaemonProcess(files, command=command, privileges=privileges, pid=entry["pid"])
+    daemon = DaemonProcess(files, command=command, privileges=privileges, pid=entry["pid"])
+    daemon.find()
+    return daemon
 
 
 def directory_id(path: Path) -> str | None:

@@ -53,7 +53,8 @@ class DaemonFiles:
 
 
 class DaemonProcess:
-    """A daemon that this process started, or found running by the pid in ``run/cluster.json``."""
+    """A daemon that this process started, or found running: by the pid in ``cluster.json``, or
+    else by :meth:`find`."""
 
     def __init__(
         self,
@@ -105,6 +106,13 @@ class DaemonProcess:
                 start_new_session=True,
             )
         self._pid = self._child.pid
+
+    def find(self) -> None:
+        """Unless it runs as far as is known, look for it among all processes of this machine: who
+        started it may have died before its pid was written down, or was somebody at a prompt."""
+        if not self.is_running:
+            pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+            self._pid = next(filter(self._is_daemon, pids), None)
 
     def terminate(self) -> None:
         """Ask for an orderly stop."""
@@ -166,11 +174,22 @@ class DaemonProcess:
 
     def _is_ours(self, pid: int) -> bool:
         """Pids are used again, so the command line must name this daemon's configuration."""
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return os.fsencode(self.files.config_path) in words
+        return str(self.files.config_path) in _command_line(pid)
+
+    def _is_daemon(self, pid: int) -> bool:
+        """Whether it is ours and no editor, say, in which somebody looks at the configuration."""
+        programs = {self._command[-1], f"kraftjbod-{self.files.role}"}
+        return self._is_ours(pid) and not programs.isdisjoint(
+            word.rpartition("/")[2] for word in _command_line(pid)
+        )
+
+
+def _command_line(pid: int) -> list[str]:
+    """Its words; none of a process that ended."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return []
 
 
 def _events_on(line: str) -> Iterator[dict[str, Any]]:

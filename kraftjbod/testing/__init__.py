@@ -3,3 +3,19 @@
 `LocalCluster` runs real daemons as processes on loopback, on disks that can fail for real.
 Read local_cluster.py first, then log_disks.py.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kraftjbod.testing.local_cluster import ClusterTimeoutError, LocalCluster
+
+__all__ = ["ClusterTimeoutError", "LocalCluster"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when they are asked for: pytest loads this package in every run, cluster or not."""
+    if name in __all__:
+        from kraftjbod.testing import local_cluster
+
+        return getattr(local_cluster, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

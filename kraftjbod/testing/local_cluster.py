@@ -42,7 +42,11 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
-from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_process import (
+    CONTROLLER_ID,
+    ClusterProcesses,
+    require_known_config,
+)
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.left_overs import make_run_dir, undo_left_overs
 from kraftjbod.testing.log_disks import (
@@ -88,10 +92,12 @@ class LocalCluster:
     :param controllers: 1; a quorum of several is not there yet.
     :param disks: what the log directories lie on; ``auto`` is the kind with the most faults here.
     :param disk_bytes: size of each ext4, xfs or tmpfs disk.
-    :param config: keys of every daemon's configuration file, on top of :data:`TEST_CONFIG`.
+    :param config: keys for the configuration file of every daemon that knows them, on top of
+        :data:`TEST_CONFIG`.
+    :param controller_config: further keys of the controller.
     :param broker_config: further keys by broker.
     :param run_dir: where the daemons' files go; a temporary directory by default.
-    :raises ConfigError: if a number is out of its range.
+    :raises ConfigError: if a number is out of its range, or no daemon knows a key.
     """
 
     def __init__(
@@ -114,6 +120,9 @@ class LocalCluster:
             )
         if controllers != 1:
             raise ConfigError(f"controllers={controllers}: kraftjbod runs one controller")
+        require_known_config(
+            config or {}, {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
+        )
         self._counts = brokers, dirs
         self._disk_kind: DiskKind = best_kind() if disks == "auto" else disks
         self._disk_bytes = disk_bytes

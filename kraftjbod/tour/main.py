@@ -1,4 +1,4 @@
-"""``make run``, ``make up`` and ``make stop``.
+"""``make run``: the tour.
 
 The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
 busiest log directory under load, reads everything back, and repairs the disk. Then Spark takes the
@@ -15,8 +15,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,13 +28,9 @@ from kraftjbod.core.errors import KraftJbodError, StartupError
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim, choose_victim, wait_in_sync
 from kraftjbod.gameday.read_back import read_back
-from kraftjbod.local.cluster_process import (
-    CONTROLLER_PORT,
-    FIRST_CLIENT_PORT,
-    ClusterProcesses,
-    directory_id,
-)
+from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 from kraftjbod.local.privileges import chmod_bites
+from kraftjbod.local.up_and_down import look, make_cluster
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.pipeline import Pipeline
@@ -48,11 +43,6 @@ PARTITIONS: Final = 12
 REPLICATION_FACTOR: Final = 3
 GOAL_GAP_MS: Final = 1000
 
-#: More often than by default: the tour is short.
-_TELEMETRY: Final = {
-    "storage.telemetry.log.dir.interval.ms": "1000",
-    "storage.telemetry.replica.interval.ms": "2000",
-}
 _KILL_AT: Final = 0.4
 _LOAD_MAX_S: Final = 90.0
 _LOAD_AFTER_S: Final = 2.0
@@ -63,22 +53,18 @@ _POLL_S: Final = 0.05
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kraftjbod-tour", description=__doc__)
-    parser.add_argument("action", choices=("run", "up", "stop"))
     parser.add_argument("--run-dir", type=Path, default=Path("run"), help="where state lives")
     parser.add_argument(
-        "--without-pipeline", action="store_true", help="run: end before the part on Spark"
+        "--without-pipeline", action="store_true", help="end before the part on Spark"
     )
     options = parser.parse_args(argv)
     reporter = Reporter(Console())
     # Whoever ends a tour half way ends its cluster too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    works: dict[str, Callable[[Path, Reporter], Coroutine[None, None, int]]] = {
-        "run": partial(run, with_pipeline=not options.without_pipeline),
-        "up": up,
-        "stop": stop,
-    }
     try:
-        return asyncio.run(works[options.action](options.run_dir, reporter))
+        return asyncio.run(
+            run(options.run_dir, reporter, with_pipeline=not options.without_pipeline)
+        )
     except (KraftJbodError, OSError) as e:
         reporter.trouble(str(e))
     except KeyboardInterrupt:
@@ -102,38 +88,8 @@ async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
         cluster.kill()
         raise
     reporter.step("The cluster stays up.")
-    reporter.addresses(cluster)
+    reporter.addresses(cluster, await look(cluster))
     return 0 if is_good else 1
-
-
-async def up(run_dir: Path, reporter: Reporter) -> int:
-    """The same cluster without the tour; one that was stopped starts again with its data."""
-    cluster = ClusterProcesses.load(run_dir)
-    if cluster is None:
-        cluster = await _start_new(run_dir, reporter)
-    elif cluster.is_running:
-        reporter.step("The cluster is up already.")
-    else:
-        await cluster.stop()
-        reporter.step("Starting the stopped cluster with its data.")
-        await cluster.start()
-    reporter.addresses(cluster)
-    return 0
-
-
-async def stop(run_dir: Path, reporter: Reporter) -> int:
-    """Stop what runs; data stays."""
-    cluster = ClusterProcesses.load(run_dir)
-    if cluster is None or not any(daemon.is_running for daemon in cluster.daemons):
-        reporter.step("No cluster is running.")
-        return 0
-    killed = await cluster.stop()
-    cluster.write_cluster_json()
-    if killed:
-        reporter.trouble(f"Had to be killed: {', '.join(killed)}.")
-        return 1
-    reporter.step("The cluster is stopped; `make up` starts it again with its data.")
-    return 0
 
 
 async def _clear(run_dir: Path, reporter: Reporter) -> None:
@@ -155,12 +111,7 @@ async def _clear(run_dir: Path, reporter: Reporter) -> None:
 
 async def _start_new(run_dir: Path, reporter: Reporter) -> ClusterProcesses:
     began_s = time.monotonic()
-    cluster = ClusterProcesses.create(
-        run_dir,
-        first_client_port=FIRST_CLIENT_PORT,
-        controller_port=CONTROLLER_PORT,
-        config={"min.insync.replicas": "2", **_TELEMETRY},
-    )
+    cluster = make_cluster(run_dir)
     brokers = len(cluster.brokers)
     reporter.step(f"Starting 1 controller and {brokers} brokers with 3 log directories each.")
     reporter.note(f"daemons run {cluster.privileges.description}")

@@ -23,9 +23,10 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_report import shortened
 from kraftjbod.tour import uneven_topic
 from kraftjbod.tour.acknowledged import write_acknowledged
-from kraftjbod.tour.report import Reporter, shortened, write_json
+from kraftjbod.tour.report import Reporter, write_json
 from kraftjbod.tour.workload import Workload
 
 _JOB: Final = (sys.executable, "-m", "kraftjbod.spark.pipeline_tool")

@@ -24,6 +24,8 @@ from kraftjbod.gameday.acknowledgements import Gap
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim
 from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.cluster_report import show_cluster
+from kraftjbod.local.up_and_down import DaemonState
 from kraftjbod.tour.disk_death import Milestone
 
 
@@ -105,21 +107,9 @@ class Reporter:
         self.note("acked, read: records acknowledged, and read back.")
         self.note("order, offset: records out of order, or not at the offset that was promised.")
 
-    def addresses(self, cluster: ClusterProcesses) -> None:
-        table = Table("daemon", "address", "pid", "log directories", box=box.SIMPLE)
-        for daemon in cluster.daemons:
-            files = daemon.files
-            table.add_row(
-                files.name,
-                daemon.address,
-                str(daemon.pid or "not running"),
-                ", ".join(path.name for path in files.log_dirs) or files.metadata_dir.name,
-            )
-        self._console.print(table)
-        self.note(f"bootstrap servers: {cluster.bootstrap_servers}")
-        self.note(f"telemetry:         {shortened(cluster.run_dir)}/<daemon>/telemetry.jsonl")
-        self.note(f"for programs:      {shortened(cluster.run_dir / 'cluster.json')}")
-        self.note("stop it with:      make stop")
+    def addresses(self, cluster: ClusterProcesses, states: Sequence[DaemonState]) -> None:
+        show_cluster(self._console, cluster, states)
+        self.note("stop it with:       make stop")
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -150,9 +140,3 @@ def tour_document(
             {**asdict(found), "gap_ms": gaps[found.partition].length_ms} for found in findings
         ],
     }
-
-
-def shortened(path: Path) -> str:
-    """Relative to where the reader stands, if it is below."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

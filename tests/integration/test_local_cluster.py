@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from kraftjbod.core.errors import ConfigError, OperatingError, StartupError
-from kraftjbod.testing import log_disks, mounts
-from kraftjbod.testing.local_cluster import BrokerDir, ClusterTimeoutError, LocalCluster
+from kraftjbod.testing import ClusterTimeoutError, LocalCluster, log_disks, mounts
+from kraftjbod.testing.local_cluster import BrokerDir
 from kraftjbod.testing.log_disks import FAULTS, DiskKind, Fault
 from kraftjbod.testing.mounts import DiskKitError
 from tests.integration.checker import Load, judge
@@ -154,6 +154,7 @@ def test_what_is_not_there_is_told() -> None:
         "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),
         "dirs": ({"dirs": 33}, "1 to 32 log directories"),
         "controllers": ({"controllers": 3}, "one controller"),
+        "config": ({"config": {"log.retention.hour": "1"}}, "did you mean log.retention.hours"),
     }.values():
         with pytest.raises(ConfigError, match=problem):
             LocalCluster(**parameters)  # type: ignore[arg-type]
@@ -171,7 +172,7 @@ def test_the_next_cluster_removes_what_a_killed_one_left() -> None:
         pytest.skip(str(mounts.why_not("ext4")))
     script = """
         import time
-        from kraftjbod.testing.local_cluster import LocalCluster
+        from kraftjbod.testing import LocalCluster
         with LocalCluster(brokers=1, dirs=2, disks="ext4") as cluster:
             print(*(daemon.pid for daemon in cluster.processes.daemons), flush=True)
             time.sleep(600)

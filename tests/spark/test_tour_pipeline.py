@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.main import main
 
 pytestmark = [
@@ -23,9 +25,10 @@ def test_from_the_first_record_to_the_report(
 ) -> None:
     run_dir = tmp_path / "run"
     try:
-        assert main(["run", "--run-dir", str(run_dir)]) == 0, capsys.readouterr().out
+        assert main(["--run-dir", str(run_dir)]) == 0, capsys.readouterr().out
     finally:
-        assert main(["stop", "--run-dir", str(run_dir)]) == 0
+        cluster = ClusterProcesses.load(run_dir)
+        assert cluster is None or asyncio.run(cluster.stop()) == []
     told = json.loads((run_dir / "pipeline.json").read_text())
     tour = json.loads((run_dir / "tour.json").read_text())
     records = tour["figures"]["records"]

@@ -42,6 +42,8 @@ ANSWERS = {"storage/vfs.py": {"FileNotFoundError", "BlockingIOError"}}
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
+#: Users import from these, so that their signs also say what.
+PUBLIC_ROOMS = {"testing"}
 MAX_SIGN_LINES = 12
 
 
@@ -184,7 +186,7 @@ def test_signs_hold_a_docstring_only() -> None:
     for sign in sorted(PACKAGE.rglob("__init__.py")):
         tree = ast.parse(sign.read_text())
         text = ast.get_docstring(tree)
-        assert text and len(tree.body) == 1, sign
+        assert text and (len(tree.body) == 1 or sign.parent.name in PUBLIC_ROOMS), sign
         assert len(text.splitlines()) <= MAX_SIGN_LINES, sign
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.config import BrokerConfig, ControllerConfig, unknown_keys
+from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 
@@ -23,10 +24,19 @@ def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
         tmp_path / "run",
         brokers=2,
         dirs=2,
-        config={"min.insync.replicas": "2"},
-        controller_config={"broker.session.timeout.ms": "5000"},
+        config={
+            "min.insync.replicas": "2",
+            "broker.heartbeat.interval.ms": "400",
+            "broker.session.timeout.ms": "5000",
+        },
+        controller_config={"leader.imbalance.check.interval.seconds": "7"},
         broker_config={2: {"broker.rack": "r2"}},
     )
+    # Each gets what it knows, so that none complains.
+    for daemon in cluster.daemons:
+        values = read_config(daemon.files.config_path)
+        model = BrokerConfig if daemon.files.role == "broker" else ControllerConfig
+        assert unknown_keys(model, values) == []
     path = cluster.controller.files.config_path
     controller = ControllerConfig.from_properties(
         read_config(path), source=str(path), base_dir=str(tmp_path)
@@ -36,10 +46,26 @@ def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
     broker = BrokerConfig.from_properties(
         read_config(path), source=str(path), base_dir=str(tmp_path)
     )
+    assert broker.broker_heartbeat_interval_ms == 400
     assert (broker.node_id, broker.broker_rack, broker.min_insync_replicas) == (2, "r2", 2)
     assert broker.log_dirs == tuple(str(cluster.dir_path(2, n)) for n in (1, 2))
     assert broker.controller_quorum_voters[0].port == controller.endpoint.port
     assert all(cluster.dir_path(2, n).is_dir() for n in (1, 2))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"config": {"log.dir.io.timeout": "1"}},
+        {"controller_config": {"broker.heartbeat.interval.ms": "1"}},
+        {"broker_config": {1: {"leader.imbalance.check.interval.seconds": "1"}}},
+    ],
+)
+def test_keys_that_mean_nothing_there_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: there is no key"):
+        ClusterProcesses.create(tmp_path / "run", brokers=1, **wrong)
+    assert not (tmp_path / "run").exists()
 
 
 def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:

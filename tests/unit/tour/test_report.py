@@ -11,7 +11,6 @@ from rich.console import Console
 from kraftjbod.gameday.acknowledgements import Gap
 from kraftjbod.gameday.check import Findings
 from kraftjbod.gameday.cluster_watch import Victim
-from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.disk_death import Milestone
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 
@@ -44,14 +43,6 @@ def test_tables_tell_the_figures_and_fit_the_page() -> None:
     for expected in ("it dies", "0 ms", "not seen", "0 *", "250 ms", "1,234", "1,233"):
         assert expected in text
     assert "…" not in text
-
-
-def test_addresses_and_the_way_to_stop_are_told(tmp_path: Path) -> None:
-    reporter, out = told()
-    cluster = ClusterProcesses.create(tmp_path, brokers=1)
-    reporter.addresses(cluster)
-    assert cluster.bootstrap_servers in out.getvalue()
-    assert "make stop" in out.getvalue()
 
 
 def test_steps_are_lines_and_bars_are_for_terminals() -> None:

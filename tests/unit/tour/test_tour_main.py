@@ -9,14 +9,9 @@ import pytest
 from kraftjbod.tour.main import main
 
 
-def test_stopping_nothing_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stop", "--run-dir", str(tmp_path)]) == 0
-    assert "No cluster is running" in capsys.readouterr().out
-
-
 def test_an_expected_error_is_told_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster.json").write_text("{}")
-    assert main(["up", "--run-dir", str(tmp_path)]) == 1
+    assert main(["--run-dir", str(tmp_path)]) == 1
     assert "does not describe a cluster" in capsys.readouterr().out

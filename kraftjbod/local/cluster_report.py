@@ -1,0 +1,88 @@
+"""A local cluster in a table for people, and in one document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
+from kraftjbod.local.up_and_down import DaemonState
+
+_COLOURS: Final = {"serving": "green", "running": "yellow", "stopped": "red"}
+_ONLINE: Final = "online"
+
+
+def show_cluster(
+    console: Console, cluster: ClusterProcesses, states: Sequence[DaemonState]
+) -> None:
+    """Which daemons there are and how each is, and where clients and programs find them."""
+    table = Table("daemon", "address", "pid", "state", "log directories", box=box.SIMPLE)
+    for one in states:
+        files = one.daemon.files
+        table.add_row(
+            files.name,
+            one.daemon.address,
+            str(one.daemon.pid or ""),
+            f"[{_COLOURS[one.state]}]{one.state}[/]",
+            ", ".join(_directory(path, one) for path in files.log_dirs),
+        )
+    console.print(table)
+    told = {
+        "bootstrap servers": cluster.bootstrap_servers,
+        "telemetry": f"{shortened(cluster.run_dir)}/<daemon>/telemetry.jsonl",
+        "for programs": shortened(cluster.run_dir / "cluster.json"),
+    }
+    for what, text in told.items():
+        console.print(f"  {what + ':':<19} {text}", highlight=False, soft_wrap=True)
+
+
+def cluster_document(cluster: ClusterProcesses, states: Sequence[DaemonState]) -> dict[str, Any]:
+    """The same for programs; ``serves`` is whether every daemon does."""
+    return {
+        "data": str(cluster.run_dir),
+        "clusterId": cluster.cluster_id,
+        "bootstrapServers": cluster.bootstrap_servers,
+        "serves": all(one.state == "serving" for one in states),
+        "daemons": [_daemon_document(one) for one in states],
+    }
+
+
+def shortened(path: Path) -> str:
+    """Relative to where the reader stands, if it is below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _daemon_document(one: DaemonState) -> dict[str, Any]:
+    files = one.daemon.files
+    return {
+        "name": files.name,
+        "id": files.node_id,
+        "role": files.role,
+        "address": one.daemon.address,
+        "pid": one.daemon.pid,
+        "state": one.state,
+        "reason": one.reason,
+        "logDirs": [
+            {
+                "path": str(path),
+                "directoryId": directory_id(path),
+                "state": one.log_dirs.get(str(path)),
+            }
+            for path in files.log_dirs
+        ],
+        "config": str(files.config_path),
+        "telemetry": str(files.telemetry_path),
+        "metrics": str(files.metrics_path),
+    }
+
+
+def _directory(path: Path, one: DaemonState) -> str:
+    """Its name, and its state where that is something to know."""
+    state = one.log_dirs.get(str(path), _ONLINE)
+    return path.name if state == _ONLINE else f"{path.name} [red]{state}[/red]"

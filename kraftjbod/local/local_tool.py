@@ -1,0 +1,265 @@
+"""``kraftjbod-local``: a cluster on this machine to try things with, and configuration to copy.
+
+``make up`` and ``make stop`` are calls of it. The cluster's data and all that its daemons tell lie
+in one directory, ``kraftjbod-data`` where nothing else is said.
+
+Exit codes: 0 if all is well, 1 if not (``status``: if a daemon does not serve), 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from kraftjbod.cli.command import fail, parse_pairs, run
+from kraftjbod.core.errors import ConfigError, StartupError
+from kraftjbod.local.cluster_process import FIRST_CLIENT_PORT, ClusterProcesses
+from kraftjbod.local.cluster_report import cluster_document, show_cluster
+from kraftjbod.local.sample_config import ROLES, sample, write_samples
+from kraftjbod.local.up_and_down import (
+    DEFAULT_BROKERS,
+    DEFAULT_DIRS,
+    MOST_BROKERS,
+    MOST_DIRS,
+    claimed,
+    look,
+    make_cluster,
+    require_same_shape,
+)
+
+_DEFAULT_DATA: Final = Path("kraftjbod-data")
+_LAST_FIRST_PORT: Final = 65_000
+
+_data_option: Final = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=_DEFAULT_DATA,
+    show_default=True,
+    help="Directory of the cluster.",
+)
+_json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on standard output."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A cluster on this machine: start it, look at it, stop it."""
+    # Whoever ends this half way ends what it has begun, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@main.command("up")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, MOST_BROKERS),
+    help=f"Brokers of a new cluster.  [default: {DEFAULT_BROKERS}]",
+)
+@click.option(
+    "--dirs",
+    type=click.IntRange(1, MOST_DIRS),
+    help=f"Log directories of each.  [default: {DEFAULT_DIRS}]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1024, _LAST_FIRST_PORT),
+    help="Port of the first broker of a new cluster; each takes the next free one.  "
+    f"[default: {FIRST_CLIENT_PORT}]",
+)
+@click.option(
+    "--config",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Configuration of a new cluster's daemons; may be repeated.",
+)
+@_data_option
+@_json_option
+def up_command(
+    brokers: int | None,
+    dirs: int | None,
+    port: int | None,
+    pairs: tuple[str, ...],
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Start the cluster, or what is missing of it; make it first where there is none."""
+    config = parse_pairs(pairs, "--config")
+    _run(_up(data, brokers=brokers, dirs=dirs, port=port, config=config, as_json=as_json))
+
+
+@main.command("status")
+@_data_option
+@_json_option
+def status_command(data: Path, as_json: bool) -> None:
+    """Say how each daemon is; exit code 1 if one of them does not serve."""
+    _run(_status(data, as_json=as_json))
+
+
+@main.command("down")
+@_data_option
+@_json_option
+def down_command(data: Path, as_json: bool) -> None:
+    """Stop what runs; data stays, and up starts it again."""
+    _run(_down(data, as_json=as_json))
+
+
+@main.command("samples")
+@click.argument("role", type=click.Choice(ROLES), required=False)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a file for each daemon into this directory instead.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, MOST_BROKERS),
+    default=DEFAULT_BROKERS,
+    show_default=True,
+    help="With --out: for how many brokers.",
+)
+def samples_command(role: str | None, out: Path | None, brokers: int) -> None:
+    """Print a documented configuration file, or write those of a small cluster."""
+    if (role is None) == (out is None):
+        raise click.UsageError("either broker or controller is printed, or --out DIR is written")
+    if role is not None:
+        click.echo(sample(role), nl=False)
+        return
+    assert out is not None
+    try:
+        for path, is_new in write_samples(out, brokers=brokers).items():
+            click.echo(f"{'wrote' if is_new else 'kept, it was there:'} {path}")
+    except OSError as e:
+        fail(f"error: {e}")
+
+
+async def _up(
+    data: Path,
+    *,
+    brokers: int | None,
+    dirs: int | None,
+    port: int | None,
+    config: Mapping[str, str],
+    as_json: bool,
+) -> None:
+    began_s = time.monotonic()
+    with claimed(data):
+        cluster = ClusterProcesses.load(data)
+        is_new = cluster is None
+        if cluster is None:
+            cluster = make_cluster(
+                data,
+                brokers=brokers or DEFAULT_BROKERS,
+                dirs=dirs or DEFAULT_DIRS,
+                first_client_port=port or FIRST_CLIENT_PORT,
+                config=config,
+            )
+        else:
+            require_same_shape(cluster, brokers=brokers, dirs=dirs)
+            _require_no_changes(cluster, port, config)
+        started = await cluster.start()
+    if as_json:
+        document = cluster_document(cluster, await look(cluster))
+        _print_json({"isNew": is_new, "started": started, **document})
+        return
+    if is_new:
+        first = f"Made a cluster of {len(cluster.brokers)} brokers and started it"
+    elif len(started) == len(cluster.daemons):
+        first = "Started the stopped cluster with its data"
+    else:
+        first = f"Started {', '.join(started)}; the others ran" if started else "It is up already"
+    click.echo(f"{first} ({time.monotonic() - began_s:.1f} s).")
+    if is_new:
+        click.echo(f"Its daemons run {cluster.privileges.description}.")
+    show_cluster(Console(), cluster, await look(cluster))
+    click.echo(f"  stop it with:       kraftjbod-local down{_data_words(data)}")
+
+
+def _require_no_changes(
+    cluster: ClusterProcesses, port: int | None, config: Mapping[str, str]
+) -> None:
+    """:raises ConfigError: for what only a new cluster can be told."""
+    if port is not None or config:
+        option = "--config" if config else "--port"
+        raise ConfigError(
+            f"{option} is for a new cluster, and there is one in {cluster.run_dir}: edit "
+            f"{cluster.daemons[-1].files.config_path} and its like, and start it again"
+        )
+
+
+async def _status(data: Path, *, as_json: bool) -> None:
+    cluster = ClusterProcesses.load(data)
+    if cluster is None:
+        raise StartupError(f"there is no cluster in {data}: kraftjbod-local up makes one")
+    states = await look(cluster)
+    if as_json:
+        _print_json(cluster_document(cluster, states))
+    else:
+        show_cluster(Console(), cluster, states)
+    sick = [state for state in states if state.state != "serving"]
+    if sick:
+        reasons = "; ".join(f"{state.daemon.files.name}: {state.reason}" for state in sick)
+        hint = f" (kraftjbod-local up{_data_words(data)} starts what is missing)"
+        fail(f"error: {reasons}" + hint * any(state.state == "stopped" for state in sick))
+
+
+async def _down(data: Path, *, as_json: bool) -> None:
+    stopped, killed = await _stop(data) if _is_there(data) else ([], [])
+    if as_json:
+        _print_json({"stopped": stopped, "killed": killed})
+    elif not stopped:
+        click.echo("No cluster is running.")
+    else:
+        again = f"kraftjbod-local up{_data_words(data)}"
+        click.echo(f"Stopped {', '.join(stopped)}; {again} starts it again with its data.")
+    if killed:
+        fail(f"error: had to be killed, for it did not stop when asked: {', '.join(killed)}")
+
+
+async def _stop(data: Path) -> tuple[list[str], list[str]]:
+    """Names of the daemons that ran, and of those that had to be killed."""
+    with claimed(data):
+        cluster = ClusterProcesses.load(data)
+        if cluster is None:
+            return [], []
+        running = [daemon.files.name for daemon in cluster.daemons if daemon.is_running]
+        killed = await cluster.stop()
+        cluster.write_cluster_json()
+        return running, killed
+
+
+def _is_there(data: Path) -> bool:
+    """Nothing is made where there is nothing to stop."""
+    return data.exists()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """As every tool does; here what the system refuses is expected as well."""
+
+    async def guarded() -> None:
+        try:
+            await work
+        except OSError as e:
+            raise StartupError(str(e)) from e
+
+    run(guarded())
+
+
+def _data_words(data: Path) -> str:
+    """What has to be typed so that the next command means this cluster."""
+    return "" if data == _DEFAULT_DATA else f" --data {data}"
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(document, separators=(",", ":")))
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-local")

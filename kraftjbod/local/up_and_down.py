@@ -1,0 +1,134 @@
+"""A cluster that outlives the command that started it: up, down, and how it is.
+
+* ``up`` makes a cluster where there is none, and starts what is missing of one that is there; what
+  runs is left alone.
+* One command at a time works on a data directory: the next one is refused.
+* A cluster's shape is settled when it is made; another shape is another data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.cli.health_tool import examine
+from kraftjbod.core.errors import ConfigError, StartupError
+from kraftjbod.local.cluster_process import CONTROLLER_PORT, FIRST_CLIENT_PORT, ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
+
+DEFAULT_BROKERS: Final = 3
+DEFAULT_DIRS: Final = 3
+MOST_BROKERS: Final = 32
+MOST_DIRS: Final = 32
+
+_LOCK_FILE: Final = "local.lock"
+_USUAL_REPLICAS: Final = 3
+_USUAL_IN_SYNC: Final = 2
+_ANSWER_TIMEOUT_MS: Final = 5000
+#: More often than by default: whoever tries something out wants to see what came of it.
+_TELEMETRY: Final = {
+    "storage.telemetry.log.dir.interval.ms": "1000",
+    "storage.telemetry.replica.interval.ms": "2000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonState:
+    """One daemon as it is just now: ``stopped``, ``running`` if it does not serve, ``serving``."""
+
+    daemon: DaemonProcess
+    state: str
+    reason: str | None = None
+    """Why it does not serve."""
+    log_dirs: Mapping[str, str] = field(default_factory=dict)
+    """State by path, of a broker that answers: ``online``, ``saturated``, ..."""
+
+
+def local_config(brokers: int) -> dict[str, str]:
+    """What differs from the daemons' defaults: topics that nobody described have copies."""
+    replicas = min(_USUAL_REPLICAS, brokers)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(min(_USUAL_IN_SYNC, max(1, replicas - 1))),
+        **_TELEMETRY,
+    }
+
+
+def make_cluster(
+    data_dir: Path,
+    *,
+    brokers: int = DEFAULT_BROKERS,
+    dirs: int = DEFAULT_DIRS,
+    first_client_port: int = FIRST_CLIENT_PORT,
+    config: Mapping[str, str] | None = None,
+) -> ClusterProcesses:
+    """The files of a new cluster in ``data_dir``; nothing starts yet.
+
+    :param first_client_port: of broker 1, or the next free one; others lie beside it.
+    :param config: keys on top of :func:`local_config`.
+    :raises ConfigError: for a key that no daemon knows, or a number out of its range.
+    """
+    if not (1 <= brokers <= MOST_BROKERS and 1 <= dirs <= MOST_DIRS):
+        raise ConfigError(
+            f"{brokers} brokers with {dirs} log directories each: there may be 1 to {MOST_BROKERS} "
+            f"brokers and 1 to {MOST_DIRS} directories"
+        )
+    return ClusterProcesses.create(
+        data_dir,
+        brokers=brokers,
+        dirs=dirs,
+        first_client_port=first_client_port,
+        controller_port=first_client_port + CONTROLLER_PORT - FIRST_CLIENT_PORT,
+        config={**local_config(brokers), **(config or {})},
+    )
+
+
+def require_same_shape(
+    cluster: ClusterProcesses, *, brokers: int | None = None, dirs: int | None = None
+) -> None:
+    """:raises ConfigError: if somebody asks for what this cluster has not."""
+    has_dirs = {len(broker.files.log_dirs) for broker in cluster.brokers.values()}
+    if brokers in (None, len(cluster.brokers)) and (dirs is None or has_dirs == {dirs}):
+        return
+    raise ConfigError(
+        f"the cluster in {cluster.run_dir} has {len(cluster.brokers)} brokers with "
+        f"{' or '.join(map(str, sorted(has_dirs)))} log directories each, and that stays: make "
+        "another one in another data directory, or remove this one with all its data"
+    )
+
+
+async def look(cluster: ClusterProcesses) -> list[DaemonState]:
+    """Every daemon's state, the controller first; what does not answer costs five seconds."""
+    return await asyncio.gather(*map(_look_at, cluster.daemons))
+
+
+async def _look_at(daemon: DaemonProcess) -> DaemonState:
+    if not daemon.is_running:
+        return DaemonState(daemon=daemon, state="stopped", reason="it is not running")
+    is_broker = daemon.files.role == "broker"
+    health = await examine(daemon.address, _ANSWER_TIMEOUT_MS, is_broker=is_broker)
+    if health.reason is not None:
+        return DaemonState(daemon=daemon, state="running", reason=health.reason)
+    return DaemonState(daemon=daemon, state="serving", log_dirs=health.log_dirs or {})
+
+
+@contextlib.contextmanager
+def claimed(data_dir: Path) -> Iterator[None]:
+    """Nobody else starts or stops the cluster in ``data_dir`` meanwhile.
+
+    :raises StartupError: if somebody does so just now.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / _LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartupError(
+                f"another command is starting or stopping the cluster in {data_dir}: wait for it"
+            ) from None
+        yield

@@ -1,0 +1,46 @@
+"""What a local cluster may be, and who may work on it; with daemons in tests/integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import ConfigError, StartupError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.local.up_and_down import claimed, make_cluster, require_same_shape
+
+
+@pytest.mark.parametrize(("brokers", "copies", "in_sync"), [(1, 1, 1), (2, 2, 1), (4, 3, 2)])
+def test_topics_that_nobody_described_have_copies(
+    tmp_path: Path, brokers: int, copies: int, in_sync: int
+) -> None:
+    cluster = make_cluster(tmp_path, brokers=brokers, dirs=1, config={"num.partitions": "4"})
+    path = cluster.brokers[1].files.config_path
+    config = BrokerConfig.from_properties(
+        parse_properties(path.read_text(), str(path)), source=str(path), base_dir="/"
+    )
+    assert config.default_replication_factor == copies
+    assert (config.min_insync_replicas, config.num_partitions) == (in_sync, 4)
+
+
+def test_a_shape_that_is_settled_and_one_that_cannot_be(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path, brokers=2, dirs=1)
+    require_same_shape(cluster)
+    require_same_shape(cluster, brokers=2, dirs=1)
+    with pytest.raises(ConfigError, match="has 2 brokers with 1 log directories each"):
+        require_same_shape(cluster, dirs=2)
+    with pytest.raises(ConfigError, match="1 to 32"):
+        make_cluster(tmp_path / "other", brokers=33)
+    with pytest.raises(ConfigError, match="did you mean num"):
+        make_cluster(tmp_path / "other", config={"num.partition": "4"})
+    assert not (tmp_path / "other").exists()
+
+
+def test_one_command_at_a_time(tmp_path: Path) -> None:
+    refused = pytest.raises(StartupError, match="another command is starting or stopping")
+    with claimed(tmp_path / "data"), refused, claimed(tmp_path / "data"):
+        pass
+    with claimed(tmp_path / "data"):
+        pass

@@ -1,0 +1,18 @@
+"""What users import from the room itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_its_names_are_there_and_come_when_they_are_asked_for() -> None:
+    """pytest loads the package in every run, for its plugin."""
+    program = (
+        "import sys, kraftjbod.testing.pytest_plugin; "
+        "assert not any('pydantic' in name or 'local_cluster' in name for name in sys.modules); "
+        "from kraftjbod.testing import ClusterTimeoutError, LocalCluster; "
+        "assert LocalCluster.__module__ == ClusterTimeoutError.__module__; "
+        "import kraftjbod.testing as t; assert not hasattr(t, 'Other')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
