@@ -441,7 +441,7 @@ class ReplicaManager:
     def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
         """The future copy has taken the place of the replica's log, which is the same otherwise.
 
-        Who fetches for it has to be told anew.
+        Its move has stopped fetching for it, and begins again by the role of then.
         """
         if not self._replicas.is_current(replica):
             return  # It left meanwhile; its log is about to be removed.
@@ -450,7 +450,9 @@ class ReplicaManager:
         elif replica.is_offline:
             # Its old directory died over this, and took it offline; but it has all of it.
             replica.led_in = LeaderEpoch(-1)
-            self._open(replica, handle, ReplicaChanges())
+            changes = ReplicaChanges()
+            self._open(replica, handle, changes)
+            assert not changes.follow, "not before its gate opens"
         else:
             assert replica.partition is not None, replica
             handle.high_watermark = replica.partition.high_watermark

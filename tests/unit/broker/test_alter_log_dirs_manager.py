@@ -526,6 +526,28 @@ async def test_a_leader_that_becomes_a_follower_at_the_gate_follows_after_it():
         assert where(first) is first.dirs[1]
 
 
+async def test_a_follower_whose_source_dies_while_its_copies_change_places_follows_on():
+    slow = FaultVfs(MemVfs())
+    async with brokers(2, FaultVfs(MemVfs()), slow) as (follower, leader), with_handler(follower):
+        for rig in (leader, follower):
+            await rig.follow(topic(), partition(replicas=(1, 2), isr=(1, 2), leader=2))
+        await write(leader, 3)
+        replica = hosted(follower)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 3)
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            follower.parts.moves.start(replica, follower.dirs[1])
+            await gate.reached()
+            follower.dirs[0].go_offline("test")
+            await until(lambda: replica.is_offline)
+            for rig in (leader, follower):
+                await rig.follow(partition(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1))
+            gate.open()
+            await ended(follower)
+        assert where(follower) is follower.dirs[1] and not replica.is_offline
+        await write(leader, 2)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 5)
+
+
 # --- restarts -------------------------------------------------------------------------------------
 
 
