@@ -21,6 +21,7 @@ from kraftjbod.broker.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.metadata.records import EntryReader, decode_entry
@@ -30,7 +31,7 @@ from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataR
 #: What a controller says that lost its metadata; the second one is from before logs had ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
 _REFUSED_WAIT_MS: Final = 1_000
-_REFUSAL_TOLD_EVERY_S: Final = 60.0
+_REFUSAL_TOLD_EVERY_MS: Final = 60_000
 #: Of a snapshot: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
 
@@ -63,31 +64,38 @@ class MetadataLoader:
         #: Last committed offset that the controller told; -1 before its first answer.
         self._high_watermark = -1
         self._progress = asyncio.Event()
-        self._tell_again_at_s = 0.0
+        self._tell_again_at_ms = 0
+        #: Of the controllers, all of them.
+        self._outage = Outage()
         self._log = get_logger(component="metadata_loader")
 
     async def run(self) -> None:
         """Follow the log until cancelled."""
-        failures = 0
         while True:
             try:
                 await self._poll()
-                failures = 0
-                self.refusal = None
+                self._note_answer()
             except (OperatingError, RemoteProtocolError) as e:
-                failures += 1
                 if isinstance(e, OperatingError) and e.code in _REFUSALS:
                     self._tell_refusal(e)
                     await asyncio.sleep(_REFUSED_WAIT_MS / 1000)
                     continue
-                self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
-                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+                if self._outage.failed(_now_ms()):
+                    failures = self._outage.failures
+                    self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
+                await asyncio.sleep(self._backoff.wait_ms(self._outage.failures) / 1000)
+
+    def _note_answer(self) -> None:
+        self.refusal = None
+        lasted_ms = self._outage.ended(_now_ms())
+        if lasted_ms is not None:
+            self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
 
     def _tell_refusal(self, error: OperatingError) -> None:
         """It lasts until an operator has put it right."""
-        now_s = asyncio.get_running_loop().time()
-        if self.refusal is None or now_s >= self._tell_again_at_s:
-            self._tell_again_at_s = now_s + _REFUSAL_TOLD_EVERY_S
+        now_ms = _now_ms()
+        if self.refusal is None or now_ms >= self._tell_again_at_ms:
+            self._tell_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
             self._log.error("metadata_refused", reason=error.message)
         self.refusal = error.message
 
@@ -194,3 +202,7 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
         if before.configs.get(resource) != after.configs.get(resource):
             delta.configs.add(resource)
     return delta
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

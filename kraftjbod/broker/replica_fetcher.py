@@ -31,6 +31,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
@@ -77,6 +78,8 @@ class ReplicaFetcher:
             quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
         )
         self._connection: KafkaConnection | None = None
+        #: Of the leader.
+        self._outage = Outage()
         #: Set when there is something new to fetch.
         self._changed = asyncio.Event()
         self._is_polling = False
@@ -115,25 +118,38 @@ class ReplicaFetcher:
 
     async def run(self) -> None:
         """Fetch until cancelled."""
-        failures = 0
         try:
             while True:
                 try:
-                    await self._round()
-                    failures = 0
+                    if await self._round():
+                        self._note_answer()
                 except OperatingError as e:
                     self._disconnect()
                     if self._is_interrupted:
                         self._is_interrupted = False
                         continue
-                    failures += 1
-                    self._log.warning("replica_fetch_failed", reason=str(e), failures=failures)
-                    await self._pause(self._backoff.wait_ms(failures))
+                    self._note_failure(e)
+                    await self._pause(self._backoff.wait_ms(self._outage.failures))
         finally:
             self._disconnect()
 
-    async def _round(self) -> None:
-        """One fetch of everything that may be fetched now, or a wait for that."""
+    def _note_failure(self, error: OperatingError) -> None:
+        if self._outage.failed(self._clock.now_ms()):
+            failures = self._outage.failures
+            self._log.warning("replica_fetch_failed", reason=str(error), failures=failures)
+
+    def _note_answer(self) -> None:
+        lasted_ms = self._outage.ended(self._clock.now_ms())
+        if lasted_ms is not None:
+            self._log.info("replica_fetch_resumed", lasted_ms=lasted_ms)
+
+    async def _round(self) -> bool:
+        """One fetch of everything that may be fetched now, or a wait for that.
+
+        Whether the leader was there; False if nothing was to be asked.
+
+        :raises OperatingError: it was not.
+        """
         self._changed.clear()
         now_ms = self._clock.now_ms()
         untold = self._session.untold
@@ -145,7 +161,7 @@ class ReplicaFetcher:
             wait_ms = min(wait_ms, self._quota.wait_ms(now_ms) or wait_ms)
         if not due and not self._session.has_told:
             await self._pause(wait_ms)
-            return
+            return False
         connection = await self._connected()
         unaligned = [one for one in due if not one.is_aligned]
         await asyncio.gather(*map(self._cut_damage, unaligned))
@@ -155,6 +171,7 @@ class ReplicaFetcher:
         ready = [one for one in due if one.is_aligned and self._session.is_followed(one)]
         if ready or self._session.has_told:
             await self._fetch(connection, ready, wait_ms)
+        return True
 
     def _admit(self, asking: Sequence[Followed], now_ms: int) -> list[Followed]:
         """Those of ``asking`` that no throttle holds up; the rest leaves the session for now."""

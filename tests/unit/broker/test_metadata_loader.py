@@ -97,7 +97,8 @@ async def test_a_poll_that_fails_is_told_and_tried_again():
             await rig.parts.loader.caught_up(7)
             loading.cancel()
             await asyncio.sleep(0)
-        assert "metadata_fetch_failed" in [line["event"] for line in told]
+        events = [line["event"] for line in told]
+        assert events.index("metadata_fetch_failed") < events.index("metadata_fetch_resumed")
 
 
 def test_the_difference_is_what_replay_would_have_noted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from errno import EINVAL
 
@@ -84,13 +85,22 @@ async def test_a_follower_far_behind_starts_where_the_leaders_log_starts():
         assert "replica_starts_anew" in [line["event"] for line in told]
 
 
-async def test_a_leader_that_cannot_be_reached_is_asked_again():
+async def test_a_leader_that_cannot_be_reached_is_asked_again_and_told_of_once():
     async with brokers(2) as rigs:
+        leader = rigs[0].registration()
+        nowhere = (dataclasses.replace(leader.listeners[0], port=1),)
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
-        await rigs[0].door.close(timeout_ms=100)
+        await rigs[0].ask(produce(batch(), acks=1), 9)
         with capture_logs() as told:
+            rigs[1].replay(dataclasses.replace(leader, listeners=nowhere))
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
-            await until(lambda: [t["event"] for t in told].count("replica_fetch_failed") >= 2)
+            ((fetcher, _),) = rigs[1].parts.fetchers._fetchers.values()
+            await until(lambda: fetcher._outage.failures >= 3)
+            rigs[1].replay(leader)
+            await until(lambda: end(rigs[1]) == 1)
+            await until(lambda: fetcher._outage.failures == 0)
+        fetches = [line["event"] for line in told if line["event"].startswith("replica_fetch_")]
+        assert fetches == ["replica_fetch_failed", "replica_fetch_resumed"]
 
 
 async def test_a_new_replica_joins_a_poll_that_is_under_way():
