@@ -7,7 +7,7 @@ broker that is dead. They know what was set, and take back cordons, but cannot c
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,18 @@ from kraftjbod.cli.cluster_admin import (
     incremental_alter_configs,
 )
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import TOOL_TIMEOUT_MS, make_client, run
+from kraftjbod.cli.command import (
+    ClusterAddress,
+    config_option,
+    echo_json,
+    json_option,
+    parse_list,
+    tell,
+    timeout_option,
+    tool,
+)
 from kraftjbod.cli.controller_client import ControllerClient
+from kraftjbod.cli.first_contact import controllers_at
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
@@ -79,18 +89,15 @@ class Order:
         return ConfigSource.DYNAMIC_BROKER_CONFIG
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
 @click.option(
     "--bootstrap-controller",
     metavar="HOST:PORT,...",
     help="Controllers to ask instead, for a broker that is dead.",
 )
-@click.option(
-    "--command-config",
-    type=click.Path(dir_okay=False),
-    help="Properties file with client settings (client.id, request.timeout.ms).",
-)
+@config_option
+@timeout_option
 @click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
 @click.option("--entity-name", metavar="NAME", help="Topic, or id of a broker.")
 @click.option("--entity-default", is_flag=True, help="What holds for all brokers.")
@@ -111,10 +118,12 @@ class Order:
     show_default=True,
     help="As Kafka's tool prints it, or one JSON document.",
 )
+@json_option
 def main(
     bootstrap_server: str | None,
     bootstrap_controller: str | None,
     command_config: str | None,
+    give_up_ms: int,
     entity_type: str,
     entity_name: str | None,
     entity_default: bool,
@@ -123,6 +132,7 @@ def main(
     add_config: str | None,
     delete_config: str | None,
     style: str,
+    as_json: bool,
 ) -> None:
     """Show and change the configuration of topics and brokers."""
     if (bootstrap_server is None) == (bootstrap_controller is None):
@@ -135,17 +145,20 @@ def main(
         kind=_TYPES[entity_type],
         name="" if entity_default else entity_name,
         adds=parse_added(add_config or ""),
-        deletes=_parts(delete_config or ""),
+        deletes=parse_list(delete_config),
         shows_all=shows_all,
-        as_json=style == "json",
+        as_json=as_json or style == "json",
     )
     _require_sense(action, order, is_controller=bootstrap_controller is not None)
-    failed = "Error while executing config command"
+    is_alter = action == "alter"
     if bootstrap_controller is not None:
-        run(_at_controllers(bootstrap_controller, action == "alter", order), failed=failed)
-    else:
-        assert bootstrap_server is not None
-        run(_at_brokers(bootstrap_server, command_config, action == "alter", order), failed=failed)
+        asyncio.run(_at_controllers(bootstrap_controller, give_up_ms, is_alter, order))
+        return
+    assert bootstrap_server is not None
+    cluster = ClusterAddress(
+        bootstrap_server=bootstrap_server, command_config=command_config, timeout_ms=give_up_ms
+    )
+    asyncio.run(_at_brokers(cluster, is_alter, order))
 
 
 def parse_added(text: str) -> dict[str, str]:
@@ -165,10 +178,6 @@ def parse_added(text: str) -> dict[str, str]:
             )
         pairs[key.strip()] = value.strip().removeprefix("[").removesuffix("]").strip()
     return pairs
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _require_sense(action: str | None, order: Order, *, is_controller: bool) -> None:
@@ -195,10 +204,8 @@ def _require_sense(action: str | None, order: Order, *, is_controller: bool) -> 
 # --- at the brokers ------------------------------------------------------------------------------
 
 
-async def _at_brokers(
-    address: str, command_config: str | None, is_alter: bool, order: Order
-) -> None:
-    async with make_client(address, command_config) as client:
+async def _at_brokers(cluster: ClusterAddress, is_alter: bool, order: Order) -> None:
+    async with cluster.connect() as client:
         await client.retry(client.refresh_metadata)
         if not is_alter:
             await _describe(client, order)
@@ -225,7 +232,7 @@ async def _describe(client: ClusterClient, order: Order) -> None:
     if order.name is not None and order.name not in existing:
         kind = order.kind.name.lower()
         if order.as_json:
-            click.echo(json.dumps({"version": 1, "entities": []}))
+            echo_json({"version": 1, "entities": []})
         else:
             click.echo(f"The {kind} '{order.name}' doesn't exist and doesn't have dynamic config.")
         return
@@ -275,8 +282,11 @@ def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
 # --- at the controllers --------------------------------------------------------------------------
 
 
-async def _at_controllers(addresses: str, is_alter: bool, order: Order) -> None:
-    async with ControllerClient(addresses, timeout_ms=TOOL_TIMEOUT_MS) as client:
+async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order: Order) -> None:
+    async with (
+        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+        controllers_at(addresses, timeout_ms=timeout_ms, tell=tell),
+    ):
         names = None if order.name is None else (order.name,)
         answer = await client.call(
             DescribeDynamicConfigsRequest(resource_type=order.kind, names=names)
@@ -330,7 +340,7 @@ def _entry(key: str, value: str, order: Order, name: str) -> ConfigEntry:
 
 def _tell(order: Order, described: Described) -> None:
     if order.as_json:
-        click.echo(json.dumps({"version": 1, "entities": _document(order, described)}))
+        echo_json({"version": 1, "entities": _document(order, described)})
         return
     kind = order.kind.name.lower()
     for name, entries in described.items():
@@ -383,7 +393,7 @@ def _document(order: Order, described: Described) -> list[dict[str, object]]:
 def _tell_altered(order: Order) -> None:
     kind = order.kind.name.lower()
     if order.as_json:
-        click.echo(json.dumps({"version": 1, "altered": {"type": kind, "name": order.name}}))
+        echo_json({"version": 1, "altered": {"type": kind, "name": order.name}})
     elif order.name:
         click.echo(f"Completed updating config for {kind} {order.name}.")
     else:

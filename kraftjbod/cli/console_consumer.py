@@ -6,6 +6,9 @@ where its flags say.
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +19,15 @@ import click
 
 from kraftjbod.cli.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, make_client, parse_pairs, progress, run
+from kraftjbod.cli.command import (
+    PATIENCE_MS,
+    ClusterAddress,
+    connection_options,
+    parse_pairs,
+    progress,
+    tell,
+    tool,
+)
 from kraftjbod.cli.console_producer import unescape
 from kraftjbod.cli.consumer import Consumer
 from kraftjbod.core.errors import ErrorCode, KraftJbodError
@@ -39,6 +50,10 @@ _PRINT_KEYS: Final = frozenset(
     }
 )
 _NO_TIMESTAMP: Final = -1
+_TIMESTAMP_TYPES: Final = {
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
 
 
 class NothingToReadError(KraftJbodError):
@@ -104,14 +119,42 @@ class RecordPrinter:
         return self.null_literal if value is None else value
 
 
+@dataclass(frozen=True, slots=True)
+class JsonPrinter:
+    """A record as a JSON document, with all that it has."""
+
+    topic: str
+
+    def line(self, partition: int, record: Record, timestamp_type: TimestampType) -> bytes:
+        document = {
+            "topic": self.topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestampMs": None if record.timestamp_ms == _NO_TIMESTAMP else record.timestamp_ms,
+            "timestampType": _TIMESTAMP_TYPES[timestamp_type],
+            **_text("key", record.key),
+            **_text("value", record.value),
+            "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
+        }
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: bytes(value).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(value).decode()}
+
+
 def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
     if timestamp_ms == _NO_TIMESTAMP:
         return b"NO_TIMESTAMP"
-    appended = timestamp_type is TimestampType.LOG_APPEND_TIME
-    return b"%s:%d" % (b"LogAppendTime" if appended else b"CreateTime", timestamp_ms)
+    return f"{_TIMESTAMP_TYPES[timestamp_type]}:{timestamp_ms}".encode()
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @connection_options
 @click.option("--topic", required=True, help="Topic to read.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
@@ -128,9 +171,15 @@ def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
     help="print.key, print.value, print.timestamp, print.partition, print.offset, print.headers, "
     "key.separator, line.separator, headers.separator, null.literal.",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="A JSON document for each record. What is no UTF-8 is in base64, under keyBase64 and "
+    "valueBase64.",
+)
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     topic: str,
     partition: int | None,
     offset: str | None,
@@ -138,6 +187,7 @@ def main(
     max_messages: int | None,
     timeout_ms: int | None,
     properties: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Print the records of a topic."""
     if offset is not None and partition is None:
@@ -147,9 +197,13 @@ def main(
     start = offset or ("earliest" if from_beginning else "latest")
     if start not in ("earliest", "latest") and not start.isdigit():
         raise click.BadParameter(f"{start!r}: a number, earliest or latest", param_hint="--offset")
-    printer = RecordPrinter.from_properties(parse_pairs(properties, "--property"))
+    if as_json and properties:
+        raise click.UsageError("--property says how lines look, and --json has none")
+    printer: RecordPrinter | JsonPrinter = JsonPrinter(topic)
+    if not as_json:
+        printer = RecordPrinter.from_properties(parse_pairs(properties, "--property"))
     reading = _Reading(topic, partition, start, max_messages, timeout_ms, printer)
-    run(reading.run(make_client(bootstrap_server, command_config)))
+    asyncio.run(reading.run(cluster))
 
 
 class _Reading:
@@ -162,7 +216,7 @@ class _Reading:
         start: str,
         max_messages: int | None,
         timeout_ms: int | None,
-        printer: RecordPrinter,
+        printer: RecordPrinter | JsonPrinter,
     ) -> None:
         self._topic = topic
         self._partition = partition
@@ -173,15 +227,15 @@ class _Reading:
         self._out: BinaryIO = sys.stdout.buffer
         self.total = 0
 
-    async def run(self, client: ClusterClient) -> None:
-        async with client:
+    async def run(self, cluster: ClusterAddress) -> None:
+        async with cluster.connect(patience_ms=PATIENCE_MS) as client:
             offsets = await client.retry(lambda: self._offsets(client))
             consumer = Consumer(client, self._topic, offsets)
             try:
                 with progress("read", beside=sys.stdout) as advance:
                     await self._read(consumer, advance)
             finally:
-                print(f"Processed a total of {self.total} messages", file=sys.stderr)
+                tell(f"Processed a total of {self.total} messages")
                 await consumer.close()
 
     async def _offsets(self, client: ClusterClient) -> dict[int, int]:

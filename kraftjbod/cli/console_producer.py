@@ -18,7 +18,16 @@ from typing import Any, Final, cast
 import click
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, make_client, parse_pairs, progress, run
+from kraftjbod.cli.command import (
+    PATIENCE_MS,
+    ClusterAddress,
+    connection_options,
+    echo_json,
+    json_option,
+    parse_pairs,
+    progress,
+    tool,
+)
 from kraftjbod.cli.partitioner import partition_of
 from kraftjbod.cli.producer import ACKS_ALL, Producer, now_ms
 from kraftjbod.core.errors import KraftJbodError
@@ -74,7 +83,7 @@ def unescape(text: str) -> str:
     return text.replace("\\t", "\t").replace("\\n", "\n")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @connection_options
 @click.option("--topic", required=True, help="Topic to send to.")
 @click.option(
@@ -99,7 +108,8 @@ def unescape(text: str) -> str:
 @click.option("--request-timeout-ms", type=click.IntRange(min=1), help="Per request.")
 @click.option("--max-block-ms", type=click.IntRange(min=1), help="Until a batch is given up.")
 @click.option("--sync", is_flag=True, expose_value=False, help="Accepted; it always is.")
-def main(bootstrap_server: str, command_config: str | None, topic: str, **flags: Any) -> None:
+@json_option
+def main(cluster: ClusterAddress, topic: str, as_json: bool, **flags: Any) -> None:
     """Send lines of standard input to a topic."""
     settings = {
         "acks": "all",
@@ -120,7 +130,7 @@ def main(bootstrap_server: str, command_config: str | None, topic: str, **flags:
             settings[key] = str(given)
     _require_known(settings)
     reader = LineReader.from_properties(parse_pairs(flags["reader"], "--property"))
-    run(_perform(make_client(bootstrap_server, command_config), topic, settings, reader))
+    asyncio.run(_perform(cluster, topic, settings, reader, as_json=as_json))
 
 
 def _require_known(settings: Mapping[str, str]) -> None:
@@ -136,9 +146,15 @@ def _require_known(settings: Mapping[str, str]) -> None:
 
 
 async def _perform(
-    client: ClusterClient, topic: str, settings: Mapping[str, str], reader: LineReader
+    cluster: ClusterAddress,
+    topic: str,
+    settings: Mapping[str, str],
+    reader: LineReader,
+    *,
+    as_json: bool,
 ) -> None:
-    async with client:
+    sent = _Sent()
+    async with cluster.connect(patience_ms=PATIENCE_MS) as client:
         partitions = await client.retry(lambda: _partition_count(client, topic))
         producer = Producer(
             client,
@@ -157,8 +173,41 @@ async def _perform(
                 records = [reader.record(line, n, now) for n, line in enumerate(lines, number)]
                 number += len(records)
                 batches = list(_batches(records, partitions, turn, batch_bytes))
-                await asyncio.gather(*(producer.send(p, batch) for p, batch in batches))
+                offsets = await asyncio.gather(*(producer.send(p, batch) for p, batch in batches))
+                for (partition, batch), offset in zip(batches, offsets, strict=True):
+                    sent.note(partition, len(batch), offset)
                 advance(len(records))
+    if as_json:
+        echo_json(sent.document(topic))
+
+
+class _Sent:
+    """What was acknowledged, by partition: how many records, and between which offsets."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, tuple[int, int, int]] = {}
+
+    def note(self, partition: int, records: int, offset: int) -> None:
+        """:param offset: of the first; -1 if the broker was not asked (``acks=0``)."""
+        count, first, _ = self._partitions.get(partition, (0, offset, offset))
+        last = offset + records - 1 if offset >= 0 else offset
+        self._partitions[partition] = (count + records, first, last)
+
+    def document(self, topic: str) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "topic": topic,
+            "records": sum(count for count, _, _ in self._partitions.values()),
+            "partitions": [
+                {
+                    "partition": partition,
+                    "records": count,
+                    "firstOffset": first if first >= 0 else None,
+                    "lastOffset": last if last >= 0 else None,
+                }
+                for partition, (count, first, last) in sorted(self._partitions.items())
+            ],
+        }
 
 
 async def _partition_count(client: ClusterClient, topic: str) -> int:

@@ -7,17 +7,23 @@ Unlike Kafka's it ends with exit code 1 if any partition was refused.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from kraftjbod.cli.cluster_admin import delete_records
-from kraftjbod.cli.command import connection_options, make_client, run
+from kraftjbod.cli.command import (
+    ClusterAddress,
+    connection_options,
+    json_option,
+    read_file,
+    tool,
+)
 from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 
@@ -31,7 +37,7 @@ class OffsetFileError(KraftJbodError):
     """The file does not say which records shall go."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @connection_options
 @click.option(
     "--offset-json-file",
@@ -48,17 +54,16 @@ class OffsetFileError(KraftJbodError):
     show_default=True,
     help="Lines as Kafka's tool prints them, or one JSON document.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_option
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     offset_json_file: str,
     style: str,
     as_json: bool,
 ) -> None:
     """Delete the oldest records of partitions."""
     is_json = as_json or style == "json"
-    run(_perform(bootstrap_server, command_config, offset_json_file, as_json=is_json))
+    asyncio.run(_perform(cluster, offset_json_file, as_json=is_json))
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
@@ -107,11 +112,9 @@ def _entry(entry: Any, place: str) -> tuple[TopicPartition, int]:
     return TopicPartition(topic, partition), offset
 
 
-async def _perform(
-    bootstrap_server: str, command_config: str | None, path: str, *, as_json: bool
-) -> None:
-    offsets = parse_offsets(_read(path))
-    async with make_client(bootstrap_server, command_config) as client:
+async def _perform(cluster: ClusterAddress, path: str, *, as_json: bool) -> None:
+    offsets = parse_offsets(read_file(path))
+    async with cluster.connect() as client:
         if not as_json:
             click.echo("Executing records delete operation")
         answers = await delete_records(client, offsets)
@@ -120,13 +123,6 @@ async def _perform(
         # Nothing is printed twice: each refusal stands with its partition.
         sys.stdout.flush()
         sys.exit(1)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise OffsetFileError(f"cannot read {path}: {e}") from e
 
 
 def _as_lines(answers: Answers) -> str:

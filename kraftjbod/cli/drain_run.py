@@ -8,10 +8,8 @@ the reassignment tool; its lines go to standard error here.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +24,7 @@ from kraftjbod.cli.cluster_admin import (
     incremental_alter_configs,
 )
 from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import Answer, tell
 from kraftjbod.cli.drain_plan import DrainPlan, plan_drain
 from kraftjbod.cli.drain_state import (
     Snapshot,
@@ -45,11 +44,11 @@ from kraftjbod.cli.reassignment_run import (
     ExecuteOptions,
     RefusedError,
     cancel,
-    clear_throttles,
     execute,
     look,
 )
 from kraftjbod.cli.reassignment_status import is_offline, locate
+from kraftjbod.cli.reassignment_throttles import clear_throttles
 from kraftjbod.cli.replica_admin import (
     LogDirDescription,
     describe_log_dirs,
@@ -251,8 +250,7 @@ class Drain:
             mover_throttle=rate if is_within else None,
             is_additional=True,
         )
-        with redirect_stdout(sys.stderr):
-            await execute(self._client, order, options)
+        await execute(self._client, Answer(tell=tell), order, options)
 
     async def _follow(self, order: ReassignmentPlan) -> None:
         async def seen() -> list[Copying]:
@@ -276,8 +274,8 @@ class Drain:
                 for name, topic in metadata.topics.items()
                 for index, partition in topic.partitions.items()
             }
-            with redirect_stdout(sys.stderr):
-                await clear_throttles(self._client, ReassignmentPlan(replicas=every), metadata)
+            order = ReassignmentPlan(replicas=every)
+            await clear_throttles(self._client, Answer(tell=tell), order, metadata)
 
     # --- cordons ---------------------------------------------------------------------------------
 
@@ -329,8 +327,13 @@ class Drain:
         snapshot = await self._look()
         order = _on_the_way_out(self.source, snapshot)
         if order.replicas:
-            with redirect_stdout(sys.stderr):
-                await cancel(self._client, order, preserve_throttles=False, timeout_ms=_ASK_FOR_MS)
+            await cancel(
+                self._client,
+                Answer(tell=tell),
+                order,
+                preserve_throttles=False,
+                timeout_ms=_ASK_FOR_MS,
+            )
         before = _own_cordons(await self._configs_of(self.source.broker_id))
         if before is not None:
             await self._uncordon(before)

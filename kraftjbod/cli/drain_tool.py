@@ -18,7 +18,15 @@ from typing import Any, Final
 import click
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, make_client, run, size_text
+from kraftjbod.cli.command import (
+    PATIENCE_MS,
+    ClusterAddress,
+    connection_options,
+    json_option,
+    size_text,
+    tell,
+    tool,
+)
 from kraftjbod.cli.drain_plan import DrainPlan, Misfit, Move
 from kraftjbod.cli.drain_run import DoesNotFitError, Drain, DrainOptions
 
@@ -37,8 +45,7 @@ class Order:
     as_json: bool
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+@tool(
     epilog="Exit codes: 0 it is empty, or with --dry-run everything fits; 1 something went wrong; "
     "2 not everything fits elsewhere, and nothing was moved (or wrong usage); 130 interrupted, and "
     "moves go on.",
@@ -65,9 +72,9 @@ class Order:
     show_default=True,
     help="Lines for people, or one JSON document at the end.",
 )
+@json_option
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     directory: str | None,
     broker: int | None,
     across_brokers: bool,
@@ -75,6 +82,7 @@ def main(
     dry_run: bool,
     cancel: bool,
     style: str,
+    as_json: bool,
 ) -> None:
     """Empty a log directory or a broker, and say when it may be pulled or stopped."""
     if (directory is None) == (broker is None):
@@ -93,9 +101,9 @@ def main(
         options=DrainOptions(throttle=throttle, across_brokers=across_brokers),
         dry_run=dry_run,
         cancel=cancel,
-        as_json=style == "json",
+        as_json=as_json or style == "json",
     )
-    run(_perform(bootstrap_server, command_config, order), failed="Error")
+    asyncio.run(_perform(cluster, order))
 
 
 def parse_directory(text: str) -> tuple[int, str]:
@@ -111,8 +119,8 @@ def parse_directory(text: str) -> tuple[int, str]:
     return int(broker), directory
 
 
-async def _perform(bootstrap_server: str, command_config: str | None, order: Order) -> None:
-    async with make_client(bootstrap_server, command_config) as client:
+async def _perform(cluster: ClusterAddress, order: Order) -> None:
+    async with cluster.connect(patience_ms=PATIENCE_MS) as client:
         try:
             await _drain(client, order)
         except asyncio.CancelledError:
@@ -130,7 +138,7 @@ async def _drain(client: ClusterClient, order: Order) -> None:
         order.broker_id,
         order.directory,
         order.options,
-        tell=lambda line: click.echo(line, err=True),
+        tell=tell,
     )
     if order.cancel:
         count = await drain.cancel()

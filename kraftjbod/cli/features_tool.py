@@ -6,13 +6,24 @@ Kafka, so releases of Kafka have names here that this software cannot run at.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import UpgradeType, describe_features, update_features
-from kraftjbod.cli.command import connection_options, make_client, run
+from kraftjbod.cli.cluster_admin import (
+    UpgradeType,
+    describe_features,
+    update_features,
+)
+from kraftjbod.cli.command import (
+    Answer,
+    ClusterAddress,
+    answering,
+    connection_options,
+    tool_group,
+)
 from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.metadata_version import METADATA_VERSION
 
@@ -46,19 +57,20 @@ class FeatureCommandError(KraftJbodError):
     """The order makes no sense, or the cluster would not follow it."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@tool_group()
 @connection_options
 @click.pass_context
-def main(context: click.Context, bootstrap_server: str, command_config: str | None) -> None:
+def main(context: click.Context, /, cluster: ClusterAddress) -> None:
     """Describe and change the feature levels of a cluster."""
-    context.obj = (bootstrap_server, command_config)
+    context.obj = cluster
 
 
 @main.command("describe")
+@answering
 @click.pass_obj
-def describe_command(connection: tuple[str, str | None]) -> None:
+def describe_command(cluster: ClusterAddress, answer: Answer) -> None:
     """Tell which levels the brokers support and which one holds."""
-    run(_describe(connection))
+    asyncio.run(_describe(cluster, answer))
 
 
 _METADATA_OPTION: Final = click.option(
@@ -76,12 +88,18 @@ _DRY_RUN_OPTION: Final = click.option(
 @_METADATA_OPTION
 @_FEATURE_OPTION
 @_DRY_RUN_OPTION
+@answering
 @click.pass_obj
 def upgrade_command(
-    connection: tuple[str, str | None], metadata: str | None, pairs: tuple[str, ...], dry_run: bool
+    cluster: ClusterAddress,
+    answer: Answer,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    dry_run: bool,
 ) -> None:
     """Raise levels. There may be no way back without loss."""
-    run(_update(connection, "upgrade", metadata, pairs, UpgradeType.UPGRADE, dry_run=dry_run))
+    levels, kind = _wanted("upgrade", metadata, pairs), UpgradeType.UPGRADE
+    asyncio.run(_update(cluster, answer, "upgrade", levels, kind, dry_run=dry_run))
 
 
 @main.command("downgrade")
@@ -89,17 +107,27 @@ def upgrade_command(
 @_FEATURE_OPTION
 @click.option("--unsafe", is_flag=True, help="Even if that loses metadata for good.")
 @_DRY_RUN_OPTION
+@answering
 @click.pass_obj
 def downgrade_command(
-    connection: tuple[str, str | None],
+    cluster: ClusterAddress,
+    answer: Answer,
     metadata: str | None,
     pairs: tuple[str, ...],
     unsafe: bool,
     dry_run: bool,
 ) -> None:
     """Lower levels; refused with a list if something would be lost."""
+    levels = _wanted("downgrade", metadata, pairs)
     kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
-    run(_update(connection, "downgrade", metadata, pairs, kind, dry_run=dry_run))
+    asyncio.run(_update(cluster, answer, "downgrade", levels, kind, dry_run=dry_run))
+
+
+def _wanted(verb: str, metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
+    levels = parse_levels(metadata, pairs)
+    if not levels:
+        raise FeatureCommandError(f"You must specify at least one feature to {verb}")
+    return levels
 
 
 def level_text(feature: str, level: int) -> str:
@@ -138,35 +166,47 @@ def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]
     return levels
 
 
-async def _describe(connection: tuple[str, str | None]) -> None:
-    async with make_client(*connection) as client:
+async def _describe(cluster: ClusterAddress, answer: Answer) -> None:
+    async with cluster.connect() as client:
         found = await client.retry(lambda: describe_features(client))
+    answer.say(None, epoch=found.epoch if found.epoch >= 0 else None, features=[])
     epoch = str(found.epoch) if found.epoch >= 0 else "-"
     for feature in sorted(found.features, key=lambda feature: feature.name):
         name = feature.name
-        click.echo(
+        answer.say(
             f"Feature: {name}\t"
             f"SupportedMinVersion: {level_text(name, feature.min_version)}\t"
             f"SupportedMaxVersion: {level_text(name, feature.max_version)}\t"
             f"FinalizedVersionLevel: {level_text(name, feature.finalized_level)}\t"
-            f"Epoch: {epoch}"
+            f"Epoch: {epoch}",
+            features=[
+                {
+                    "feature": name,
+                    "supportedMin": _level(name, feature.min_version),
+                    "supportedMax": _level(name, feature.max_version),
+                    "finalized": _level(name, feature.finalized_level),
+                }
+            ],
         )
 
 
+def _level(feature: str, level: int) -> dict[str, Any] | None:
+    """As a number and in words; None for -1, which says that there is none."""
+    return None if level < 0 else {"level": level, "name": level_text(feature, level)}
+
+
 async def _update(
-    connection: tuple[str, str | None],
+    cluster: ClusterAddress,
+    answer: Answer,
     verb: str,
-    metadata: str | None,
-    pairs: tuple[str, ...],
+    levels: Mapping[str, int],
     kind: UpgradeType,
     *,
     dry_run: bool,
 ) -> None:
-    levels = parse_levels(metadata, pairs)
-    if not levels:
-        raise FeatureCommandError(f"You must specify at least one feature to {verb}")
-    async with make_client(*connection) as client:
-        await client.retry(client.refresh_metadata)
+    wanted = [{"feature": name, **(_level(name, level) or {})} for name, level in levels.items()]
+    answer.say(None, order=verb, dryRun=dry_run, features=wanted)
+    async with cluster.connect() as client:
         try:
             await client.retry(
                 lambda: update_features(client, levels, upgrade_type=kind, validate_only=dry_run)
@@ -175,12 +215,12 @@ async def _update(
             # All of them are made or none is, so one reason stands for all.
             for name, level in sorted(levels.items()):
                 attempt = "Can not" if dry_run else "Could not"
-                click.echo(f"{attempt} {verb} {name} to {level}. {e.message}")
+                answer.say(f"{attempt} {verb} {name} to {level}. {e.message}", reason=e.message)
             raise FeatureCommandError(
                 f"{len(levels)} out of {len(levels)} operation(s) failed."
             ) from e
     for name, level in sorted(levels.items()):
-        click.echo(f"{name} {'can be' if dry_run else 'was'} {verb}d to {level}.")
+        answer.say(f"{name} {'can be' if dry_run else 'was'} {verb}d to {level}.")
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ import click
 
 from kraftjbod.cli.cluster_admin import describe_fencing
 from kraftjbod.cli.cluster_client import ClusterClient, parse_bootstrap
-from kraftjbod.cli.command import fail, run
+from kraftjbod.cli.command import fail, json_option, timeout_option, tool
+from kraftjbod.cli.first_contact import WrongPortError, is_controller, refuse_brokers
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_own_log_dirs
-from kraftjbod.core.errors import ConfigError, ErrorCode, KraftJbodError
+from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, KraftJbodError
 
 _ONLINE: Final = "online"
 _OFFLINE: Final = "offline"
@@ -63,7 +64,7 @@ class Health:
         return json.dumps(told, separators=(",", ":"))
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask the broker that listens here.")
 @click.option(
     "--bootstrap-controller",
@@ -71,19 +72,12 @@ class Health:
     metavar="HOST:PORT",
     help="Ask the controller that listens here.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.IntRange(1, 600),
-    default=5,
-    show_default=True,
-    help="Seconds to wait for the answer.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@timeout_option
+@json_option
 def main(
     bootstrap_server: str | None,
     bootstrap_controller: str | None,
-    timeout_s: int,
+    give_up_ms: int,
     as_json: bool,
 ) -> None:
     """Tell by exit code 0 or 1 whether one broker or controller serves."""
@@ -99,7 +93,7 @@ def main(
     if several or ":" not in address:
         raise click.UsageError(f"{address!r} is not one daemon: write HOST:PORT")
     is_broker = bootstrap_server is not None
-    run(_tell(address, timeout_s * 1000, is_broker=is_broker, as_json=as_json))
+    asyncio.run(_tell(address, give_up_ms, is_broker=is_broker, as_json=as_json))
 
 
 async def _tell(address: str, timeout_ms: int, *, is_broker: bool, as_json: bool) -> None:
@@ -121,8 +115,22 @@ async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
             return await ask(address, who, timeout_ms)
     except TimeoutError:
         return Health(who=who, reason=f"no answer within {timeout_ms} ms")
+    except ConnectionLostError as e:
+        return Health(who=who, reason=await _other_daemon(address, is_broker=is_broker) or str(e))
     except KraftJbodError as e:
         return Health(who=who, reason=str(e))
+
+
+async def _other_daemon(address: str, *, is_broker: bool) -> str | None:
+    """That the address is a daemon's of the other kind, if it is."""
+    if is_broker:
+        is_other = await is_controller(*parse_bootstrap(address)[0])
+        return "it is a controller: give it as --bootstrap-controller" if is_other else None
+    try:
+        await refuse_brokers(address)
+    except WrongPortError:
+        return "it is a broker: give it as --bootstrap-server"
+    return None
 
 
 async def _ask_broker(address: str, who: str, timeout_ms: int) -> Health:

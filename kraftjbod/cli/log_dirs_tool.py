@@ -10,14 +10,22 @@ Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.command import connection_options, fail, make_client, run, size_text
+from kraftjbod.cli.command import (
+    ClusterAddress,
+    connection_options,
+    echo_json,
+    fail,
+    json_option,
+    parse_list,
+    size_text,
+    tool,
+)
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir, parse_change
 from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs, lost_replicas
 from kraftjbod.core.errors import ErrorCode
@@ -31,7 +39,7 @@ _WIDTH_OF_FILES: Final = 200
 _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerException"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @connection_options
 @click.option("--describe", is_flag=True, help="Describe log directories.")
 @click.option(
@@ -59,12 +67,13 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
     "allow unclean elections.",
 )
 @click.option(
-    "--timeout",
-    "timeout_s",
+    "--change-timeout",
+    "change_timeout_s",
     type=click.IntRange(1, 3600),
     default=600,
     show_default=True,
-    help="Seconds to wait for the end of a change.",
+    metavar="SECONDS",
+    help="How long to wait for the end of --reattach, --add or --forget.",
 )
 @click.option("--topic-list", metavar="A,B,...", help="Only these topics.")
 @click.option("--broker-list", metavar="1,2,...", help="Only these brokers.")
@@ -76,17 +85,16 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
     show_default=True,
     help="As Kafka's tool prints it, the JSON document alone, or a table for people.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@json_option
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     describe: bool,
     strays: bool,
     reattach: str | None,
     add: str | None,
     forget: str | None,
     force: bool,
-    timeout_s: int,
+    change_timeout_s: int,
     topic_list: str | None,
     broker_list: str | None,
     style: str,
@@ -98,20 +106,20 @@ def main(
     if len(asked) + describe + strays != 1:
         raise click.UsageError("Give one of --describe, --strays, --reattach, --add and --forget.")
     if asked:
-        run(_change(bootstrap_server, command_config, asked[0], timeout_s, as_json=as_json))
+        work = _change(cluster, asked[0], change_timeout_s * 1000, as_json=as_json)
+        asyncio.run(work)
         return
     if force:
         raise click.UsageError("--force belongs to --forget")
-    brokers = _parts(broker_list)
+    brokers = parse_list(broker_list)
     if not all(broker.isdigit() for broker in brokers):
         raise click.BadParameter(
             f"{broker_list!r} is not a list of ids", param_hint="--broker-list"
         )
-    run(
+    asyncio.run(
         _perform(
-            bootstrap_server,
-            command_config,
-            _parts(topic_list),
+            cluster,
+            parse_list(topic_list),
             sorted(map(int, brokers)),
             "json" if as_json else style,
             strays=strays,
@@ -120,15 +128,10 @@ def main(
 
 
 async def _change(
-    bootstrap_server: str,
-    command_config: str | None,
-    change: LogDirChange,
-    timeout_s: int,
-    *,
-    as_json: bool,
+    cluster: ClusterAddress, change: LogDirChange, timeout_ms: int, *, as_json: bool
 ) -> None:
-    async with make_client(bootstrap_server, command_config) as client:
-        done = await change_log_dir(client, change, timeout_ms=timeout_s * 1000)
+    async with cluster.connect() as client:
+        done = await change_log_dir(client, change, timeout_ms=timeout_ms)
     if as_json:
         told = {
             "broker": change.broker,
@@ -136,27 +139,26 @@ async def _change(
             "state": done.state or None,
             "message": done.message,
         }
-        click.echo(json.dumps(told, separators=(",", ":")))
+        echo_json(told)
     else:
         click.echo(f"Broker {change.broker}: {done.message}")
 
 
 async def _perform(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     topics: list[str],
     wanted: list[int],
     style: str,
     *,
     strays: bool,
 ) -> None:
-    async with make_client(bootstrap_server, command_config) as client:
+    async with cluster.connect() as client:
         metadata = await client.retry(client.refresh_metadata)
         existing = sorted(metadata.brokers)
         missing = [broker for broker in wanted if broker not in existing]
         if missing:
             fail(
-                "ERROR: The given brokers do not exist from --broker-list: "
+                "The given brokers do not exist from --broker-list: "
                 f"{_ids(missing)}. Current existent brokers: {_ids(existing)}"
             )
         asked = wanted or existing
@@ -178,7 +180,7 @@ async def _perform(
         return
     if style == "kafka":
         click.echo(f"Received log directory information from brokers {_ids(asked)}")
-    click.echo(json.dumps(document(found, topics, lost), separators=(",", ":")))
+    echo_json(document(found, topics, lost))
 
 
 def document(
@@ -225,7 +227,7 @@ def strays_document(found: dict[int, list[LogDirDescription]], topics: list[str]
 def _print_strays(told: dict[str, Any], style: str) -> None:
     """``json`` as one document; for people a line each, and none if there is none."""
     if style == "json":
-        click.echo(json.dumps(told, separators=(",", ":")))
+        echo_json(told)
         return
     for stray in told["strays"]:
         name = "?" if stray["topic"] is None else f"{stray['topic']}-{stray['partition']}"
@@ -385,10 +387,6 @@ def lost_lines(lost: dict[int, list[str]]) -> list[str]:
 
 def _of_topics(replicas: list[str], topics: list[str]) -> list[str]:
     return [name for name in replicas if not topics or name.rpartition("-")[0] in topics]
-
-
-def _parts(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _ids(broker_ids: list[int]) -> str:

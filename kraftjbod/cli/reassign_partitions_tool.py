@@ -6,19 +6,29 @@ which waits until everything has moved and shows how far each replica is.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, fail, make_client, run
+from kraftjbod.cli.command import (
+    PATIENCE_MS,
+    TOOL_TIMEOUT_MS,
+    Answer,
+    ClusterAddress,
+    json_option,
+    read_file,
+    server_options,
+    tool,
+)
 from kraftjbod.cli.reassignment_plan import (
-    ReassignmentError,
     ReassignmentPlan,
     parse_broker_list,
     parse_reassignment,
@@ -27,7 +37,6 @@ from kraftjbod.cli.reassignment_plan import (
 from kraftjbod.cli.reassignment_progress import follow, show_once
 from kraftjbod.cli.reassignment_run import (
     ExecuteOptions,
-    RefusedError,
     cancel,
     execute,
     generate,
@@ -36,9 +45,10 @@ from kraftjbod.cli.reassignment_run import (
     verify,
 )
 
-_DEFAULT_TIMEOUT_MS: Final = 10_000
+#: Of trying to reach the cluster, where brokers are asked once for replicas.
+_LEAST_TIMEOUT_MS: Final = 1_000
 
-_EVERYWHERE: Final = frozenset({"bootstrap_server", "command_config"})
+_EVERYWHERE: Final = frozenset({"bootstrap_server", "command_config", "timeout", "as_json"})
 _NEEDED: Final = {
     "generate": ("topics_to_move_json_file", "broker_list"),
     "execute": ("reassignment_json_file",),
@@ -52,18 +62,17 @@ _ALLOWED: Final = {
         "additional",
         "throttle",
         "replica_alter_log_dirs_throttle",
-        "timeout",
         "disallow_replication_factor_change",
         "progress",
     ),
     "verify": ("preserve_throttles", "progress"),
-    "cancel": ("preserve_throttles", "timeout"),
+    "cancel": ("preserve_throttles",),
     "list": (),
 }
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@connection_options
+@tool()
+@server_options
 @click.option("--generate", is_flag=True, help="Propose a new assignment; changes nothing.")
 @click.option("--execute", is_flag=True, help="Begin the reassignment of the file.")
 @click.option(
@@ -91,9 +100,10 @@ _ALLOWED: Final = {
     "--timeout",
     type=click.IntRange(min=0),
     metavar="MS",
-    default=_DEFAULT_TIMEOUT_MS,
+    default=TOOL_TIMEOUT_MS,
     show_default=True,
-    help="How long to ask brokers for replicas that they do not have yet.",
+    help="How long to try to reach the cluster (a second at least), and to ask brokers for "
+    "replicas that they do not have yet. In milliseconds, as Kafka's tool has it.",
 )
 @click.option("--additional", is_flag=True, help="Begin although others are on their way.")
 @click.option("--preserve-throttles", is_flag=True, help="Leave throttles as they are.")
@@ -103,15 +113,17 @@ _ALLOWED: Final = {
     help="Refuse a partition that would have more or fewer replicas.",
 )
 @click.option("--progress", is_flag=True, help="Wait until all has moved, and show how far it is.")
+@json_option
 @click.pass_context
-def main(context: click.Context, /, **flags: Any) -> None:
+def main(context: click.Context, /, cluster: ClusterAddress, as_json: bool, **flags: Any) -> None:
     """Move replicas between brokers, and between the log directories of a broker."""
     actions = [action for action in _NEEDED if flags[action]]
     if len(actions) != 1:
         known = ", ".join(f"--{action}" for action in _NEEDED)
         raise click.UsageError(f"Command must include exactly one action: {known}")
     _require_sense(context, actions[0])
-    run(_perform(actions[0], flags), failed="Error")
+    cluster = replace(cluster, timeout_ms=max(flags["timeout"], _LEAST_TIMEOUT_MS))
+    asyncio.run(_perform(cluster, Answer(as_json=as_json), actions[0], flags))
 
 
 def _require_sense(context: click.Context, action: str) -> None:
@@ -132,37 +144,45 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-async def _perform(action: str, flags: dict[str, Any]) -> None:
-    async with make_client(flags["bootstrap_server"], flags["command_config"]) as client:
-        try:
-            if action == "generate":
-                await _generate(client, flags)
-            elif action == "list":
-                await list_ongoing(client)
-            else:
-                plan = parse_reassignment(_read(flags["reassignment_json_file"]))
-                await _move(client, action, plan, flags)
-        except RefusedError as e:
-            fail(str(e))
-
-
-async def _generate(client: ClusterClient, flags: dict[str, Any]) -> None:
-    await generate(
-        client,
-        parse_topics(_read(flags["topics_to_move_json_file"])),
-        parse_broker_list(flags["broker_list"]),
-        is_rack_aware=not flags["disable_rack_aware"],
-        random_below=random.randrange,
-    )
+async def _perform(
+    cluster: ClusterAddress, answer: Answer, action: str, flags: dict[str, Any]
+) -> None:
+    work: Callable[[ClusterClient, Answer], Awaitable[None]]
+    match action:
+        case "list":
+            work = list_ongoing
+        case "generate":
+            work = partial(
+                generate,
+                topics=parse_topics(read_file(flags["topics_to_move_json_file"])),
+                brokers=parse_broker_list(flags["broker_list"]),
+                is_rack_aware=not flags["disable_rack_aware"],
+                random_below=random.randrange,
+            )
+        case _:
+            plan = parse_reassignment(read_file(flags["reassignment_json_file"]))
+            work = partial(_move, plan=plan, action=action, flags=flags)
+    async with cluster.connect(patience_ms=PATIENCE_MS) as client:
+        with answer:
+            await work(client, answer)
 
 
 async def _move(
-    client: ClusterClient, action: str, plan: ReassignmentPlan, flags: dict[str, Any]
+    client: ClusterClient,
+    answer: Answer,
+    *,
+    plan: ReassignmentPlan,
+    action: str,
+    flags: dict[str, Any],
 ) -> None:
     preserve_throttles: bool = flags["preserve_throttles"]
     if action == "cancel":
         await cancel(
-            client, plan, preserve_throttles=preserve_throttles, timeout_ms=flags["timeout"]
+            client,
+            answer,
+            plan,
+            preserve_throttles=preserve_throttles,
+            timeout_ms=flags["timeout"],
         )
         return
     if action == "execute":
@@ -173,20 +193,13 @@ async def _move(
             is_additional=flags["additional"],
             allow_replication_factor_change=not flags["disallow_replication_factor_change"],
         )
-        await execute(client, plan, options)
+        await execute(client, answer, plan, options)
     if flags["progress"]:
         await follow(partial(look, client, plan))
     if action == "verify" or flags["progress"]:
-        await verify(client, plan, preserve_throttles=preserve_throttles)
+        await verify(client, answer, plan, preserve_throttles=preserve_throttles)
     if action == "verify" and sys.stderr.isatty():
         show_once(await look(client, plan))
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise ReassignmentError(f"cannot read {path}: {e}") from e
 
 
 if __name__ == "__main__":

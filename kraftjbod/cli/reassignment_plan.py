@@ -67,8 +67,8 @@ class ReassignmentPlan:
             for broker in self.replicas[partition]
         ]
 
-    def as_json(self) -> str:
-        """Kafka's document, on one line, in the order of the partitions."""
+    def document(self) -> dict[str, Any]:
+        """Kafka's document, in the order of the partitions."""
         partitions = [
             {
                 "topic": partition.topic,
@@ -78,7 +78,11 @@ class ReassignmentPlan:
             }
             for partition, brokers in sorted(self.replicas.items())
         ]
-        return json.dumps({"version": _VERSION, "partitions": partitions}, separators=(",", ":"))
+        return {"version": _VERSION, "partitions": partitions}
+
+    def as_json(self) -> str:
+        """The same as text, on one line."""
+        return json.dumps(self.document(), separators=(",", ":"))
 
 
 def parse_reassignment(text: str) -> ReassignmentPlan:

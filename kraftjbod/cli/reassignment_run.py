@@ -1,7 +1,7 @@
 """What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
 
-Prints Kafka's lines. Everything that can be checked is checked before the first change; what was
-changed when a later step fails is told by the lines before the error.
+Says Kafka's lines, and the same as facts. Everything that can be checked is checked before the
+first change; what was changed when a later step fails is told before the error.
 """
 
 from __future__ import annotations
@@ -14,17 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import click
-
-from kraftjbod.cli.cluster_admin import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ResourceType,
-    describe_configs,
-    incremental_alter_configs,
-)
 from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.command import Answer, tell
 from kraftjbod.cli.rack_aware_assignment import assign_replicas
 from kraftjbod.cli.reassignment_plan import (
     ANY_LOG_DIR,
@@ -42,6 +33,8 @@ from kraftjbod.cli.reassignment_status import (
     joined,
     locate,
     move_states,
+    named,
+    named_replica,
     ongoing_line,
     partition_states,
     replicas_of,
@@ -49,15 +42,10 @@ from kraftjbod.cli.reassignment_status import (
     resolve,
 )
 from kraftjbod.cli.reassignment_throttles import (
-    BROKER_THROTTLES,
-    FOLLOWER_RATE,
-    LEADER_RATE,
-    MOVER_RATE,
-    TOPIC_THROTTLES,
     PartitionMove,
-    moving_brokers,
+    clear_throttles,
     plan_moves,
-    topic_throttles,
+    set_throttles,
 )
 from kraftjbod.cli.replica_admin import (
     LogDirDescription,
@@ -73,18 +61,12 @@ from kraftjbod.core.ids import TopicPartition
 
 #: How often a broker is asked again for a replica that it does not have yet (KIP-113).
 _ASK_AGAIN_MS: Final = 100
-_LOOKS_AT_RATES: Final = 100
-_BETWEEN_LOOKS_S: Final = 0.1
 
 _EXISTING: Final = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to"
     " override this and create a new partition assignment in addition to the existing one. The"
     " --additional flag can also be used to change the throttle by resubmitting the current"
     " reassignment."
-)
-_MUST_VERIFY: Final = (
-    "Warning: You must run --verify periodically, until the reassignment completes, to ensure the"
-    " throttle is removed."
 )
 
 
@@ -108,13 +90,14 @@ class ExecuteOptions:
 
 async def generate(
     client: ClusterClient,
+    answer: Answer,
     topics: Sequence[str],
     brokers: Sequence[int],
     *,
     is_rack_aware: bool,
     random_below: Callable[[int], int],
 ) -> None:
-    """Print where the topics' replicas are, and where they would be spread over ``brokers``."""
+    """Say where the topics' replicas are, and where they would be spread over ``brokers``."""
     metadata = await client.retry(partial(client.refresh_metadata, topics))
     _require_brokers(brokers, metadata)
     current: dict[TopicPartition, tuple[int, ...]] = {}
@@ -133,14 +116,19 @@ async def generate(
         current |= here
         proposed |= dict(zip(here, placed, strict=True))
     shown = await _with_real_dirs(client, current)
-    click.echo(f"Current partition replica assignment\n{shown.as_json()}\n")
-    click.echo(
-        "Proposed partition reassignment configuration\n"
-        + ReassignmentPlan(replicas=proposed).as_json()
+    plan = ReassignmentPlan(replicas=proposed)
+    answer.say(
+        f"Current partition replica assignment\n{shown.as_json()}\n", current=shown.document()
+    )
+    answer.say(
+        f"Proposed partition reassignment configuration\n{plan.as_json()}",
+        proposed=plan.document(),
     )
 
 
-async def execute(client: ClusterClient, plan: ReassignmentPlan, options: ExecuteOptions) -> None:
+async def execute(
+    client: ClusterClient, answer: Answer, plan: ReassignmentPlan, options: ExecuteOptions
+) -> None:
     """Begin everything that ``plan`` asks for: brokers first, then directories."""
     ongoing = await _ongoing(client)
     if ongoing and not options.is_additional:
@@ -151,12 +139,20 @@ async def execute(client: ClusterClient, plan: ReassignmentPlan, options: Execut
     found = await _log_dirs(client, _brokers_with_targets(plan))
     plan = resolve(plan, found)
     require_targets(plan, found)
-    click.echo(
-        f"Current partition replica assignment\n\n"
-        f"{(await _with_real_dirs(client, current)).as_json()}\n\n"
-        "Save this to use as the --reassignment-json-file option during rollback"
+    before = await _with_real_dirs(client, current)
+    answer.say(
+        f"Current partition replica assignment\n\n{before.as_json()}\n\n"
+        "Save this to use as the --reassignment-json-file option during rollback",
+        current=before.document(),
     )
-    await _set_throttles(client, plan, options, ongoing, current)
+    await set_throttles(
+        client,
+        answer,
+        plan_moves(_running(ongoing), plan.replicas, current),
+        rate=options.throttle,
+        movers=_brokers_with_targets(plan),
+        mover_rate=options.mover_throttle,
+    )
     refusals = await client.retry(
         lambda: alter_partition_reassignments(
             client,
@@ -165,30 +161,36 @@ async def execute(client: ClusterClient, plan: ReassignmentPlan, options: Execut
         )
     )
     _raise_refusals("Error reassigning partition(s):", refusals)
-    click.echo(
+    answer.say(
         f"Successfully started partition reassignment{_s(plan.replicas)} for"
-        f" {joined(sorted(plan.replicas))}"
+        f" {joined(sorted(plan.replicas))}",
+        startedPartitions=[named(partition) for partition in sorted(plan.replicas)],
     )
-    await _start_moves(client, plan.log_dirs, options.timeout_ms)
+    await _start_moves(client, answer, plan.log_dirs, options.timeout_ms)
 
 
 async def verify(
-    client: ClusterClient, plan: ReassignmentPlan, *, preserve_throttles: bool
+    client: ClusterClient, answer: Answer, plan: ReassignmentPlan, *, preserve_throttles: bool
 ) -> None:
-    """Print how far everything is, and take the throttles off when all of it is done."""
+    """Say how far everything is, and take the throttles off when all of it is done."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
-    click.echo("Status of partition reassignment:")
+    answer.say("Status of partition reassignment:", partitions=[], moves=[])
     for state in partition_states(plan, ongoing, metadata):
-        click.echo(str(state))
+        answer.say(str(state), partitions=[state.document()])
     moves = await _move_states(client, plan)
-    click.echo("\n".join(map(str, moves)))
+    answer.say("\n".join(map(str, moves)), moves=[move.document() for move in moves])
     if not ongoing and all(move.is_done for move in moves) and not preserve_throttles:
-        await clear_throttles(client, plan, metadata)
+        await clear_throttles(client, answer, plan, metadata)
 
 
 async def cancel(
-    client: ClusterClient, plan: ReassignmentPlan, *, preserve_throttles: bool, timeout_ms: int
+    client: ClusterClient,
+    answer: Answer,
+    plan: ReassignmentPlan,
+    *,
+    preserve_throttles: bool,
+    timeout_ms: int,
 ) -> None:
     """Bring back what of ``plan`` is on its way."""
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
@@ -197,11 +199,14 @@ async def cancel(
         wishes = [Reassignment(topic_partition=partition, replicas=None) for partition in active]
         refusals = await client.retry(lambda: alter_partition_reassignments(client, wishes))
         _raise_refusals(f"Error cancelling partition reassignment{_s(refusals)} for:", refusals)
-        click.echo(
-            f"Successfully cancelled partition reassignment{_s(active)} for: {joined(active)}"
+        answer.say(
+            f"Successfully cancelled partition reassignment{_s(active)} for: {joined(active)}",
+            cancelledPartitions=[named(partition) for partition in active],
         )
     else:
-        click.echo("None of the specified partition reassignments are active.")
+        answer.say(
+            "None of the specified partition reassignments are active.", cancelledPartitions=[]
+        )
     found = await _log_dirs(client, _brokers_with_targets(plan))
     moves = move_states(resolve(plan, found), found)
     # Asking for the directory where a replica is ends its move.
@@ -211,12 +216,12 @@ async def cancel(
         if move.is_active and move.located.current_dir is not None
     }
     if back:
-        await _start_moves(client, back, timeout_ms)
+        await _start_moves(client, answer, back, timeout_ms)
     else:
-        click.echo("None of the specified partition moves are active.")
+        answer.say("None of the specified partition moves are active.", startedMoves=[])
     await _forget_wishes(client, moves, found)
     if not preserve_throttles:
-        await clear_throttles(client, plan, metadata)
+        await clear_throttles(client, answer, plan, metadata)
 
 
 async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
@@ -228,15 +233,14 @@ async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
     return copies(plan, ongoing, metadata, found)
 
 
-async def list_ongoing(client: ClusterClient) -> None:
-    """Print what the controller is reassigning."""
+async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
+    """Say what the controller is reassigning."""
     ongoing = await _ongoing(client)
-    if not ongoing:
-        click.echo("No partition reassignments found.")
-        return
-    click.echo("Current partition reassignments:")
+    found = "Current partition reassignments:" if ongoing else "No partition reassignments found."
+    answer.say(found, reassignments=[])
     for partition, reassignment in sorted(ongoing.items()):
-        click.echo(ongoing_line(partition, reassignment))
+        told = named(partition) | reassignment.document()
+        answer.say(ongoing_line(partition, reassignment), reassignments=[told])
 
 
 # --- what the cluster says -----------------------------------------------------------------------
@@ -270,7 +274,7 @@ async def _with_real_dirs(
             return await describe_log_dirs(client, broker)
         except OperatingError as e:
             told = f"broker {broker} does not tell its log directories: {e.message}"
-            click.echo(f"{told}; they are shown as {ANY_LOG_DIR}", err=True)
+            tell(f"{told}; they are shown as {ANY_LOG_DIR}")
             return ()
 
     plan = ReassignmentPlan(replicas=current)
@@ -345,16 +349,18 @@ def _reassignments(
 
 
 async def _start_moves(
-    client: ClusterClient, targets: Mapping[Replica, str], timeout_ms: int
+    client: ClusterClient, answer: Answer, targets: Mapping[Replica, str], timeout_ms: int
 ) -> None:
     """Ask for each replica until its broker has it and has begun (KIP-113)."""
     pending = dict(targets)
     deadline = time.monotonic() + timeout_ms / 1000
     while pending:
         for replica in await _ask_to_move(client, pending):
-            click.echo(
-                f"Successfully started moving log directory to {pending.pop(replica)} for replica"
-                f" {replica.topic_partition} with broker {replica.broker_id}"
+            path = pending.pop(replica)
+            answer.say(
+                f"Successfully started moving log directory to {path} for replica"
+                f" {replica.topic_partition} with broker {replica.broker_id}",
+                startedMoves=[named_replica(replica) | {"logDir": path}],
             )
         if pending and time.monotonic() >= deadline:
             raise RefusedError(
@@ -400,103 +406,20 @@ async def _ask_to_move(client: ClusterClient, targets: Mapping[Replica, str]) ->
     return sorted(targets.keys() - refusals.keys())
 
 
+def _running(ongoing: Ongoing) -> dict[TopicPartition, PartitionMove]:
+    return {
+        partition: PartitionMove(
+            sources=frozenset(known.replicas) - frozenset(known.adding),
+            destinations=frozenset(known.adding),
+        )
+        for partition, known in ongoing.items()
+    }
+
+
 def _raise_refusals(what: str, refusals: Refusals) -> None:
     if refusals:
         told = [f"{partition}: {e.message}" for partition, e in sorted(refusals.items())]
         raise RefusedError(f"{what} {'; '.join(told)}")
-
-
-# --- throttles -----------------------------------------------------------------------------------
-
-
-async def _set_throttles(
-    client: ClusterClient,
-    plan: ReassignmentPlan,
-    options: ExecuteOptions,
-    ongoing: Ongoing,
-    current: Mapping[TopicPartition, tuple[int, ...]],
-) -> None:
-    if options.throttle is not None or options.mover_throttle is not None:
-        click.echo(_MUST_VERIFY)
-    if options.throttle is not None:
-        running = {
-            partition: PartitionMove(
-                sources=frozenset(known.replicas) - frozenset(known.adding),
-                destinations=frozenset(known.adding),
-            )
-            for partition, known in ongoing.items()
-        }
-        moves = plan_moves(running, plan.replicas, current)
-        rate = str(options.throttle)
-        await _configure(client, ResourceType.TOPIC, topic_throttles(moves))
-        rates = {LEADER_RATE: rate, FOLLOWER_RATE: rate}
-        brokers = {str(broker): rates for broker in moving_brokers(moves)}
-        await _configure(client, ResourceType.BROKER, brokers)
-        await _until_in_force(client, brokers)
-        click.echo(f"The inter-broker throttle limit was set to {rate} B/s")
-    if options.mover_throttle is not None:
-        rates = {MOVER_RATE: str(options.mover_throttle)}
-        brokers = {str(broker): rates for broker in _brokers_with_targets(plan)}
-        await _configure(client, ResourceType.BROKER, brokers)
-        await _until_in_force(client, brokers)
-        click.echo(f"The replica-alter-dir throttle limit was set to {options.mover_throttle} B/s")
-
-
-async def clear_throttles(
-    client: ClusterClient, plan: ReassignmentPlan, metadata: ClusterMetadata
-) -> None:
-    """Of all brokers: nothing tells which of them an earlier call has slowed down."""
-    brokers = sorted({*metadata.brokers, *plan.brokers})
-    click.echo(f"Clearing broker-level throttles on broker{_s(brokers)} {joined(brokers)}")
-    none = dict.fromkeys(BROKER_THROTTLES)
-    await _configure(client, ResourceType.BROKER, {str(broker): none for broker in brokers})
-    topics = [topic for topic in plan.topics if metadata.topics[topic].partitions]
-    if topics:
-        click.echo(f"Clearing topic-level throttles on topic{_s(topics)} {joined(topics)}")
-        none = dict.fromkeys(TOPIC_THROTTLES)
-        await _configure(client, ResourceType.TOPIC, dict.fromkeys(topics, none))
-
-
-async def _configure(
-    client: ClusterClient,
-    kind: ResourceType,
-    settings: Mapping[str, Mapping[str, str | None]],
-) -> None:
-    """Set keys by resource name; None takes a key back."""
-    changes = {
-        ConfigResource(kind, name): [
-            ConfigChange(
-                key, value, ConfigOperation.DELETE if value is None else ConfigOperation.SET
-            )
-            for key, value in values.items()
-        ]
-        for name, values in settings.items()
-    }
-    if changes:
-        await client.retry(lambda: incremental_alter_configs(client, changes))
-
-
-async def _until_in_force(client: ClusterClient, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Brokers hear of their rates a moment after the controller has agreed; nothing moves before.
-
-    :raises OperatingError: REQUEST_TIMED_OUT, if a broker that runs does not take its rates over.
-    """
-    metadata = await client.retry(client.refresh_metadata)
-    running = {name: rates for name, rates in settings.items() if int(name) in metadata.brokers}
-    resources = [ConfigResource(ResourceType.BROKER, name) for name in running]
-    for _ in range(_LOOKS_AT_RATES):
-        told = await client.retry(lambda: describe_configs(client, resources))
-        if all(
-            (entry := told[resource].get(key)) is not None and entry.value == rate
-            for resource in resources
-            for key, rate in running[resource.name].items()
-        ):
-            return
-        await asyncio.sleep(_BETWEEN_LOOKS_S)
-    raise OperatingError(
-        f"brokers {', '.join(running)} have not taken their throttle over; nothing was moved",
-        code=ErrorCode.REQUEST_TIMED_OUT,
-    )
 
 
 def _s(things: Sequence[object] | Mapping[TopicPartition, object] | Mapping[Replica, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from kraftjbod.cli.cluster_client import ClusterMetadata
 from kraftjbod.cli.reassignment_plan import (
@@ -50,6 +50,14 @@ class PartitionState:
     target: tuple[int, ...]
     is_active: bool
 
+    def document(self) -> dict[str, Any]:
+        return named(self.partition) | {
+            "replicas": self.current,
+            "target": self.target,
+            "isActive": self.is_active,
+            "isDone": not self.is_active and self.current == self.target,
+        }
+
     def __str__(self) -> str:
         if self.is_active:
             return f"Reassignment of partition {self.partition} is still in progress."
@@ -78,6 +86,16 @@ class MoveState:
     def is_done(self) -> bool:
         """Nothing is going to happen any more; maybe not what was wanted."""
         return self.located.current_dir is not None and not self.is_active
+
+    def document(self) -> dict[str, Any]:
+        current, future = self.located.current_dir, self.located.future_dir
+        return named_replica(self.replica) | {
+            "logDir": current,
+            "movingTo": future,
+            "target": self.target_dir,
+            "isActive": self.is_active,
+            "isDone": self.is_done and current == self.target_dir,
+        }
 
     def __str__(self) -> str:
         place = f"Partition {self.replica.topic_partition}"
@@ -257,6 +275,16 @@ def ongoing_line(partition: TopicPartition, ongoing: OngoingReassignment) -> str
     adding = f" adding: {joined(ongoing.adding)}." if ongoing.adding else ""
     removing = f" removing: {joined(ongoing.removing)}." if ongoing.removing else ""
     return f"{partition}: replicas: {joined(ongoing.replicas)}.{adding}{removing}"
+
+
+def named(partition: TopicPartition) -> dict[str, Any]:
+    """A partition in a JSON document."""
+    return {"topic": partition.topic, "partition": partition.partition}
+
+
+def named_replica(replica: Replica) -> dict[str, Any]:
+    """A replica in a JSON document."""
+    return {"broker": replica.broker_id} | named(replica.topic_partition)
 
 
 def joined(values: Iterable[object]) -> str:

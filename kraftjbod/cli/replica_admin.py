@@ -223,6 +223,9 @@ class OngoingReassignment:
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
+    def document(self) -> dict[str, Any]:
+        return {"replicas": self.replicas, "adding": self.adding, "removing": self.removing}
+
 
 async def alter_partition_reassignments(
     client: ClusterClient,

@@ -7,20 +7,18 @@ on and that is empty now is not formatted, because its disk is most likely just 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from kraftjbod.cli.command import fail, parse_pairs
+from kraftjbod.cli.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.cli.earlier_life import sign_of_earlier_life
 from kraftjbod.core.config import StorageSettings
 from kraftjbod.core.errors import (
-    ConfigError,
     InconsistentStorageError,
     KraftJbodError,
     StartupError,
@@ -47,35 +45,22 @@ from kraftjbod.storage.meta_properties import (
 )
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _CONFIG_OPTION: Final = click.option(
     "--config", "-c", required=True, type=click.Path(dir_okay=False), help="Daemon configuration."
 )
 
 
-def _told_in_one_line(command: F) -> F:
-    """What is expected to go wrong becomes one line on standard error and exit code 1."""
-
-    @functools.wraps(command)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except (KraftJbodError, OSError) as e:
-            fail(str(e))
-
-    return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature.
-
-
-@click.group()
+@tool_group()
 def main() -> None:
     """Format log directories and look into them."""
 
 
 @main.command("random-uuid")
-def random_uuid() -> None:
+@answering
+def random_uuid(answer: Answer) -> None:
     """Print a fresh uuid, for a cluster id."""
-    click.echo(str(Uuid.random(os.urandom)))
+    uuid = str(Uuid.random(os.urandom))
+    answer.say(uuid, uuid=uuid)
 
 
 @main.command("format")
@@ -93,8 +78,9 @@ def random_uuid() -> None:
 @click.option("--standalone", "-s", is_flag=True, help="Not with controller.quorum.voters.")
 @click.option("--no-initial-controllers", "-N", is_flag=True, help="As --standalone.")
 @click.option("--initial-controllers", "-I", default=None, help="As --standalone.")
-@_told_in_one_line
+@answering
 def format_command(
+    answer: Answer,
     config: str,
     cluster_id: str,
     ignore_formatted: bool,
@@ -116,37 +102,38 @@ def format_command(
         features,
         ignore_formatted=ignore_formatted,
         replace_lost=replace_lost,
+        answer=answer,
     ).format()
 
 
 @main.command("info")
 @_CONFIG_OPTION
-@_told_in_one_line
-def info_command(config: str) -> None:
+@answering
+def info_command(answer: Answer, config: str) -> None:
     """Say what the log directories of a node are, and what is wrong with them."""
     settings = load_settings(config)
     paths = sorted({*settings.data_dirs, settings.metadata_dir})
     found, problems = _inspect(paths)
     directories = [path for path in paths if Path(path).is_dir()]
+    answer.say(None, logDirs=directories, problems=problems)
+    answer.say(None, metadata={path: made.as_properties() for path, made in found.items()})
     if directories:
-        click.echo("Found log directory:" if len(directories) == 1 else "Found log directories:")
-        _echo_indented(directories)
-        click.echo()
+        answer.say("Found log directory:" if len(directories) == 1 else "Found log directories:")
+        answer.say(_indented(directories))
     if found:
         values = next(iter(found.values())).as_properties()
         listed = ", ".join(f"{key}={value}" for key, value in values.items())
-        click.echo(f"Found metadata: {{{listed}}}\n")
+        answer.say(f"Found metadata: {{{listed}}}\n")
     if problems:
-        click.echo("Found problem:" if len(problems) == 1 else "Found problems:")
-        _echo_indented(problems)
-        click.echo()
+        answer.say("Found problem:" if len(problems) == 1 else "Found problems:")
+        answer.say(_indented(problems))
         raise SystemExit(1)
 
 
 @main.command("forget-metadata")
 @_CONFIG_OPTION
-@_told_in_one_line
-def forget_metadata_command(config: str) -> None:
+@answering
+def forget_metadata_command(answer: Answer, config: str) -> None:
     """Let a stopped broker take the first other metadata log that it hears of.
 
     For the day when the controller's metadata is gone for good. Replicas that the new metadata
@@ -157,33 +144,34 @@ def forget_metadata_command(config: str) -> None:
         raise StartupError(
             f"{config} is a controller's: brokers remember metadata, controllers have it"
         )
-    _forget_metadata(RealVfs(), settings.metadata_dir)
+    _forget_metadata(RealVfs(), settings.metadata_dir, answer)
 
 
-def _forget_metadata(vfs: RealVfs, metadata_dir: str) -> None:
+def _forget_metadata(vfs: RealVfs, metadata_dir: str, answer: Answer) -> None:
     lock = vfs.try_lock(f"{metadata_dir}/{LOCK_FILE}")
     if lock is None:
         raise StartupError(f"The broker of {metadata_dir} is running: stop it first.")
     try:
         known = forget_applied_metadata(vfs, metadata_dir)
     except InconsistentStorageError as e:
-        click.echo(f"Forgotten: {e}")
+        answer.say(f"Forgotten: {e}", forgotten={"damaged": str(e)})
         return
     finally:
         lock.close()
     if known is None:
-        click.echo("This broker remembers no metadata log.")
+        answer.say("This broker remembers no metadata log.", forgotten=None)
         return
-    click.echo(
+    answer.say(
         f"Forgotten: metadata log {known.metadata_log_id}, followed up to offset {known.offset}. "
-        f"The broker takes the first other log that it hears of."
+        f"The broker takes the first other log that it hears of.",
+        forgotten={"metadataLogId": str(known.metadata_log_id), "offset": known.offset},
     )
 
 
 @main.command("fork-metadata")
 @_CONFIG_OPTION
-@_told_in_one_line
-def fork_metadata_command(config: str) -> None:
+@answering
+def fork_metadata_command(answer: Answer, config: str) -> None:
     """Let the metadata log of a stopped controller go on as another one, with an id of its own.
 
     For a log that was restored from a copy and lacks what came after it: what it writes from now
@@ -203,17 +191,17 @@ def fork_metadata_command(config: str) -> None:
         write_atomically(vfs, f"{metadata_dir}/{FORK_MARK}", b"")
     finally:
         lock.close()
-    click.echo("The metadata log gets a new id when the controller starts.")
+    answer.say("The metadata log gets a new id when the controller starts.", forked=metadata_dir)
 
 
 @main.command("dump-log")
 @click.argument("segment", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@_told_in_one_line
-def dump_log(segment: tuple[str, ...]) -> None:
+@answering
+def dump_log(answer: Answer, segment: tuple[str, ...]) -> None:
     """Print the batch headers of ``.log`` files, one JSON object a line."""
     for path in segment:
-        for line in _dump(path):
-            click.echo(json.dumps(line))
+        for batch in _dump(path):
+            answer.say(json.dumps(batch), batches=[{"file": path, **batch}])
 
 
 class Formatter:
@@ -227,7 +215,7 @@ class Formatter:
         *,
         ignore_formatted: bool,
         replace_lost: bool = False,
-        tell: Callable[[str], object] = click.echo,
+        answer: Answer,
     ) -> None:
         if not cluster_id:
             raise StartupError("You must specify a cluster ID.")
@@ -236,7 +224,7 @@ class Formatter:
         self._features = features
         self._ignore_formatted = ignore_formatted
         self._replace_lost = replace_lost
-        self._tell = tell
+        self._answer = answer
         self._vfs = RealVfs()
 
     def format(self) -> None:
@@ -257,16 +245,17 @@ class Formatter:
         self._refuse_missing_disks(ensemble, known)
         if not ensemble.empty:
             self._remember(ensemble, known)
-            self._tell("All of the log directories are already formatted.")
+            self._answer.say("All of the log directories are already formatted.", formatted=[])
             return
         is_new_controller = (
             "controller" in self._settings.process_roles and metadata_dir in ensemble.empty
         )
         if is_new_controller:
             self._refuse_lost_controller(metadata_dir)
-        self._tell(
+        self._answer.say(
             "Bootstrap metadata: "
-            + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items()))
+            + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items())),
+            features=self._features,
         )
         known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
         if is_new_controller:
@@ -283,7 +272,9 @@ class Formatter:
             try:
                 found = read_meta_properties(self._vfs, f"{path}/{META_PROPERTIES}")
             except OSError as e:
-                self._tell(f"I/O error trying to read log directory {path}. Ignoring...")
+                self._answer.say(
+                    f"I/O error trying to read log directory {path}. Ignoring...", unread=[path]
+                )
                 errors[path] = str(e)
                 continue
             if found is None:
@@ -323,11 +314,12 @@ class Formatter:
 
     def _format_dir(self, path: str) -> DirectoryId:
         kind = "metadata" if path == self._settings.metadata_dir else "data"
-        self._tell(
-            f"Formatting {kind} directory {path} with "
-            f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}."
-        )
         directory_id = DirectoryId.random(os.urandom)
+        self._answer.say(
+            f"Formatting {kind} directory {path} with "
+            f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}.",
+            formatted=[{"kind": kind, "path": path, "directoryId": str(directory_id)}],
+        )
         properties = MetaProperties(
             cluster_id=self._cluster_id,
             node_id=self._settings.node_id,
@@ -345,12 +337,8 @@ class Formatter:
 
 def load_settings(path: str) -> StorageSettings:
     """:raises ConfigError: if the file cannot be read or says something wrong."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"cannot read {path}: {e}") from e
     return StorageSettings.from_properties(
-        parse_properties(text, path), source=path, base_dir=os.getcwd()
+        parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()
     )
 
 
@@ -456,9 +444,8 @@ def _dump(path: str) -> Iterator[dict[str, object]]:
         raise StartupError(f"{path}: {size - position} bytes at {position} are no whole batch")
 
 
-def _echo_indented(lines: list[str]) -> None:
-    for line in lines:
-        click.echo(f"  {line}")
+def _indented(lines: list[str]) -> str:
+    return "".join(f"  {line}\n" for line in lines)
 
 
 if __name__ == "__main__":

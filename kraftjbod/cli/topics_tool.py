@@ -8,6 +8,7 @@ eligible leader replicas (KIP-966) has ``N/A`` there, as in Kafka's tool.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,13 @@ from kraftjbod.cli.cluster_admin import (
     topic_configs,
 )
 from kraftjbod.cli.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
-from kraftjbod.cli.command import connection_options, make_client, parse_pairs, run
+from kraftjbod.cli.command import (
+    ClusterAddress,
+    connection_options,
+    json_option,
+    parse_pairs,
+    tool,
+)
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicId
 
@@ -58,7 +65,7 @@ class Options:
     as_json: bool
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@tool()
 @connection_options
 @click.option("--create", "action", flag_value="create", help="Create a topic.")
 @click.option("--delete", "action", flag_value="delete", help="Delete topics.")
@@ -75,10 +82,9 @@ class Options:
 @click.option("--under-replicated-partitions", is_flag=True, help="Only those not fully in sync.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
+@json_option
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     action: str | None,
     configs: tuple[str, ...],
     **flags: Any,
@@ -88,10 +94,7 @@ def main(
         raise click.UsageError("give exactly one of " + ", ".join(f"--{a}" for a in _ACTIONS))
     options = Options(configs=parse_pairs(configs, "--config"), **flags)
     _require_sense(action, options)
-    run(
-        _perform(bootstrap_server, command_config, action, options),
-        failed="Error while executing topic command ",
-    )
+    asyncio.run(_perform(cluster, action, options))
 
 
 def _require_sense(action: str, options: Options) -> None:
@@ -105,10 +108,8 @@ def _require_sense(action: str, options: Options) -> None:
         )
 
 
-async def _perform(
-    bootstrap_server: str, command_config: str | None, action: str, options: Options
-) -> None:
-    async with make_client(bootstrap_server, command_config) as client:
+async def _perform(cluster: ClusterAddress, action: str, options: Options) -> None:
+    async with cluster.connect() as client:
         match action:
             case "create":
                 await _create(client, options)

@@ -47,7 +47,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -72,6 +71,7 @@ from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.version import package_version
 from kraftjbod.core.wall_guard import PossibleNow, WallGuard
 from kraftjbod.daemon.journal import Journal, is_journal
 from kraftjbod.daemon.line_writer import LineWriter
@@ -363,7 +363,7 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
         metavar="KEY=VALUE",
         help="replaces one key of the file; may be repeated",
     )
-    told = f"{version('kraftjbod')}, byte scans: {record_scans.FORM}"
+    told = record_scans.with_form(package_version())
     parser.add_argument("--version", action="version", version=f"%(prog)s {told}")
     options = parser.parse_args(argv)
     try:

@@ -24,8 +24,7 @@ import click
 from rich.console import Console
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import connection_options, fail, make_client
-from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.cli.command import PATIENCE_MS, ClusterAddress, connection_options, tell, tool
 from kraftjbod.gameday.broker_kill import BrokerKill
 from kraftjbod.gameday.disk_faults import DeadDisk, MountedDisk
 from kraftjbod.gameday.fault import CannotPlay, Fault
@@ -42,9 +41,7 @@ _MAX_OBSERVE_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0.1, max=600)
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, help=(__doc__ or "").replace("`", "")
-)
+@tool(help=(__doc__ or "").replace("`", ""))
 @connection_options
 @click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="What to break.")
 @click.option("--observe", is_flag=True, help="Break nothing, only measure. Ctrl-C ends it.")
@@ -109,8 +106,7 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
     help="Write a timeline.",
 )
 def main(
-    bootstrap_server: str,
-    command_config: str | None,
+    cluster: ClusterAddress,
     scenario: str | None,
     observe: bool,
     seconds: float,
@@ -131,7 +127,7 @@ def main(
     phases = Phases(before_s=before_seconds, fault_s=fault_seconds, after_s=after_seconds)
     gameday = _GameDay(
         settings=Settings(
-            bootstrap_servers=bootstrap_server,
+            bootstrap_servers=cluster.bootstrap_server,
             topic=topic or _TOPIC,
             partitions=partitions,
             rate=rate,
@@ -144,23 +140,19 @@ def main(
         run_dir=run_dir,
     )
     scenarios = SCENARIOS if scenario == _ALL else (scenario or OBSERVE,)
-    try:
-        client = make_client(bootstrap_server, command_config)
-        ended_by = asyncio.run(_until_signal(gameday, client, scenarios))
-        gameday.report(json_path, svg_path)
-    except (KraftJbodError, OSError) as e:
-        fail(f"error: {e}")
+    ended_by = asyncio.run(_until_signal(gameday, cluster, scenarios))
+    gameday.report(json_path, svg_path)
     if ended_by is not None:
         sys.exit(128 + ended_by)
     sys.exit(0 if gameday.is_good else 1)
 
 
 async def _until_signal(
-    gameday: _GameDay, client: ClusterClient, scenarios: tuple[str, ...]
+    gameday: _GameDay, cluster: ClusterAddress, scenarios: tuple[str, ...]
 ) -> int | None:
     """The signal that ended it early, if one did; what was broken is mended by then."""
     ended_by: list[int] = []
-    playing = asyncio.create_task(gameday.play(client, scenarios))
+    playing = asyncio.create_task(gameday.play(cluster, scenarios))
 
     def end(signum: int) -> None:
         if gameday.stop_watching():
@@ -201,9 +193,9 @@ class _GameDay:
         self._stop.set()
         return True
 
-    async def play(self, client: ClusterClient, scenarios: tuple[str, ...]) -> None:
+    async def play(self, cluster: ClusterAddress, scenarios: tuple[str, ...]) -> None:
         """:raises KraftJbodError: if a scenario breaks off; after that no other is played."""
-        async with client:
+        async with cluster.connect(patience_ms=PATIENCE_MS) as client:
             for scenario in scenarios:
                 try:
                     self.outcomes.append(await self._play_one(client, scenario))
@@ -220,7 +212,7 @@ class _GameDay:
             scenario=scenario,
             run=secrets.token_hex(4),
             limit_ms=limit_ms,
-            tell=lambda text: print(text, file=sys.stderr, flush=True),
+            tell=tell,
         )
         if scenario != OBSERVE:
             return await run.play(client, self._faults()[scenario]())

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.command import Answer
 from kraftjbod.cli.storage_tool import Formatter, load_settings
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import require_known
@@ -298,7 +299,7 @@ class ClusterProcesses:
                     self.cluster_id,
                     DEFAULT_METADATA_VERSION.default_features,
                     ignore_formatted=False,
-                    tell=_hush,
+                    answer=Answer(tell=_hush),
                 ).format()
             except (KraftJbodError, OSError) as e:
                 raise StartupError(f"cannot format {files.name}: {e}") from e

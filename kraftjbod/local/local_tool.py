@@ -8,17 +8,17 @@ Exit codes: 0 if all is well, 1 if not (``status``: if a daemon does not serve),
 
 from __future__ import annotations
 
-import json
+import asyncio
 import signal
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
 
-from kraftjbod.cli.command import fail, parse_pairs, run
+from kraftjbod.cli.command import echo_json, fail, json_option, parse_pairs, tool_group
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.local.cluster_process import FIRST_CLIENT_PORT, ClusterProcesses
 from kraftjbod.local.cluster_report import cluster_document, show_cluster
@@ -44,12 +44,9 @@ _data_option: Final = click.option(
     show_default=True,
     help="Directory of the cluster.",
 )
-_json_option: Final = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on standard output."
-)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@tool_group()
 def main() -> None:
     """A cluster on this machine: start it, look at it, stop it."""
     # Whoever ends this half way ends what it has begun, too.
@@ -81,7 +78,7 @@ def main() -> None:
     help="Configuration of a new cluster's daemons; may be repeated.",
 )
 @_data_option
-@_json_option
+@json_option
 def up_command(
     brokers: int | None,
     dirs: int | None,
@@ -92,23 +89,23 @@ def up_command(
 ) -> None:
     """Start the cluster, or what is missing of it; make it first where there is none."""
     config = parse_pairs(pairs, "--config")
-    _run(_up(data, brokers=brokers, dirs=dirs, port=port, config=config, as_json=as_json))
+    asyncio.run(_up(data, brokers=brokers, dirs=dirs, port=port, config=config, as_json=as_json))
 
 
 @main.command("status")
 @_data_option
-@_json_option
+@json_option
 def status_command(data: Path, as_json: bool) -> None:
     """Say how each daemon is; exit code 1 if one of them does not serve."""
-    _run(_status(data, as_json=as_json))
+    asyncio.run(_status(data, as_json=as_json))
 
 
 @main.command("down")
 @_data_option
-@_json_option
+@json_option
 def down_command(data: Path, as_json: bool) -> None:
     """Stop what runs; data stays, and up starts it again."""
-    _run(_down(data, as_json=as_json))
+    asyncio.run(_down(data, as_json=as_json))
 
 
 @main.command("samples")
@@ -133,11 +130,8 @@ def samples_command(role: str | None, out: Path | None, brokers: int) -> None:
         click.echo(sample(role), nl=False)
         return
     assert out is not None
-    try:
-        for path, is_new in write_samples(out, brokers=brokers).items():
-            click.echo(f"{'wrote' if is_new else 'kept, it was there:'} {path}")
-    except OSError as e:
-        fail(f"error: {e}")
+    for path, is_new in write_samples(out, brokers=brokers).items():
+        click.echo(f"{'wrote' if is_new else 'kept, it was there:'} {path}")
 
 
 async def _up(
@@ -167,7 +161,7 @@ async def _up(
         started = await cluster.start()
     if as_json:
         document = cluster_document(cluster, await look(cluster))
-        _print_json({"isNew": is_new, "started": started, **document})
+        echo_json({"isNew": is_new, "started": started, **document})
         return
     if is_new:
         first = f"Made a cluster of {len(cluster.brokers)} brokers and started it"
@@ -200,27 +194,27 @@ async def _status(data: Path, *, as_json: bool) -> None:
         raise StartupError(f"there is no cluster in {data}: kraftjbod-local up makes one")
     states = await look(cluster)
     if as_json:
-        _print_json(cluster_document(cluster, states))
+        echo_json(cluster_document(cluster, states))
     else:
         show_cluster(Console(), cluster, states)
     sick = [state for state in states if state.state != "serving"]
     if sick:
         reasons = "; ".join(f"{state.daemon.files.name}: {state.reason}" for state in sick)
         hint = f" (kraftjbod-local up{_data_words(data)} starts what is missing)"
-        fail(f"error: {reasons}" + hint * any(state.state == "stopped" for state in sick))
+        fail(f"{reasons}" + hint * any(state.state == "stopped" for state in sick))
 
 
 async def _down(data: Path, *, as_json: bool) -> None:
     stopped, killed = await _stop(data) if _is_there(data) else ([], [])
     if as_json:
-        _print_json({"stopped": stopped, "killed": killed})
+        echo_json({"stopped": stopped, "killed": killed})
     elif not stopped:
         click.echo("No cluster is running.")
     else:
         again = f"kraftjbod-local up{_data_words(data)}"
         click.echo(f"Stopped {', '.join(stopped)}; {again} starts it again with its data.")
     if killed:
-        fail(f"error: had to be killed, for it did not stop when asked: {', '.join(killed)}")
+        fail(f"had to be killed, for it did not stop when asked: {', '.join(killed)}")
 
 
 async def _stop(data: Path) -> tuple[list[str], list[str]]:
@@ -240,25 +234,9 @@ def _is_there(data: Path) -> bool:
     return data.exists()
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """As every tool does; here what the system refuses is expected as well."""
-
-    async def guarded() -> None:
-        try:
-            await work
-        except OSError as e:
-            raise StartupError(str(e)) from e
-
-    run(guarded())
-
-
 def _data_words(data: Path) -> str:
     """What has to be typed so that the next command means this cluster."""
     return "" if data == _DEFAULT_DATA else f" --data {data}"
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(document, separators=(",", ":")))
 
 
 if __name__ == "__main__":

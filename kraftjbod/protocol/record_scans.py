@@ -38,6 +38,12 @@ def compiled_form() -> ModuleType | None:
 _compiled = compiled_form()
 FORM: Final[Literal["compiled", "interpreted"]] = "compiled" if _compiled else "interpreted"
 
+
+def with_form(version: str) -> str:
+    """What ``--version`` tells behind a program's name."""
+    return f"{version}, byte scans: {FORM}"
+
+
 if TYPE_CHECKING:
     check_records = byte_scans.check_records
     find_records = byte_scans.find_records

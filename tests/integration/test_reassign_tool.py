@@ -252,7 +252,7 @@ def test_a_move_between_brokers_is_slowed_listed_and_cancelled(
     )
     again = operator.call("execute")
     assert again.returncode == 1
-    assert again.stderr.startswith("Cannot execute because there is an existing partition")
+    assert again.stderr.startswith("error: Cannot execute because there is an existing partition")
     assert operator.lines("cancel") == [
         "Successfully cancelled partition reassignment for: listed-0",
         "None of the specified partition moves are active.",

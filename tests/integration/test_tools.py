@@ -47,7 +47,7 @@ def test_a_topic_from_its_creation_to_its_end(cluster: Cluster) -> None:
     assert "PartitionCount: 4" in tool("topics", cluster, "--describe", "--topic", "whole").stdout
     again = tool("topics", cluster, "--create", "--topic", "whole")
     assert again.returncode == 1
-    assert again.stderr == ("Error while executing topic command : Topic 'whole' already exists.\n")
+    assert again.stderr == "error: Topic 'whole' already exists.\n"
     assert tool("topics", cluster, "--delete", "--topic", "whole").returncode == 0
     assert "whole" not in tool("topics", cluster, "--list").stdout.split()
 

@@ -46,7 +46,7 @@ def test_a_session_that_ran_before_goes_on(spark: SparkSession) -> None:
 def test_an_error_is_one_line(spark: SparkSession, what: str, reason: str) -> None:
     told = probe(what, "--json")
     assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr == f"• doing {what}\nprobe: {reason}\n"
+    assert told.stderr == f"• doing {what}\nerror: probe: {reason}\n"
 
 
 def test_verbose_tells_the_whole_trace(

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner, Result
 
+import kraftjbod
 from kraftjbod.cli import command
 from kraftjbod.core.errors import ConfigError, OperatingError
+from kraftjbod.protocol import record_scans
+from tests.tidy.house import ROOT
+
+_PROJECT = (ROOT / "pyproject.toml").read_text()
 
 
 def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
@@ -37,23 +45,76 @@ def test_a_missing_command_config_is_named(tmp_path: Path) -> None:
         command.make_client("h:1", str(tmp_path / "nowhere"))
 
 
-def test_an_expected_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    async def work() -> None:
-        raise OperatingError("two\nlines")
+def _tool(error: BaseException | None = None) -> command.Tool:
+    @command.tool()
+    @command.connection_options
+    @command.json_option
+    def probe(cluster: command.ClusterAddress, as_json: bool) -> None:
+        with command.Answer(as_json=as_json) as answer:
+            answer.say(f"asking {cluster.bootstrap_server}", asked=[cluster.timeout_ms])
+            answer.say("and again", asked=[1])
+            if error is not None:
+                raise error
 
-    with pytest.raises(SystemExit) as e:
-        command.run(work(), failed="went wrong")
-    assert e.value.code == 1
-    assert capsys.readouterr().err == "went wrong: two lines\n"
+    return probe
 
 
-def test_an_interrupt_ends_with_the_shells_code() -> None:
-    async def work() -> None:
-        raise KeyboardInterrupt
+def _run(*words: str, error: BaseException | None = None) -> Result:
+    return CliRunner().invoke(_tool(error), ["--bootstrap-server", "h:1", *words])
 
-    with pytest.raises(SystemExit) as e:
-        command.run(work())
-    assert e.value.code == 130
+
+def test_an_answer_is_lines_or_one_document_that_says_what_went_wrong_half_way() -> None:
+    assert _run().output == "asking h:1\nand again\n"
+    assert _run("--json", "--timeout", "2.5").output == '{"version":1,"asked":[2500,1]}\n'
+    failed = _run("--json", error=OperatingError("two\nlines"))
+    assert (failed.exit_code, failed.stderr) == (1, "error: two lines\n")
+    assert json.loads(failed.stdout) == {"version": 1, "asked": [10000, 1], "error": "two\nlines"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (OSError("no such disk"), 1, "error: no such disk\n"),
+        (click.ClickException("not here"), 1, "error: not here\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+    ],
+)
+def test_every_end_is_one_line_and_an_exit_code(error: BaseException, code: int, told: str) -> None:
+    done = _run(error=error)
+    assert (done.exit_code, done.stderr) == (code, told)
+
+
+def test_wrong_usage_is_one_line_that_names_the_help() -> None:
+    done = CliRunner().invoke(_tool(), ["--jsn"], prog_name="kraftjbod-probe")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "error: No such option '--jsn'. Did you mean '--json'? (kraftjbod-probe --help)\n"
+    )
+
+
+TOOLS = sorted(path.name for path in (ROOT / "bin").iterdir())
+#: It has jobs below it, which need Spark.
+_PIPELINE = "kraftjbod-pipeline"
+#: They make clusters, and reach none.
+_WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local")
+
+
+@pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
+def test_every_tool_tells_its_version_and_the_operators_ones_json(name: str) -> None:
+    (line,) = [text for text in _PROJECT.splitlines() if text.startswith(f"{name} = ")]
+    module, _, function = line.split('"')[1].partition(":")
+    root = getattr(importlib.import_module(module), function)
+    if not isinstance(root, click.Command):
+        return  # A daemon.
+    done = CliRunner().invoke(root, ["--version"], prog_name=name)
+    assert done.output == f"{name} {record_scans.with_form(kraftjbod.__version__)}\n"
+    for part in root.commands.values() if isinstance(root, click.Group) else [root]:
+        assert "--json" in _flags(part) or part.name == "samples"
+    assert ("--timeout" in _flags(root)) is (name not in _WITHOUT_CLUSTER)
+
+
+def _flags(part: click.Command) -> set[str]:
+    return {flag for parameter in part.params for flag in parameter.opts}
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,7 @@ async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
         words = ("--alter", *OUR_BROKER, "--delete-config", "nope,retention.bytes")
         code, _, err = await _tell(broker, *words)
         assert code == 1
-        assert err == (
-            "Error while executing config command: Invalid config(s): nope,retention.bytes\n"
-        )
+        assert err == ("error: Invalid config(s): nope,retention.bytes\n")
 
 
 async def test_lists_go_in_brackets() -> None:
@@ -229,7 +227,7 @@ async def test_a_controllers_refusal_is_told() -> None:
     dead = DeadBroker()
     dead.refusal = ErrorCode.INVALID_CONFIG
     code, out, err = await dead.tell("--alter", "--add-config", f"{CORDONS}=/d3")
-    assert (code, out, err) == (1, "", "Error while executing config command: subset\n")
+    assert (code, out, err) == (1, "", "error: subset\n")
 
 
 @pytest.mark.parametrize("addresses", ["", "nowhere", "h:x"])

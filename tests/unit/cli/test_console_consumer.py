@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.console_consumer import RecordPrinter, main
+from kraftjbod.cli.console_consumer import JsonPrinter, RecordPrinter, main
 from kraftjbod.cli.producer import Producer
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
@@ -42,6 +44,25 @@ async def test_one_partition_from_an_offset() -> None:
         assert result.stderr == "Processed a total of 2 messages\n"
 
 
+async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        options = ("--partition", "0", "--offset", "1", "--max-messages", "1", "--json")
+        told = json.loads((await invoke(main, *words(broker, *options))).stdout)
+    assert {key: told[key] for key in ("topic", "partition", "offset", "key", "value")} == {
+        "topic": "t",
+        "partition": 0,
+        "offset": 1,
+        "key": "k",
+        "value": "1",
+    }
+    record = Record(key=None, value=b"\xff", timestamp_ms=-1, headers=(("h", "\u00e9".encode()),))
+    told = json.loads(JsonPrinter("t").line(3, record, TimestampType.LOG_APPEND_TIME))
+    assert (told["key"], told["valueBase64"], told["timestampMs"]) == (None, "/w==", None)
+    assert (told["timestampType"], "value" in told) == ("LogAppendTime", False)
+    assert told["headers"] == [{"name": "h", "value": "\u00e9"}]
+
+
 async def test_the_end_is_where_reading_starts_unless_told() -> None:
     async with mini_broker() as broker:
         await fill(broker)
@@ -65,6 +86,7 @@ async def test_what_does_not_exist_is_an_error_at_once() -> None:
         ("--partition", "0", "--offset", "soon"),
         ("--partition", "0", "--offset", "1", "--from-beginning"),
         ("--property", "print.colour=true"),
+        ("--property", "print.key=true", "--json"),
         ("--group", "g"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kraftjbod.cli.console_producer import main
@@ -48,7 +50,17 @@ async def test_keys_choose_the_partition() -> None:
 async def test_lines_without_keys_go_round_in_batches() -> None:
     async with mini_broker() as broker:
         broker.create("t", 2)
-        await invoke(main, *words(broker, "--batch-size", "4"), stdin=b"aaaa\nbbbb\ncccc\n")
+        asked = words(broker, "--batch-size", "4", "--json")
+        told = await invoke(main, *asked, stdin=b"aaaa\nbbbb\ncccc\n")
+        assert json.loads(told.stdout) == {
+            "version": 1,
+            "topic": "t",
+            "records": 3,
+            "partitions": [
+                {"partition": 0, "records": 2, "firstOffset": 0, "lastOffset": 1},
+                {"partition": 1, "records": 1, "firstOffset": 0, "lastOffset": 0},
+            ],
+        }
         stored = records_of(broker, "t")
         assert [r.value for r in stored[0]] == [b"aaaa", b"cccc"]
         assert [r.value for r in stored[1]] == [b"bbbb"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kraftjbod.cli.features_tool import (
@@ -83,6 +85,9 @@ async def test_levels_go_up_and_down_in_kafkas_words() -> None:
             "",
         )
         assert broker.features == {"metadata.version": 14}
+        _, told, _ = await _tell(broker, "describe", "--json")
+        (feature,) = json.loads(told)["features"]
+        assert feature["finalized"] == {"level": 14, "name": "3.6-IV2"}
         assert await _tell(broker, "upgrade", "--feature", "metadata.version=17") == (
             0,
             "metadata.version was upgraded to 17.\n",
@@ -105,6 +110,17 @@ async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
         words = ("downgrade", "--metadata", "3.6-IV2", "--dry-run")
         _, out, _ = await _tell(broker, *words)
         assert out == "Can not downgrade metadata.version to 14. too high\n"
+        broker.fail_next["UpdateFeatures"] = [ErrorCode.INVALID_UPDATE_VERSION]
+        code, out, err = await _tell(broker, *words, "--json")
+        assert json.loads(out) == {
+            "version": 1,
+            "order": "downgrade",
+            "dryRun": True,
+            "features": [{"feature": "metadata.version", "level": 14, "name": "3.6-IV2"}],
+            "reason": "too high",
+            "error": "1 out of 1 operation(s) failed.",
+        }
+        assert (code, err) == (1, "error: 1 out of 1 operation(s) failed.\n")
 
 
 async def test_nothing_to_do_is_an_error() -> None:

@@ -47,7 +47,7 @@ async def test_a_broker_with_a_dead_directory_serves() -> None:
 async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
     async with mini_broker() as broker:
         broker.fencing[BROKER_ID] = True
-        why = f"broker 7 at {broker.address} does not serve: it is fenced\n"
+        why = f"error: broker 7 at {broker.address} does not serve: it is fenced\n"
         assert await _ask(broker) == (1, "", why)
         code, told, errors = await _ask(broker, "--json")
         document = json.loads(told)
@@ -68,12 +68,25 @@ async def test_of_a_broker_that_does_not_tell_its_id_fencing_is_not_asked() -> N
         assert broker.asked == ["DescribeLogDirs"]
 
 
+async def test_a_daemon_of_the_other_kind_is_told_as_such() -> None:
+    async with mini_broker() as broker:
+        done = await invoke(main, "--controller", broker.address)
+    assert done.stderr.endswith("it is a broker: give it as --bootstrap-server\n")
+    controller = ScriptedController(_active)
+    async with serving(controller):
+        done = await invoke(main, "--bootstrap-server", f"127.0.0.1:{controller.server.port}")
+    assert done.stderr.endswith("it is a controller: give it as --bootstrap-controller\n")
+
+
 async def test_an_error_for_an_answer_is_one_line() -> None:
     async with mini_broker() as broker:
         broker.fail_next["DescribeLogDirs"].append(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         code, told, errors = await _ask(broker, "--json")
     reason = "log directories: CLUSTER_AUTHORIZATION_FAILED"
-    assert (code, errors) == (1, f"the broker at {broker.address} does not serve: {reason}\n")
+    assert (code, errors) == (
+        1,
+        f"error: the broker at {broker.address} does not serve: {reason}\n",
+    )
     assert json.loads(told) == {"serves": False, "reason": reason}
 
 
@@ -120,7 +133,7 @@ async def test_the_active_controller_serves_and_no_other() -> None:
         done = await invoke(main, "--controller", address)
         assert done.exit_code == 1
         assert done.stderr == (
-            f"the controller at {address} does not serve: another one is active\n"
+            f"error: the controller at {address} does not serve: another one is active\n"
         )
 
 

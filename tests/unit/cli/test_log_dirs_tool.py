@@ -154,7 +154,7 @@ async def test_brokers_that_do_not_exist_are_named() -> None:
         result = await invoke(main, *words(broker, "--broker-list", "7,9,8"))
         assert result.exit_code == 1
         assert result.stderr == (
-            "ERROR: The given brokers do not exist from --broker-list: 8,9."
+            "error: The given brokers do not exist from --broker-list: 8,9."
             " Current existent brokers: 7\n"
         )
 

@@ -36,9 +36,23 @@ async def test_from_execute_over_cancel_to_verify(tmp_path: Path) -> None:
         )
         again = await invoke(main, *words(broker, "execute", path))
         assert again.exit_code == 1
-        assert again.stderr.startswith("Cannot execute because there is an existing partition")
+        assert again.stderr.startswith(
+            "error: Cannot execute because there is an existing partition"
+        )
         cancelled = await invoke(main, *words(broker, "cancel", path, "--preserve-throttles"))
         assert "Successfully cancelled partition reassignment for: foo-0" in cancelled.stdout
+        told = json.loads((await invoke(main, *words(broker, "verify", path, "--json"))).stdout)
+        assert told["partitions"][0] | told["moves"][0] == {
+            "topic": "foo",
+            "partition": 0,
+            "broker": 7,
+            "replicas": [7, 8],
+            "logDir": "/d1",
+            "movingTo": None,
+            "target": "/d2",
+            "isActive": False,
+            "isDone": False,
+        }
         verified = await invoke(main, *words(broker, "verify", path))
         assert verified.exit_code == 0
         assert (
@@ -80,7 +94,7 @@ async def test_a_file_that_is_none_is_one_line(tmp_path: Path, content: str | No
         main, "--bootstrap-server", "127.0.0.1:1", "--verify", "--reassignment-json-file", str(path)
     )
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: ")
+    assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
 
 
@@ -92,7 +106,7 @@ async def test_a_move_that_the_broker_refuses_is_one_line(tmp_path: Path) -> Non
         result = await invoke(main, *words(broker, "execute", written(tmp_path)))
         assert (result.exit_code, result.stderr) == (
             1,
-            "Error: Failed to alter dir for foo-0-7: foo-0: LOG_DIR_NOT_FOUND\n",
+            "error: Failed to alter dir for foo-0-7: foo-0: LOG_DIR_NOT_FOUND\n",
         )
 
 
@@ -103,7 +117,6 @@ async def test_a_move_that_the_broker_refuses_is_one_line(tmp_path: Path) -> Non
         (("--list", "--verify"), "Command must include exactly one action"),
         (("--verify",), "--verify needs --reassignment-json-file"),
         (("--generate", "--broker-list", "1"), "--generate needs --topics-to-move-json-file"),
-        (("--list", "--timeout", "5"), "Option --timeout can't be used with --list"),
         (("--list", "--additional"), "Option --additional can't be used with --list"),
         (
             ("--verify", "--reassignment-json-file", "x", "--throttle", "5"),

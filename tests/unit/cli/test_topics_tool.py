@@ -22,9 +22,7 @@ async def test_create_says_so_in_kafkas_words() -> None:
         assert await invoke_ok(*words, "--if-not-exists") == ""
         again = await invoke(main, *words)
         assert again.exit_code == 1
-        assert again.stderr == (
-            "Error while executing topic command : Topic 'foo' already exists.\n"
-        )
+        assert again.stderr == "error: Topic 'foo' already exists.\n"
 
 
 async def test_names_that_collide_as_metrics_are_warned_of() -> None:

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import kraftjbod
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.daemon import runner
 from kraftjbod.protocol import record_scans
@@ -400,5 +400,5 @@ def test_a_status_that_cannot_be_told_is_a_bug(tmp_path: Path) -> None:
 def test_the_version_says_which_form_of_the_byte_scans_runs(name: str) -> None:
     command = (sys.executable, "-m", f"kraftjbod.daemon.{name}_server", "--version")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    told = f"kraftjbod-{name} {version('kraftjbod')}, byte scans: {record_scans.FORM}\n"
+    told = f"kraftjbod-{name} {kraftjbod.__version__}, byte scans: {record_scans.FORM}\n"
     assert done.stdout == told

@@ -1,0 +1,39 @@
+"""kraftjbod.__version__: of a checkout, of an installed package, and of a copy of neither."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kraftjbod
+from kraftjbod.core import version
+from tests.tidy.house import PACKAGE, ROOT
+
+
+def test_a_checkout_says_what_its_project_file_says() -> None:
+    assert f'\nversion = "{kraftjbod.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_without_a_checkout_it_is_the_installed_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = version.version("kraftjbod")
+    for project in (tmp_path / "nowhere", tmp_path / "somebody's.toml"):
+        monkeypatch.setattr(version, "_PROJECT", project)
+        assert version.package_version() == installed
+        project.write_text('[project]\nname = "other"\nversion = "99"\n')
+
+
+def test_a_copy_that_was_never_installed_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    for path in ("__init__.py", "core/__init__.py", "core/version.py"):
+        target = tmp_path / "copy" / "kraftjbod" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((PACKAGE / path).read_bytes())
+    asked = "import kraftjbod; print(kraftjbod.__version__)"
+    command = (sys.executable, "-I", "-S", "-c", f"import sys; sys.path[0:0] = ['.']; {asked}")
+    done = subprocess.run(command, cwd=tmp_path / "copy", capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("unknown\n", "")
