@@ -1,6 +1,6 @@
 """The scenario of a broker that is killed (SIGKILL), and comes back.
 
-A broker of the cluster in ``run_dir`` is started again the way ``make up`` does; any other has
+A broker that ``kraftjbod-local`` (``make up``) started is started again as it does; any other has
 somebody who looks after it, and is waited for.
 """
 
@@ -20,6 +20,7 @@ from kraftjbod.gameday.cluster_watch import victims
 from kraftjbod.gameday.fault import RETURN_TIMEOUT_S, CannotPlay, Target
 from kraftjbod.gameday.local_broker import require_broker_process, require_own_directory
 from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import command_line
 
 _POLL_S: Final = 0.05
 _GONE_TIMEOUT_S: Final = 30.0
@@ -29,8 +30,7 @@ _NOTICED_S: Final = 60.0
 class BrokerKill:
     """``kill -9`` for the broker that leads most partitions of the topic."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self) -> None:
         self._local: ClusterProcesses | None = None
         self._target: Target | None = None
         self._pid = 0
@@ -50,11 +50,7 @@ class BrokerKill:
         require_own_directory(mine[0])
         port = metadata.brokers[broker_id].port
         self._pid = require_broker_process(broker_id, port, [one.path for one in mine])
-        self._local = ClusterProcesses.load(self._run_dir)
-        if self._local is not None:
-            ours = self._local.brokers.get(broker_id)
-            if ours is None or ours.pid != self._pid:
-                self._local = None
+        self._local = _local_cluster_of(broker_id, self._pid)
         self._target = Target(
             broker_id=broker_id,
             what=f"broker {broker_id}, process {self._pid} (kill -9)",
@@ -126,9 +122,17 @@ class BrokerKill:
         )
 
 
+def _local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
+    """The cluster two levels above the configuration file that the process was started with, if
+    that cluster knows the process as this broker."""
+    for word in command_line(pid):
+        if word.endswith(f"/broker-{broker_id}.properties"):
+            found = ClusterProcesses.load(Path(word).parents[1])
+            if found is not None and broker_id in found.brokers:
+                return found if found.brokers[broker_id].pid == pid else None
+    return None
+
+
 def _runs(pid: int) -> bool:
     """What has ended, and only waits for its parent to take note, has no command line any more."""
-    try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return any(command_line(pid))

@@ -25,6 +25,7 @@ from rich.console import Console
 
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.command import PATIENCE_MS, ClusterAddress, connection_options, tell, tool
+from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.gameday.broker_kill import BrokerKill
 from kraftjbod.gameday.disk_faults import DeadDisk, MountedDisk
 from kraftjbod.gameday.fault import CannotPlay, Fault
@@ -87,13 +88,6 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
     + ".",
 )
 @click.option(
-    "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="run",
-    show_default=True,
-    help="Of `make up`: a broker of that cluster is started again by this tool.",
-)
-@click.option(
     "--json",
     "json_path",
     type=click.Path(dir_okay=False, allow_dash=True, writable=True, path_type=Path),
@@ -118,7 +112,6 @@ def main(
     fault_seconds: float,
     after_seconds: float,
     max_gap_ms: int | None,
-    run_dir: Path,
     json_path: Path | None,
     svg_path: Path | None,
 ) -> None:
@@ -137,10 +130,15 @@ def main(
         observe_s=seconds,
         is_own_topic=scenario is not None or topic is None,
         max_gap_ms=max_gap_ms,
-        run_dir=run_dir,
     )
     scenarios = SCENARIOS if scenario == _ALL else (scenario or OBSERVE,)
-    ended_by = asyncio.run(_until_signal(gameday, cluster, scenarios))
+    try:
+        ended_by = asyncio.run(_until_signal(gameday, cluster, scenarios))
+    except KraftJbodError:
+        # What was played before it broke off is known nevertheless.
+        if gameday.outcomes:
+            gameday.report(json_path, svg_path)
+        raise
     gameday.report(json_path, svg_path)
     if ended_by is not None:
         sys.exit(128 + ended_by)
@@ -177,7 +175,6 @@ class _GameDay:
     observe_s: float
     is_own_topic: bool
     max_gap_ms: int | None
-    run_dir: Path
     outcomes: list[Outcome] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     _stop: asyncio.Event | None = None
@@ -227,7 +224,7 @@ class _GameDay:
             "full-disk": lambda: MountedDisk("full"),
             "hung-disk": lambda: MountedDisk("hang"),
             "slow-disk": lambda: MountedDisk("slow"),
-            "broker-kill": lambda: BrokerKill(self.run_dir),
+            "broker-kill": BrokerKill,
         }
 
     def report(self, json_path: Path | None, svg_path: Path | None) -> None:

@@ -174,18 +174,18 @@ class DaemonProcess:
 
     def _is_ours(self, pid: int) -> bool:
         """Pids are used again, so the command line must name this daemon's configuration."""
-        return str(self.files.config_path) in _command_line(pid)
+        return str(self.files.config_path) in command_line(pid)
 
     def _is_daemon(self, pid: int) -> bool:
         """Whether it is ours and no editor, say, in which somebody looks at the configuration."""
         programs = {self._command[-1], f"kraftjbod-{self.files.role}"}
         return self._is_ours(pid) and not programs.isdisjoint(
-            word.rpartition("/")[2] for word in _command_line(pid)
+            word.rpartition("/")[2] for word in command_line(pid)
         )
 
 
-def _command_line(pid: int) -> list[str]:
-    """Its words; none of a process that ended."""
+def command_line(pid: int) -> list[str]:
+    """The words that a process was started with; none of one that ended."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:

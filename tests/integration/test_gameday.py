@@ -146,8 +146,7 @@ def test_whoever_ends_it_in_the_middle_finds_everything_as_before(cluster: Clust
 
 
 def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
-    run_dir = ("--run-dir", str(cluster.local.run_dir))
-    words = ("--scenario", "broker-kill", "--json", "-", *SHORT, *run_dir)
+    words = ("--scenario", "broker-kill", "--json", "-", *SHORT)
     code, out, err = gameday(cluster, *words)
     assert code == 0, err
     nothing_is_wrong(told(out))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
@@ -12,10 +10,10 @@ from kraftjbod.gameday.fault import CannotPlay
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_a_broker_whose_directories_are_not_here_is_not_killed(tmp_path: Path) -> None:
+async def test_a_broker_whose_directories_are_not_here_is_not_killed() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
-        kill = BrokerKill(tmp_path)
+        kill = BrokerKill()
         with pytest.raises(CannotPlay, match="/d1 of broker 7 cannot be read on this machine"):
             await kill.aim(client, "t")
         await kill.undo(client)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
+from kraftjbod.core.errors import StartupError
+from kraftjbod.gameday import gameday_tool
 from kraftjbod.gameday.gameday_tool import main
 from kraftjbod.gameday.scenarios import SCENARIOS
+from tests.unit.gameday.outcomes import outcome
 
 BOOTSTRAP = ("--bootstrap-server", "127.0.0.1:1")
 
@@ -32,3 +38,19 @@ def test_help_names_every_scenario_and_the_exit_codes() -> None:
     text = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
     assert all(name in text for name in SCENARIOS)
     assert "130, 143" in text
+
+
+def test_what_was_played_before_a_day_broke_off_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def play(day: Any, _client: object, _scenarios: object) -> None:
+        day.outcomes.append(outcome())
+        raise StartupError("broker 1 is not back")
+
+    monkeypatch.setattr(gameday_tool._GameDay, "play", play)
+    svg = tmp_path / "day.svg"
+    words = [*BOOTSTRAP, "--scenario", "all", "--svg", str(svg)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert "broker 1 is not back" in done.output
+    assert "all 1,000 acknowledged records are there" in svg.read_text()

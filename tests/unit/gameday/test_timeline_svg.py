@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
-from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.acknowledgements import Ack, Gap
 from kraftjbod.gameday.outcome import Mark
 from kraftjbod.gameday.timeline_svg import draw_timeline
 from tests.unit.gameday.outcomes import outcome, partition
@@ -17,7 +18,13 @@ def texts(svg: str) -> list[str]:
     return ["".join(node.itertext()) for node in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_lanes_marks_and_gaps_are_there() -> None:
+def rects(svg: str, kind: str) -> list[ET.Element]:
+    """Of lanes, not of the legend."""
+    blocks = [g for g in ET.fromstring(svg).findall(f"{SVG}g") if g.get("class") == "block"]
+    return [r for g in blocks for r in g.iter(f"{SVG}rect") if r.get("class") == kind]
+
+
+def test_lanes_marks_and_verdicts_are_there() -> None:
     svg = draw_timeline(
         [
             outcome(
@@ -29,21 +36,43 @@ def test_lanes_marks_and_gaps_are_there() -> None:
     )
     shown = texts(svg)
     assert any(text.startswith("dead-disk/d<1> of broker 1") for text in shown)
-    assert {"0*", "1", "2000 ms", "100 ms", "injected", "noticed", "in sync"} <= set(shown)
-    root = ET.fromstring(svg)
-    assert len(root.findall(f"{SVG}g")) == 2
-    assert len([r for r in root.iter(f"{SVG}rect") if r.get("class") == "lane"]) == 3
-    [wide, _, _] = [r for r in root.iter(f"{SVG}rect") if r.get("class") == "gap"]
-    assert float(wide.get("width", "0")) == 860 * 0.2
+    assert {"0*", "1", "2,000 ms", "100 ms", "injected", "noticed", "in sync"} <= set(shown)
+    assert {"Game day1 of 2 good", "gap above the limit", "led from what broke"} <= set(shown)
+    assert any(text.startswith("not good: the longest gap, 2000 ms, is above") for text in shown)
+    assert any(text.startswith("good: longest gap 500 ms of at most 1000 ms") for text in shown)
+    assert len(rects(svg, "lane")) == 3
     assert "prefers-color-scheme: dark" in svg
     assert re.findall(r"(?:href|src|url\()", svg) == []
 
 
-def test_acknowledgements_before_the_beginning_are_not_drawn() -> None:
-    svg = draw_timeline([outcome()])
-    [rate] = [p for p in ET.fromstring(svg).iter(f"{SVG}path") if p.get("class") == "rate"]
-    heights = {float(h) for h in re.findall(r"v(-[\d.]+)", rate.get("d", ""))}
-    assert heights == {-18.0}, "each slice has one record, the nine before it are not shown"
+def test_only_what_is_above_the_limit_is_red_and_noise_is_not_drawn() -> None:
+    """40 ms were normal before; a gap of 99 ms is less than a tenth of the limit."""
+    lanes = [
+        partition(number, gap=Gap(101.0, 101.0 + seconds))
+        for number, seconds in enumerate((2.0, 1.0, 0.1, 0.099))
+    ]
+    svg = draw_timeline([outcome(*lanes)])
+    assert [float(r.get("width", "0")) for r in rects(svg, "over")] == [860 * 0.2]
+    assert [float(r.get("width", "0")) for r in rects(svg, "gap")] == [860 * 0.1, 860 * 0.01]
+    figures = {
+        node.text: node.get("class")
+        for node in ET.fromstring(svg).iter(f"{SVG}text")
+        if (node.text or "").endswith(" ms")
+    }
+    assert figures == {"2,000 ms": "bad verdict", "1,000 ms": "", "100 ms": "", "99 ms": "quiet"}
+
+
+def test_bursts_are_cut_and_what_was_before_is_not_drawn() -> None:
+    one = partition(0, gap=Gap(101.0, 101.5))
+    burst = replace(one, acks=[*one.acks, Ack(at_s=105.0, offset=100, count=1000)])
+    for shown, expected in ((one, {-18.0}), (burst, {-18.0, -6.0})):
+        [rate] = [
+            p
+            for p in ET.fromstring(draw_timeline([outcome(shown)])).iter(f"{SVG}path")
+            if p.get("class") == "rate"
+        ]
+        # Each slice has one record but for the burst; the nine before the beginning are not shown.
+        assert {float(h) for h in re.findall(r"v(-[\d.]+)", rate.get("d", ""))} == expected
 
 
 def test_labels_of_marks_that_are_close_stand_in_rows_of_their_own() -> None:
