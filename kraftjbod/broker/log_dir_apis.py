@@ -10,13 +10,13 @@
   REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
 * Sizes and offsets are the published figures of the logs; room is what the directory's own thread
   saw last. Nothing here touches a disk, so a sick one cannot hold up the answer.
-* A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds nothing
-  is said.
+* A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds is said
+  how many replicas metadata puts there, to those who understand that.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -53,6 +53,8 @@ _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 _UNKNOWN_LAG: Final = -1
+#: A forecast beyond is none: a century.
+_MAX_SECONDS: Final = 100 * 365 * 86_400
 #: In place of a directory: stay where you are.
 ANY_DIRECTORY: Final = "any"
 _SOME_ID: Final = Uuid(bytes(16))
@@ -198,6 +200,9 @@ class LogDirApis:
             current = self._logs.get(tp)
             if current is not None and self._logs.future(tp) is None:
                 by_dir[move.target].append(_Copy(tp, 0, current.log_end_offset, True))
+        assigned = Counter(
+            replica.registration.directory_of(self._broker_id) for replica in self._replicas
+        )
         response: Message = DescribeLogDirsResponse(
             broker_id=self._broker_id,
             lost_replicas=sorted(
@@ -207,7 +212,10 @@ class LogDirApis:
             ),
             results=[
                 *[await self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()],
-                *(self._describe_offline(d) for d in self._logs.offline_dirs()),
+                *(
+                    self._describe_offline(d, assigned[d.directory_id])
+                    for d in self._logs.offline_dirs()
+                ),
             ],
         )
         if request.include_strays:
@@ -218,7 +226,7 @@ class LogDirApis:
                 result.strays = strays[result.log_dir]
         return response
 
-    def _describe_offline(self, log_dir: LogDir) -> Message:
+    def _describe_offline(self, log_dir: LogDir, assigned: int) -> Message:
         described: Message = _Result(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,
             log_dir=log_dir.path,
@@ -226,6 +234,8 @@ class LogDirApis:
             state=log_dir.state.value,
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),
             is_cordoned=log_dir.is_cordoned,
+            reason=log_dir.offline_reason,
+            assigned_replicas=assigned,
         )
         return described
 
@@ -260,10 +270,15 @@ class LogDirApis:
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),
             is_cordoned=log_dir.is_cordoned,
             reserve_bytes=log_dir.reserve_bytes,
-            growth_bytes_per_second=round(self._monitor.growth_bytes_per_second(log_dir)),
+            growth_bytes_per_second=round(self._monitor.disk_growth_bytes_per_second(log_dir)),
+            log_growth_bytes_per_second=round(self._monitor.growth_bytes_per_second(log_dir)),
+            reason=log_dir.impaired_reason,
             latency_ms=self._monitor.latency_ms(log_dir),
             is_slow=self._monitor.is_slow(log_dir),
         )
+        seconds = self._monitor.seconds_until_full(log_dir)
+        if seconds is not None:
+            described.seconds_until_full = round(min(seconds, _MAX_SECONDS))
         scrub = self._scrubs.by_dir.get(log_dir)
         if scrub is not None:
             described.last_scrub_ms = scrub.state.completed_ms

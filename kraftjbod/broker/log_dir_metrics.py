@@ -92,6 +92,7 @@ class LogDirMetrics:
         yield "BackgroundJobFailures", log_dir.jobs.failures
         yield "ReplicaCount", len(self._logs.handles_in(log_dir))
         yield "GrowthBytesPerSecond", self._monitor.growth_bytes_per_second(log_dir)
+        yield "DiskGrowthBytesPerSecond", self._monitor.disk_growth_bytes_per_second(log_dir)
         yield "SecondsUntilFull", _NOT_FILLING if seconds is None else seconds
         yield "LatencyMs", self._monitor.latency_ms(log_dir)
         yield "Slow", int(self._monitor.is_slow(log_dir))

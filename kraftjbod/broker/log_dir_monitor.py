@@ -1,8 +1,10 @@
 """``LogDirMonitor``: looks at every log directory once a second, and says what an operator needs.
 
-* How full its disk is and how fast it fills: ``log_dir_filling_up`` once per time that less than
+* How full its disk is, and how fast its logs grow and the disk fills, which are two things where
+  others use the disk too: ``log_dir_filling_up`` once per time that less than
   ``log.dir.warn.free.percent`` is free. Nothing else follows from it: log.dir.min.free.bytes and
   ENOSPC are the directory's own business.
+* A copy that comes or goes as a whole, by a move or a start, is no growth; what is written is.
 * Whether it is slow beside the others (storage/slow_dirs.py judges): told, and with
   ``log.dir.slow.action=demote`` held for STALLED until it is faster. What is demoted serves
   nothing and looks fast, so it is measured by writes of our own, each brought to the disk.
@@ -13,6 +15,7 @@ Directories come and go while the broker runs; they are looked up anew each time
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -20,8 +23,11 @@ from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.storage.future_replica import FutureReplica
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.slow_dirs import (
     Action,
@@ -43,7 +49,9 @@ class _Watched:
     """What is known of one directory over time."""
 
     mark: WarningMark
-    trend: SpaceTrend = field(default_factory=SpaceTrend)
+    #: Of the directory's own logs, and of all that is on its file system.
+    logs: SpaceTrend = field(default_factory=SpaceTrend)
+    disk: SpaceTrend = field(default_factory=SpaceTrend)
     #: What the last write of our own took, while it is demoted.
     probe_ms: float = 0.0
     probe: asyncio.Task[None] | None = None
@@ -61,6 +69,9 @@ class LogDirMonitor:
         self._slow_dirs = slow_dirs
         self._warn_free_percent = warn_free_percent
         self._watched: dict[LogDir, _Watched] = {}
+        #: Of each copy when it was measured last, and what those of a directory have grown by.
+        self._sizes: dict[LogHandle | FutureReplica, int] = {}
+        self._grown_bytes: defaultdict[LogDir, int] = defaultdict(int)
         self._doubts_clock = False
         self._log = get_logger(component="log_dir_monitor")
 
@@ -68,6 +79,7 @@ class LogDirMonitor:
         """Look until cancelled."""
         try:
             while True:
+                await self.measure()
                 self.look()
                 await asyncio.sleep(_LOOK_INTERVAL_S)
         finally:
@@ -75,12 +87,21 @@ class LogDirMonitor:
                 if watched.probe is not None:
                     watched.probe.cancel()
 
+    async def measure(self) -> None:
+        """See how large all copies are by now."""
+        before, self._sizes = self._sizes, {}
+        copies: list[LogHandle | FutureReplica] = [*self._logs.handles(), *self._logs.futures()]
+        async for copy in in_slices(copies):
+            size_bytes = self._sizes[copy] = copy.size_bytes
+            self._grown_bytes[copy.log_dir] += size_bytes - before.get(copy, size_bytes)
+
     def look(self) -> None:
         """Once at the clock, by which old records go, and at every directory."""
         self._look_at_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
             del self._watched[log_dir]
+            self._grown_bytes.pop(log_dir, None)
         for log_dir in present:
             if log_dir not in self._watched:
                 self._watched[log_dir] = _Watched(WarningMark(self._warn_free_percent))
@@ -103,15 +124,25 @@ class LogDirMonitor:
     # -- what is known ------------------------------------------------------------------------
 
     def growth_bytes_per_second(self, log_dir: LogDir) -> float:
+        """Of its logs."""
         watched = self._watched.get(log_dir)
-        return 0.0 if watched is None else watched.trend.bytes_per_second
+        return 0.0 if watched is None else watched.logs.bytes_per_second
+
+    def disk_growth_bytes_per_second(self, log_dir: LogDir) -> float:
+        """Of all that is on its file system."""
+        watched = self._watched.get(log_dir)
+        return 0.0 if watched is None else watched.disk.bytes_per_second
 
     def seconds_until_full(self, log_dir: LogDir) -> float | None:
-        """None if its disk does not fill."""
+        """By whichever grows faster, its logs or its disk; None if neither does."""
         watched = self._watched.get(log_dir)
         if watched is None:
             return None
-        return watched.trend.seconds_until_full(log_dir.space.usable_bytes)
+        usable_bytes = log_dir.space.usable_bytes
+        forecasts = [
+            trend.seconds_until_full(usable_bytes) for trend in (watched.logs, watched.disk)
+        ]
+        return min((seconds for seconds in forecasts if seconds is not None), default=None)
 
     def latency_ms(self, log_dir: LogDir) -> float:
         """By which directories are compared."""
@@ -147,17 +178,19 @@ class LogDirMonitor:
         space = log_dir.space
         if not space.total_bytes:
             return  # It was not looked at yet.
-        used_bytes = space.total_bytes - space.usable_bytes
-        watched.trend.note(used_bytes, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        watched.logs.note(self._grown_bytes[log_dir], now_ms)
+        watched.disk.note(space.total_bytes - space.usable_bytes, now_ms)
         match watched.mark.look(space.usable_bytes, space.total_bytes):
             case Crossing.FILLING_UP:
-                seconds = watched.trend.seconds_until_full(space.usable_bytes)
+                seconds = self.seconds_until_full(log_dir)
                 self._log.warning(
                     "log_dir_filling_up",
                     log_dir=log_dir.path,
                     free_bytes=space.usable_bytes,
                     total_bytes=space.total_bytes,
-                    growth_bytes_per_second=round(watched.trend.bytes_per_second),
+                    growth_bytes_per_second=round(watched.logs.bytes_per_second),
+                    disk_growth_bytes_per_second=round(watched.disk.bytes_per_second),
                     seconds_until_full=None if seconds is None else round(seconds),
                 )
             case Crossing.NO_LONGER:

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from kraftjbod.broker.metadata_cache import MetadataCache, listener_of
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.topic_apis import TopicApis
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, TopicId
+from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import Message, encode_part, message
@@ -183,6 +184,9 @@ class MetadataApis:
                 error_message="controllers are not reached over this protocol",
             )
             return response
+        log_dirs: dict[BrokerId, list[Message]] = {}
+        if request.include_log_dirs:
+            log_dirs = await self._log_dirs()
         fenced_too = context.api_version >= _FENCED_BROKERS_SINCE and request.include_fenced_brokers
         brokers = sorted(self._cache.state.brokers.items())
         response = DescribeClusterResponse(
@@ -196,6 +200,7 @@ class MetadataApis:
                     port=listener.port,
                     rack=broker.rack,
                     is_fenced=broker.fenced,
+                    log_dirs=log_dirs.get(broker_id, []),
                 )
                 for broker_id, broker in brokers
                 if (fenced_too or not broker.fenced)
@@ -203,3 +208,22 @@ class MetadataApis:
             ],
         )
         return response
+
+    async def _log_dirs(self) -> dict[BrokerId, list[Message]]:
+        """What metadata knows of every broker's directories."""
+        held: Counter[tuple[BrokerId, DirectoryId]] = Counter()
+        async for _, partition in in_slices(list(self._cache.state.partitions())):
+            held.update(zip(partition.replicas, partition.directories, strict=True))
+        return {
+            broker_id: [
+                DescribeClusterResponse.DescribeClusterLogDir(
+                    directory_id=directory_id,
+                    path=broker.log_dir_paths.get(directory_id, ""),
+                    is_offline=directory_id in broker.offline_log_dirs,
+                    is_cordoned=directory_id in broker.cordoned_log_dirs,
+                    replicas=held[broker_id, directory_id],
+                )
+                for directory_id in broker.log_dirs + broker.offline_log_dirs
+            ]
+            for broker_id, broker in self._cache.state.brokers.items()
+        }

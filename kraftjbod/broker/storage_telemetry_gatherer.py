@@ -98,7 +98,8 @@ class StorageTelemetryGatherer:
         return log_dir_sample(
             log_dir,
             self._contents.get(log_dir, LogDirContents()),
-            growth_bytes_per_s=monitor.growth_bytes_per_second(log_dir),
+            growth_bytes_per_s=monitor.disk_growth_bytes_per_second(log_dir),
+            log_growth_bytes_per_s=monitor.growth_bytes_per_second(log_dir),
             latency_ms=monitor.latency_ms(log_dir),
             is_slow=monitor.is_slow(log_dir),
             queued_assignments=self._assignments.queued_into(log_dir.directory_id),

@@ -22,7 +22,7 @@ from kraftjbod.protocol.kafka_codec import message
 #: For an answer to come, after a broker has waited as long as it may.
 _ANSWER_MS: Final = 5_000
 #: DescribeCluster: the first version that tells of fenced brokers.
-_WITH_FENCED_BROKERS: Final = 2
+WITH_FENCED_BROKERS: Final = 2
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -537,7 +537,7 @@ async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
     """
     response = await client.request_any(
         message("DescribeClusterRequest")(include_fenced_brokers=True),
-        min_version=_WITH_FENCED_BROKERS,
+        min_version=WITH_FENCED_BROKERS,
     )
     require_ok(response, "cluster")
     return {broker.broker_id: broker.is_fenced for broker in response.brokers}

@@ -2,7 +2,10 @@
 
 Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
 a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a
-table for people, and below it the moves between directories and the replicas that are lost.
+table for people (log_dirs_table.py).
+
+A broker that is down cannot be asked. What metadata knows of its directories is told all the same:
+in the table as any other, in the document apart, for what Kafka's scripts read is left as it is.
 
 Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one at a time.
 """
@@ -10,12 +13,13 @@ Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one 
 from __future__ import annotations
 
 import asyncio
-import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
+from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.command import (
     ClusterAddress,
     connection_options,
@@ -24,18 +28,24 @@ from kraftjbod.cli.command import (
     json_option,
     parse_list,
     size_text,
+    tell,
     tool,
 )
 from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir, parse_change
-from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs, lost_replicas
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.cli.log_dirs_table import LogDirs, lost_lines, move_lines, print_table
+from kraftjbod.cli.replica_admin import (
+    LogDirDescription,
+    RegisteredBroker,
+    describe_log_dirs,
+    lost_replicas,
+    registered_brokers,
+)
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode, RequestTimedOutError
 
 _ERROR_CLASSES: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: "org.apache.kafka.common.errors.KafkaStorageException",
     ErrorCode.LOG_DIR_NOT_FOUND: "org.apache.kafka.common.errors.LogDirNotFoundException",
 }
-#: Where a line may be as long as it needs to be.
-_WIDTH_OF_FILES: Final = 200
 _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerException"
 
 
@@ -153,40 +163,64 @@ async def _perform(
     strays: bool,
 ) -> None:
     async with cluster.connect() as client:
-        metadata = await client.retry(client.refresh_metadata)
-        existing = sorted(metadata.brokers)
+        registered = await client.retry(lambda: registered_brokers(client))
+        fenced = {broker for broker, known in registered.items() if known.is_fenced}
+        existing = sorted(client.metadata.brokers.keys() | registered.keys())
         missing = [broker for broker in wanted if broker not in existing]
         if missing:
             fail(
                 "The given brokers do not exist from --broker-list: "
                 f"{_ids(missing)}. Current existent brokers: {_ids(existing)}"
             )
-        asked = wanted or existing
+        asked = [broker for broker in wanted or existing if broker not in fenced]
         if style == "kafka" and not strays:
             click.echo("Querying brokers for log directories information")
-        answers = await asyncio.gather(
-            *(describe_log_dirs(client, broker, include_strays=strays) for broker in asked)
-        )
-        found = dict(zip(asked, answers, strict=True))
+        found = await _ask(client, asked, registered, include_strays=strays)
+        asked = list(found)
+        down = {b: registered[b].log_dirs for b in wanted or existing if b not in found}
         if strays:
-            _print_strays(strays_document(found, topics), style)
+            _print_strays(strays_document(found, topics), style, asked)
+            for broker in down:
+                tell(f"broker {broker} is down: what it has set aside is not known")
             return
         missed = await asyncio.gather(*(lost_replicas(client, broker) for broker in asked))
     lost = {broker: _of_topics(names, topics) for broker, names in zip(asked, missed, strict=True)}
     if style == "table":
-        _print_table(found, topics)
-        for line in lost_lines(lost):
+        print_table(found | down, topics)
+        for line in [*move_lines(found, topics), *lost_lines(lost)]:
             click.echo(line)
         return
     if style == "kafka":
         click.echo(f"Received log directory information from brokers {_ids(asked)}")
-    echo_json(document(found, topics, lost))
+    echo_json(document(found, topics, lost, down))
+
+
+async def _ask(
+    client: ClusterClient,
+    brokers: list[int],
+    registered: Mapping[int, RegisteredBroker],
+    *,
+    include_strays: bool,
+) -> dict[int, list[LogDirDescription]]:
+    """What each says; one that has just died and is known by metadata is left out."""
+
+    async def ask(broker: int) -> list[LogDirDescription] | None:
+        try:
+            return await describe_log_dirs(client, broker, include_strays=include_strays)
+        except (ConnectionLostError, RequestTimedOutError) as e:
+            if broker not in registered:
+                raise
+            tell(f"broker {broker} does not answer: {e.message}")
+            return None
+
+    answers = await asyncio.gather(*map(ask, brokers))
+    return {b: told for b, told in zip(brokers, answers, strict=True) if told is not None}
 
 
 def document(
-    found: dict[int, list[LogDirDescription]], topics: list[str], lost: dict[int, list[str]]
+    found: LogDirs, topics: list[str], lost: dict[int, list[str]], down: LogDirs
 ) -> dict[str, Any]:
-    """Kafka's document; with ``topics``, only their partitions."""
+    """Kafka's document and what is known of who is down; with ``topics``, only their partitions."""
     return {
         "version": 1,
         "brokers": [
@@ -197,10 +231,26 @@ def document(
             }
             for broker, log_dirs in found.items()
         ],
+        "downBrokers": [
+            {
+                "broker": broker,
+                "logDirs": [
+                    {
+                        "logDir": log_dir.path,
+                        "directoryId": str(log_dir.directory_id),
+                        "state": log_dir.state,
+                        "isCordoned": log_dir.is_cordoned,
+                        "assignedReplicas": log_dir.assigned_replicas,
+                    }
+                    for log_dir in log_dirs
+                ],
+            }
+            for broker, log_dirs in down.items()
+        ],
     }
 
 
-def strays_document(found: dict[int, list[LogDirDescription]], topics: list[str]) -> dict[str, Any]:
+def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
     """One entry for each stray; null where it does not say."""
     return {
         "version": 1,
@@ -224,11 +274,13 @@ def strays_document(found: dict[int, list[LogDirDescription]], topics: list[str]
     }
 
 
-def _print_strays(told: dict[str, Any], style: str) -> None:
-    """``json`` as one document; for people a line each, and none if there is none."""
+def _print_strays(told: dict[str, Any], style: str, asked: list[int]) -> None:
+    """``json`` as one document; for people a line each."""
     if style == "json":
         echo_json(told)
         return
+    if not told["strays"]:
+        click.echo(f"No replica is set aside on brokers {_ids(asked)}.")
     for stray in told["strays"]:
         name = "?" if stray["topic"] is None else f"{stray['topic']}-{stray['partition']}"
         since = "at a time unknown"
@@ -266,123 +318,19 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
         "queuedAssignments": log_dir.queued_assignments,
         "reserveBytes": log_dir.reserve_bytes,
         "growthBytesPerSecond": log_dir.growth_bytes_per_second,
+        "diskGrowthBytesPerSecond": log_dir.disk_growth_bytes_per_second,
+        "secondsUntilFull": log_dir.seconds_until_full,
         "latencyMs": None if log_dir.latency_ms is None else round(log_dir.latency_ms, 3),
         "isSlow": None if log_dir.latency_ms is None else log_dir.is_slow,
         "lastScrubMs": log_dir.last_scrub_ms,
         "scrubErrors": log_dir.scrub_errors,
+        "reason": log_dir.reason,
+        "assignedReplicas": log_dir.assigned_replicas,
     }
 
 
 def _told(size_bytes: int) -> int | None:
     return size_bytes if size_bytes >= 0 else None
-
-
-def _print_table(found: dict[int, list[LogDirDescription]], topics: list[str]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("broker", box=box.SIMPLE)
-    table.add_column("log directory", overflow="fold", min_width=16)
-    table.add_column("directory id", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for heading in ("replicas", "size", "used", "free", "free %", "growth", "latency"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("last scrub")
-    for broker, log_dirs in found.items():
-        for log_dir in log_dirs:
-            replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
-            table.add_row(
-                str(broker),
-                log_dir.path,
-                str(log_dir.directory_id or ""),
-                _state(log_dir),
-                str(len(replicas)),
-                size_text(sum(replica.size_bytes for replica in replicas)),
-                *_room(log_dir),
-                _growth(log_dir),
-                _latency(log_dir),
-                _last_scrub(log_dir),
-            )
-    width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
-    Console(width=width).print(table)
-    for line in move_lines(found, topics):
-        click.echo(line)
-
-
-def _state(log_dir: LogDirDescription) -> str:
-    state = log_dir.state or ("online" if log_dir.error_code == ErrorCode.NONE else "offline")
-    if log_dir.error_code != ErrorCode.NONE:
-        return f"[red]{state}[/red]"
-    if state != "online":
-        state = f"[yellow]{state}[/yellow]"
-    return f"{state}, cordoned" if log_dir.is_cordoned else state
-
-
-def _room(log_dir: LogDirDescription) -> tuple[str, str, str]:
-    """Used, free, and free in percent, of the disk."""
-    total_bytes, free_bytes = log_dir.total_bytes, log_dir.usable_bytes
-    if total_bytes <= 0 or free_bytes < 0:
-        return "", "", ""
-    used = size_text(total_bytes - free_bytes)
-    return used, size_text(free_bytes), f"{100 * free_bytes / total_bytes:.0f}"
-
-
-def _growth(log_dir: LogDirDescription) -> str:
-    growth = log_dir.growth_bytes_per_second
-    if growth is None:
-        return ""
-    return f"{'-' if growth < 0 else ''}{size_text(abs(growth))}/s"
-
-
-def _latency(log_dir: LogDirDescription) -> str:
-    if log_dir.latency_ms is None:
-        return ""
-    text = f"{log_dir.latency_ms:.1f} ms"
-    return f"[yellow]{text}, slow[/yellow]" if log_dir.is_slow else text
-
-
-def _last_scrub(log_dir: LogDirDescription) -> str:
-    """When a pass ended, in UTC, and what the latest one found."""
-    if log_dir.scrub_errors is None:
-        return ""
-    when = "never"
-    if log_dir.last_scrub_ms is not None:
-        when = f"{datetime.fromtimestamp(log_dir.last_scrub_ms / 1000, UTC):%Y-%m-%d %H:%M}"
-    return f"{when}, [red]{log_dir.scrub_errors} damaged[/red]" if log_dir.scrub_errors else when
-
-
-def move_lines(found: dict[int, list[LogDirDescription]], topics: list[str]) -> list[str]:
-    """One line for each replica that is being moved to another directory of its broker."""
-    lines = []
-    for broker, log_dirs in found.items():
-        held = [(log_dir, replica) for log_dir in log_dirs for replica in log_dir.replicas]
-        current = {
-            (replica.topic, replica.partition): (log_dir.path, replica.size_bytes)
-            for log_dir, replica in held
-            if not replica.is_future
-        }
-        for log_dir, replica in held:
-            if not replica.is_future or (topics and replica.topic not in topics):
-                continue
-            source, size_bytes = current.get((replica.topic, replica.partition), ("?", 0))
-            percent = min(100, 100 * replica.size_bytes // size_bytes) if size_bytes else 0
-            lines.append(
-                f"{replica.topic}-{replica.partition} on broker {broker}: {source} -> "
-                f"{log_dir.path}, {percent} %, {size_text(replica.size_bytes)} of "
-                f"{size_text(size_bytes)}, {replica.offset_lag} records behind"
-            )
-    return lines
-
-
-def lost_lines(lost: dict[int, list[str]]) -> list[str]:
-    """One line for each replica that is in no directory of its broker, and was the last in sync."""
-    return [
-        f"{replica} on broker {broker}: LOST, the last in-sync copy is on none of its disks; bring "
-        f"its disk back, delete the topic, or allow it unclean elections"
-        for broker, replicas in lost.items()
-        for replica in replicas
-    ]
 
 
 def _of_topics(replicas: list[str], topics: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from kraftjbod.cli.cluster_admin import require_ok
+from kraftjbod.cli.cluster_admin import WITH_FENCED_BROKERS, require_ok
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicId, TopicPartition
@@ -87,6 +87,15 @@ class LogDirDescription:
     queued_assignments: int | None = None
     reserve_bytes: int | None = None
     growth_bytes_per_second: int | None = None
+    """Of its logs."""
+    disk_growth_bytes_per_second: int | None = None
+    """Of all that is on its file system."""
+    seconds_until_full: int | None = None
+    """By the faster of the two; None too if neither grows."""
+    reason: str | None = None
+    """Why it is not online."""
+    assigned_replicas: int | None = None
+    """How many metadata puts there; told where it cannot be looked into."""
     latency_ms: float | None = None
     is_slow: bool = False
     last_scrub_ms: int | None = None
@@ -146,9 +155,11 @@ def _log_dir(result: Any) -> LogDirDescription:
         state=result.state or None,
         queued_assignments=_unless_negative(result.queued_assignments),
         reserve_bytes=_unless_negative(result.reserve_bytes),
-        growth_bytes_per_second=(
-            None if result.growth_bytes_per_second == MIN_LONG else result.growth_bytes_per_second
-        ),
+        growth_bytes_per_second=_unless_least(result.log_growth_bytes_per_second),
+        disk_growth_bytes_per_second=_unless_least(result.growth_bytes_per_second),
+        seconds_until_full=_unless_negative(result.seconds_until_full),
+        reason=result.reason or None,
+        assigned_replicas=_unless_negative(result.assigned_replicas),
         latency_ms=_unless_negative(result.latency_ms),
         is_slow=result.is_slow,
         last_scrub_ms=_unless_negative(result.last_scrub_ms),
@@ -166,6 +177,51 @@ def _log_dir(result: Any) -> LogDirDescription:
             for stray in result.strays
         ),
     )
+
+
+class RegisteredBroker(NamedTuple):
+    """A broker as metadata knows it, and its directories, as if it was down."""
+
+    is_fenced: bool
+    log_dirs: list[LogDirDescription]
+
+
+async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
+    """All that there are, also those that cannot be asked; none of a cluster that does not tell."""
+    request = message("DescribeClusterRequest")(include_fenced_brokers=True, include_log_dirs=True)
+    try:
+        response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
+    except OperatingError as e:
+        if e.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    require_ok(response, "cluster")
+    return {
+        broker.broker_id: RegisteredBroker(
+            broker.is_fenced, list(map(_registered, broker.log_dirs))
+        )
+        for broker in response.brokers
+    }
+
+
+def _registered(log_dir: Any) -> LogDirDescription:
+    lost = ", and the directory was lost before" if log_dir.is_offline else ""
+    return LogDirDescription(
+        path=log_dir.path or "?",
+        error_code=ErrorCode.BROKER_NOT_AVAILABLE,
+        total_bytes=-1,
+        usable_bytes=-1,
+        is_cordoned=log_dir.is_cordoned,
+        replicas=(),
+        directory_id=DirectoryId(log_dir.directory_id),
+        state="offline" if log_dir.is_offline else "down",
+        reason=f"the broker is down{lost}",
+        assigned_replicas=log_dir.replicas,
+    )
+
+
+def _unless_least(told: int) -> int | None:
+    return None if told == MIN_LONG else told
 
 
 def _unless_negative(told: N) -> N | None:

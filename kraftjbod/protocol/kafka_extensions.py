@@ -125,7 +125,7 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Of what is used on the disk; the smallest of all numbers if not told.
+            # Of all that is used on the disk; the smallest of all numbers if not told.
             "name": "GrowthBytesPerSecond",
             "type": "int64",
             "versions": "2+",
@@ -174,6 +174,46 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
+            # Of the directory's own logs; the smallest of all numbers if not told.
+            "name": "LogGrowthBytesPerSecond",
+            "type": "int64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 21,
+            "default": "-9223372036854775808",
+            "ignorable": True,
+        },
+        {
+            # By the faster of the two; -1 if neither grows, or not told.
+            "name": "SecondsUntilFull",
+            "type": "int64",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 22,
+            "default": "-1",
+            "ignorable": True,
+        },
+        {
+            # Why it is offline, saturated or stalled; empty if it is not, or not told.
+            "name": "Reason",
+            "type": "string",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 23,
+            "ignorable": True,
+        },
+        {
+            # Replicas that metadata puts there, for a directory that cannot be looked into; -1 if
+            # not told.
+            "name": "AssignedReplicas",
+            "type": "int32",
+            "versions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG + 24,
+            "default": "-1",
+            "ignorable": True,
+        },
+        {
             # Copies that are kept and not served; empty unless they were asked for.
             "name": "Strays",
             "type": "[]DescribeLogDirsStray",
@@ -193,6 +233,38 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
                 {"name": "Reason", "type": "string", "versions": "2+"},
                 # The path below the log directory.
                 {"name": "Directory", "type": "string", "versions": "2+"},
+            ),
+        },
+    ),
+    # What metadata knows of log directories, for brokers that cannot be asked themselves. It takes
+    # a pass over all partitions, so only who asks for it is told.
+    ("DescribeClusterRequest", "DescribeClusterRequest"): (
+        {
+            "name": "IncludeLogDirs",
+            "type": "bool",
+            "versions": "0+",
+            "taggedVersions": "0+",
+            "tag": FIRST_OWN_TAG,
+            "ignorable": True,
+        },
+    ),
+    ("DescribeClusterResponse", "DescribeClusterBroker"): (
+        {
+            "name": "LogDirs",
+            "type": "[]DescribeClusterLogDir",
+            "versions": "0+",
+            "taggedVersions": "0+",
+            "tag": FIRST_OWN_TAG,
+            "ignorable": True,
+            "fields": (
+                {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
+                # Where it was when the broker registered; empty if it did not tell.
+                {"name": "Path", "type": "string", "versions": "0+"},
+                # Lost while the broker ran, or given up.
+                {"name": "IsOffline", "type": "bool", "versions": "0+"},
+                {"name": "IsCordoned", "type": "bool", "versions": "0+"},
+                # Of this broker in this directory.
+                {"name": "Replicas", "type": "int32", "versions": "0+"},
             ),
         },
     ),

@@ -39,7 +39,8 @@ class LogDirSample:
     * ``state``: online, saturated, stalled or offline. Offline: every figure is 0 but
       ``queued_assignments``, and the buckets are empty.
     * ``total_bytes``, ``free_bytes`` are the file system's; ``replica_bytes`` what replicas and
-      future copies hold; ``growth_bytes_per_s`` how fast the free bytes shrink, by the broker.
+      future copies hold; ``growth_bytes_per_s`` how fast the free bytes shrink, by the broker, and
+      ``log_growth_bytes_per_s`` how fast the directory's own logs grow.
     * ``appended_bytes_total``: appends of leaders and followers; ``fetched_bytes_total``: to
       consumers and followers.
     * ``io_bounds_ms`` are the upper ends of the latency buckets, the last without one left out;
@@ -60,6 +61,7 @@ class LogDirSample:
     replica_bytes: int = 0
     replicas: int = 0
     growth_bytes_per_s: float = 0.0
+    log_growth_bytes_per_s: float = 0.0
     appended_bytes_total: int = 0
     fetched_bytes_total: int = 0
     io_total: int = 0

@@ -1,11 +1,12 @@
-"""How fast a log dir's disk fills, how long that can go on, and when to say so.
+"""How fast a log dir and its disk fill, how long that can go on, and when to say so.
 
 * Growth is a moving average over some minutes: what a retention run frees, or a burst of writes,
-  is smoothed. Negative growth means that the disk empties.
+  is smoothed. Negative growth means that it empties.
 * The warning mark is crossed once per time that it is crossed: the disk has to have
   :data:`HYSTERESIS_PERCENT` more free than the mark before the next crossing counts.
 
-The disk may hold more than the log dir; it is the disk that becomes full.
+The disk may hold more than the log dir, so there is a trend of each. It is the disk that becomes
+full, and by the faster of the two.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class SpaceTrend:
         return self._growth
 
     def note(self, used_bytes: int, now_ms: int) -> None:
+        """:param used_bytes: counted from wherever; what matters is how it changes."""
         before, self._used_bytes = self._used_bytes, used_bytes
         elapsed_ms, self._as_of_ms = now_ms - self._as_of_ms, now_ms
         if before is None or elapsed_ms <= 0:

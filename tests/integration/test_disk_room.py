@@ -42,7 +42,8 @@ def test_the_operator_is_told_before_a_disk_is_full(make_cluster: MakeCluster) -
         assert warning["log_dir"] == str(paths[0])
         assert 0 < warning["free_bytes"] < DISK_BYTES // 10
         assert warning["total_bytes"] == DISK_BYTES
-        assert warning["growth_bytes_per_second"] > 0
+        assert warning["growth_bytes_per_second"] == 0
+        assert warning["disk_growth_bytes_per_second"] > 0
         assert warning["seconds_until_full"] >= 0
         figures = json.loads(cluster.brokers[1].files.metrics_path.read_text())
         tag = f'logDirectory="{paths[0]}"'

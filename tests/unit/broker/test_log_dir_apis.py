@@ -45,6 +45,9 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         assert (part.offset_lag, part.is_future_key) == (0, False)
         assert (offline.log_dir, offline.error_code) == ("/d1", ErrorCode.KAFKA_STORAGE_ERROR)
         assert (list(offline.topics), offline.total_bytes) == ([], -1)
+        # What people need: why, and what it takes with it.
+        assert (offline.reason, offline.assigned_replicas) == ("test", 1)
+        assert (online.reason, online.assigned_replicas) == ("", -1)
         assert (online.state, offline.state) == ("online", "offline")
         assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
@@ -76,7 +79,8 @@ async def test_how_a_directory_does():
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
         rig.parts.monitor.look()
-        rig.parts.monitor._watched[rig.dirs[0]].trend._growth = -1234.4
+        watched = rig.parts.monitor._watched[rig.dirs[0]]
+        watched.disk._growth, watched.logs._growth = -1234.4, 10.4
         rig.dirs[1].statistics.latency_ms = 7.5
         before = (await rig.ask(KIND(topics=None))).results
         assert [(d.last_scrub_ms, d.scrub_errors) for d in before] == [(-1, -1), (-1, -1)]
@@ -84,6 +88,8 @@ async def test_how_a_directory_does():
         assert [d.reserve_bytes for d in before] == [0, 0]
         assert [d.is_slow for d in before] == [False, False]
         assert [d.growth_bytes_per_second for d in before] == [-1234, 0]
+        assert [d.log_growth_bytes_per_second for d in before] == [10, 0]
+        assert [d.seconds_until_full for d in before] == [10, -1]
         rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
         await until(lambda: rig.parts.scrubs.by_dir)
         await until(lambda: all(s.figures.passes for s in rig.parts.scrubs.by_dir.values()))
@@ -91,6 +97,37 @@ async def test_how_a_directory_does():
         alive, dead = (await rig.ask(KIND(topics=None))).results
         assert alive.last_scrub_ms > 0
         assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
+
+
+async def test_growth_is_that_of_the_logs_and_what_others_write_is_told_apart():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        monitor, (ours, others) = rig.parts.monitor, rig.dirs
+
+        async def look(used_bytes: int) -> None:
+            for log_dir in rig.dirs:
+                usable_bytes = (1 << 30) - used_bytes
+                log_dir.space = Space(total_bytes=1 << 30, usable_bytes=usable_bytes, free_inodes=9)
+            await asyncio.sleep(0.005)
+            await monitor.measure()
+            monitor.look()
+
+        await look(0)
+        await rig.ask(produce(batch(500)), 9)
+        await look(0)
+        assert monitor.growth_bytes_per_second(ours) > 0
+        assert monitor.disk_growth_bytes_per_second(ours) == 0
+        assert monitor.seconds_until_full(ours) > 0
+        assert monitor.seconds_until_full(others) is None
+        await look(1 << 20)
+        assert monitor.growth_bytes_per_second(others) == 0
+        assert monitor.disk_growth_bytes_per_second(others) > 0
+        assert monitor.seconds_until_full(others) > 0
+        before = monitor.growth_bytes_per_second(ours)
+        # Which copies there are is no growth: what was there when the broker started is not.
+        monitor._sizes.clear()
+        await look(1 << 20)
+        assert 0 < monitor.growth_bytes_per_second(ours) < before
 
 
 async def test_only_the_partitions_asked_for():

@@ -61,14 +61,16 @@ async def test_a_disk_that_fills_is_told_of_once_with_what_is_left():
         rig.set_free(free_bytes)
         assert rig.looks(1) == []
         free_bytes -= 2_000_000
-    assert rig.monitor.growth_bytes_per_second(rig.dirs[0]) == pytest.approx(2_000_000, rel=0.01)
+    growth = rig.monitor.disk_growth_bytes_per_second(rig.dirs[0])
+    assert growth == pytest.approx(2_000_000, rel=0.01)
     rig.set_free(10 * GIB - 1)
     (warning,) = rig.looks(1)
     assert (warning["event"], warning["log_level"]) == ("log_dir_filling_up", "warning")
     assert (warning["log_dir"], warning["free_bytes"]) == ("/d1", 10 * GIB - 1)
-    assert warning["growth_bytes_per_second"] > 0
+    assert warning["growth_bytes_per_second"] == 0
+    assert warning["disk_growth_bytes_per_second"] > 0
     assert warning["seconds_until_full"] == pytest.approx(
-        warning["free_bytes"] / warning["growth_bytes_per_second"], rel=0.01
+        warning["free_bytes"] / warning["disk_growth_bytes_per_second"], rel=0.01
     )
     assert rig.looks(5) == []
     rig.set_free(20 * GIB)
@@ -84,7 +86,7 @@ async def test_nothing_is_said_of_a_disk_nobody_looked_at_or_that_is_gone():
     rig.dirs[1].go_offline("pulled")
     rig.set_free(50 * GIB, 1)
     assert rig.looks(3) == []
-    assert rig.monitor.growth_bytes_per_second(rig.dirs[1]) == 0
+    assert rig.monitor.disk_growth_bytes_per_second(rig.dirs[1]) == 0
     assert rig.monitor.seconds_until_full(rig.dirs[1]) is None
 
 

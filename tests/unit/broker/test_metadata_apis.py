@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,11 +102,18 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
 async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
     kind = message("DescribeClusterRequest")
     async with brokers(2, knows_absent=False) as (rig, other):
-        rig.replay(other.registration(fenced=True))
+        paths = {"log_dir_paths": ("/d1", "/d2")}
+        rig.replay(replace(other.registration(fenced=True), **paths))
         described = await rig.ask(kind())
         assert [b.broker_id for b in described.brokers] == [1]
         described = await rig.ask(kind(include_fenced_brokers=True))
         assert [(b.broker_id, b.is_fenced) for b in described.brokers] == [(1, False), (2, True)]
+        assert not any(b.log_dirs for b in described.brokers)
+        rig.replay(topic(), partition(replicas=(1, 2)), partition(1, replicas=(2, 1)))
+        asked = kind(include_fenced_brokers=True, include_log_dirs=True)
+        _, fenced = (await rig.ask(asked)).brokers
+        told = {d.path: (d.directory_id, d.is_offline, d.replicas) for d in fenced.log_dirs}
+        assert told == {"/d1": (dir_of(2, 1), False, 2), "/d2": (dir_of(2, 2), False, 0)}
         assert (await rig.ask(kind(endpoint_type=2))).error_code == ErrorCode.INVALID_REQUEST
 
 

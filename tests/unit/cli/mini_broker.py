@@ -438,13 +438,18 @@ class MiniBroker:
             queued_assignments=0,
             reserve_bytes=40,
             growth_bytes_per_second=-2048,
+            log_growth_bytes_per_second=1024,
+            seconds_until_full=7200,
             latency_ms=61.25,
             is_slow=True,
             last_scrub_ms=1_700_000_000_000,
             scrub_errors=2,
         )
         dead = response.DescribeLogDirsResult(
-            log_dir="/d2", error_code=ErrorCode.KAFKA_STORAGE_ERROR
+            log_dir="/d2",
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+            reason="[Errno 5] Input/output error",
+            assigned_replicas=3,
         )
         own_id = BROKER_ID if self.tells_id else -1
         return response(
@@ -459,7 +464,15 @@ class MiniBroker:
             controller_id=BROKER_ID,
             brokers=[
                 response.DescribeClusterBroker(
-                    broker_id=broker_id, host="127.0.0.1", port=1, is_fenced=is_fenced
+                    broker_id=broker_id,
+                    host="127.0.0.1",
+                    port=1,
+                    is_fenced=is_fenced,
+                    log_dirs=[
+                        response.DescribeClusterLogDir(
+                            directory_id=DIRECTORY_ID, path="/d1", replicas=2
+                        )
+                    ],
                 )
                 for broker_id, is_fenced in self.fencing.items()
                 if body.include_fenced_brokers or not is_fenced

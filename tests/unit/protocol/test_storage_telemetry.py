@@ -96,6 +96,7 @@ def test_a_record_is_one_json_object() -> None:
         "replica_bytes": 0,
         "replicas": 0,
         "growth_bytes_per_s": 0.0,
+        "log_growth_bytes_per_s": 0.0,
         "appended_bytes_total": 0,
         "fetched_bytes_total": 0,
         "io_total": 0,
