@@ -94,6 +94,19 @@ async def test_another_process_finds_it_by_pid(talking: DaemonProcess, tmp_path:
     assert not found.is_running
 
 
+def test_it_is_found_without_a_pid_and_an_editor_is_not_taken_for_it(
+    talking: DaemonProcess, tmp_path: Path
+) -> None:
+    """As when whoever started it died before the pid was written down."""
+    wait_for(talking, "began")
+    found = make(tmp_path, TALK)
+    found.find()
+    assert found.pid == talking.pid
+    editor = make(tmp_path, "another program that has the file open")
+    editor.find()
+    assert editor.pid is None
+
+
 def test_a_pid_that_someone_else_has_now_is_left_alone(
     talking: DaemonProcess, tmp_path: Path
 ) -> None:
