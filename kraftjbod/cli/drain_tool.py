@@ -29,6 +29,7 @@ from kraftjbod.cli.command import (
 )
 from kraftjbod.cli.drain_plan import DrainPlan, Misfit, Move
 from kraftjbod.cli.drain_run import DoesNotFitError, Drain, DrainOptions
+from kraftjbod.cli.log_dir_changes import broker_path
 
 _DOES_NOT_FIT: Final = 2
 
@@ -116,7 +117,8 @@ def parse_directory(text: str) -> tuple[int, str]:
         raise click.BadParameter(
             f"{text!r} is not BROKER:PATH or BROKER:ID, such as 1:/disk2", param_hint="--dir"
         )
-    return int(broker), directory
+    # An id has no slash in it.
+    return int(broker), broker_path(directory, "--dir") if "/" in directory else directory
 
 
 async def _perform(cluster: ClusterAddress, order: Order) -> None:

@@ -5,6 +5,7 @@ Only kraftjbod's brokers know how; any other says that it serves no such request
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, DirectoryId
 from kraftjbod.protocol.kafka_codec import message
 
+ID_PREFIX: Final = "dirid:"
 #: Numbers of AlterLogDirs, by the tool's option.
 OPERATIONS: Final = {"reattach": 0, "add": 1, "forget": 2}
 #: The broker answers in time, or the connection is of no use.
@@ -52,7 +54,23 @@ def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
         )
     if force and operation != "forget":
         raise click.UsageError("--force belongs to --forget")
+    if not target.startswith(ID_PREFIX):
+        target = broker_path(target, f"--{operation}")
     return LogDirChange(operation=operation, broker=int(broker), target=target, force=force)
+
+
+def broker_path(text: str, option: str) -> str:
+    """A path on a broker's machine, in the form in which the broker has it.
+
+    :raises click.BadParameter: for one that is relative: to what, only the broker's start knows.
+    """
+    if not text.startswith("/"):
+        raise click.BadParameter(
+            f"{text!r} is relative, and a broker's directory is named by its whole path on the "
+            f"broker's machine; if that is this one: {posixpath.abspath(text)}",
+            param_hint=option,
+        )
+    return posixpath.normpath(text)
 
 
 async def change_log_dir(

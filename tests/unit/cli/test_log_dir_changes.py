@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import click
 import pytest
 
+from kraftjbod.cli.drain_tool import parse_directory
+from kraftjbod.cli.log_dir_changes import parse_change
 from kraftjbod.cli.log_dirs_tool import main
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, invoke, mini_broker
+
+WHOLE = (
+    "a broker's directory is named by its whole path on the broker's machine; if that is this one"
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +81,13 @@ async def test_a_broker_that_does_not_run_is_told_with_those_that_do():
 async def test_wrong_usage(words: tuple[str, ...]):
     done = await invoke(main, "--bootstrap-server", "127.0.0.1:1", *words)
     assert done.exit_code == 2
+
+
+async def test_a_brokers_directory_is_named_by_its_whole_path():
+    done = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--add", "1:disk")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"'disk' is relative, and {WHOLE}: {Path.cwd()}/disk" in done.stderr
+    for option in ("reattach", "add", "forget"):
+        assert parse_change(option, "1:/d//x/../1/", force=False).target == "/d/1"
+    with pytest.raises(click.BadParameter, match=WHOLE):
+        parse_directory("1:some/disk")
