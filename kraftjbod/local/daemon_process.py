@@ -153,11 +153,20 @@ class DaemonProcess:
         return "\n".join(lines[-5:]) or "(it said nothing)"
 
     def require_running(self) -> None:
-        """:raises StartupError: with the daemon's last words, if it ended."""
-        if not self.is_running:
-            raise StartupError(
-                f"{self.files.name} ended with exit code {self.exit_code}:\n{self.last_words()}"
+        """:raises StartupError: with the daemon's last words, if it ended: what it told people, if
+        it told them anything, for its events say the same at length."""
+        if self.is_running:
+            return
+        words = self.last_words()
+        for_people = [line for line in words.splitlines() if not line.startswith("{")]
+        raise StartupError(
+            f"{self.files.name} ended with exit code {self.exit_code}:\n"
+            + (
+                "\n".join([*for_people, f"see {self.files.telemetry_path}"])
+                if for_people
+                else words
             )
+        )
 
     def _all_events(self) -> Iterator[dict[str, Any]]:
         if not self.files.telemetry_path.exists():

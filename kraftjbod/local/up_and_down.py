@@ -29,6 +29,7 @@ MOST_DIRS: Final = 32
 _LOCK_FILE: Final = "local.lock"
 _USUAL_REPLICAS: Final = 3
 _USUAL_IN_SYNC: Final = 2
+_IN_SYNC_KEY: Final = "min.insync.replicas"
 _ANSWER_TIMEOUT_MS: Final = 5000
 #: More often than by default: whoever tries something out wants to see what came of it.
 _TELEMETRY: Final = {
@@ -49,16 +50,6 @@ class DaemonState:
     """State by path, of a broker that answers: ``online``, ``saturated``, ..."""
 
 
-def local_config(brokers: int) -> dict[str, str]:
-    """What differs from the daemons' defaults: topics that nobody described have copies."""
-    replicas = min(_USUAL_REPLICAS, brokers)
-    return {
-        "default.replication.factor": str(replicas),
-        "min.insync.replicas": str(min(_USUAL_IN_SYNC, max(1, replicas - 1))),
-        **_TELEMETRY,
-    }
-
-
 def make_cluster(
     data_dir: Path,
     *,
@@ -67,10 +58,11 @@ def make_cluster(
     first_client_port: int = FIRST_CLIENT_PORT,
     config: Mapping[str, str] | None = None,
 ) -> ClusterProcesses:
-    """The files of a new cluster in ``data_dir``; nothing starts yet.
+    """The files of a new cluster in ``data_dir``; nothing starts yet. Topics that nobody described
+    have three copies there, as far as there are brokers.
 
     :param first_client_port: of broker 1, or the next free one; others lie beside it.
-    :param config: keys on top of :func:`local_config`.
+    :param config: keys for every daemon that knows them.
     :raises ConfigError: for a key that no daemon knows, or a number out of its range.
     """
     if not (1 <= brokers <= MOST_BROKERS and 1 <= dirs <= MOST_DIRS):
@@ -78,13 +70,20 @@ def make_cluster(
             f"{brokers} brokers with {dirs} log directories each: there may be 1 to {MOST_BROKERS} "
             f"brokers and 1 to {MOST_DIRS} directories"
         )
+    config = config or {}
+    replicas = min(_USUAL_REPLICAS, brokers)
+    in_sync = min(_USUAL_IN_SYNC, max(1, replicas - 1))
+    # Of the controller alone: a broker that were told less than two would warn that it is not its
+    # business.
+    of_controller = {_IN_SYNC_KEY: config.get(_IN_SYNC_KEY, str(in_sync))}
     return ClusterProcesses.create(
         data_dir,
         brokers=brokers,
         dirs=dirs,
         first_client_port=first_client_port,
         controller_port=first_client_port + CONTROLLER_PORT - FIRST_CLIENT_PORT,
-        config={**local_config(brokers), **(config or {})},
+        config={"default.replication.factor": str(replicas), **_TELEMETRY, **config},
+        controller_config=of_controller,
     )
 
 

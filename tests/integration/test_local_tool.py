@@ -50,6 +50,7 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     write_confluent(made["bootstrapServers"], "nobody-made-it", [b"a", b"b"])
     for telemetry in (tmp_path / "data").glob("*/telemetry.jsonl"):
         assert "unknown_config_key" not in telemetry.read_text()
+        assert "of_file_ignored" not in telemetry.read_text()
 
     os.kill(pids(made)["broker-2"] or 0, signal.SIGKILL)
     looked = local("status", "--json")

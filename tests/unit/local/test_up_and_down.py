@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.local.up_and_down import claimed, make_cluster, require_same_shape
@@ -17,12 +16,11 @@ def test_topics_that_nobody_described_have_copies(
     tmp_path: Path, brokers: int, copies: int, in_sync: int
 ) -> None:
     cluster = make_cluster(tmp_path, brokers=brokers, dirs=1, config={"num.partitions": "4"})
-    path = cluster.brokers[1].files.config_path
-    config = BrokerConfig.from_properties(
-        parse_properties(path.read_text(), str(path)), source=str(path), base_dir="/"
-    )
-    assert config.default_replication_factor == copies
-    assert (config.min_insync_replicas, config.num_partitions) == (in_sync, 4)
+    files = {daemon.files.role: daemon.files.config_path for daemon in cluster.daemons}
+    told = {role: parse_properties(path.read_text(), str(path)) for role, path in files.items()}
+    assert told["broker"]["default.replication.factor"] == str(copies)
+    assert told["controller"]["min.insync.replicas"] == str(in_sync)
+    assert told["broker"]["num.partitions"] == "4"
 
 
 def test_a_shape_that_is_settled_and_one_that_cannot_be(tmp_path: Path) -> None:
