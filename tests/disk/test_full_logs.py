@@ -18,6 +18,7 @@ from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import HEADER_BYTES
 from kraftjbod.storage.log_dir import LogDir
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
@@ -87,8 +88,8 @@ class Node:
             tp = self.rng.choice(REPLICAS)
             handle = self.manager.get(tp)
             assert handle is not None
-            body = self.rng.randbytes(self.rng.randint(1, 60_000))
-            data = batch(1, body=body)
+            data = batch(1, body=self.rng.randbytes(self.rng.randint(1, 60_000)))
+            body = data[HEADER_BYTES:]
             expected = self.acknowledged[tp]
             try:
                 result = await handle.append_as_leader(data, headers_of(data), 0)

@@ -218,7 +218,7 @@ def test_a_task_does_not_wait_for_ever(cluster: Cluster) -> None:
 
 
 def test_a_record_whose_time_spark_cannot_hold(cluster: Cluster) -> None:
-    cluster.create_topic("future", retention_ms=-1)
+    cluster.create_topic("future", retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
     live.write(cluster.bootstrap, "future", [Record(value=b"x", timestamp_ms=2**62)])
     with pytest.raises(OperatingError, match="leave column timestamp out"):
         offsets(reader(cluster, "future", 0, 1).batches())
