@@ -6,6 +6,8 @@
 * CRC-32 tells whether a record is the one that was acknowledged; where the acknowledgement has no
   CRC, its presence is all that can be checked.
 * Offsets of a compacted topic may be missing, if a later record of the same key is there.
+* These rules cost a shuffle each. :func:`side_by_side` brings everything together once, by
+  stretches of offsets; :func:`stretch_sums` tells in one pass where the rules are needed.
 
 Replicas are compared in replica_frames.py.
 """
@@ -23,14 +25,17 @@ from kraftjbod.spark.tables import (
     ACKNOWLEDGED,
     AUDIT_DIFFERENCES,
     AUDITED_ACKNOWLEDGEMENTS,
+    AUDITED_PLACES,
     AUDITED_RECORDS,
-    LOG_RANGES,
+    STRETCH_SUMS,
 )
 
 PLACE: Final = ("topic", "partition", "offset")
 PARTITION: Final = ("topic", "partition")
-#: Offsets of a partition are searched for holes in stretches of so many, side by side.
+#: Offsets of a partition are looked at in stretches of so many, side by side.
 GAP_STRETCH: Final = 1_000_000
+STRETCH: Final = (*PARTITION, "stretch")
+CRCS: Final = ("key_crc", "value_crc")
 #: Standings of acknowledgements that are differences.
 BAD_STANDINGS: Final = ("missing", "changed")
 
@@ -82,6 +87,74 @@ def audited_records(records: DataFrame) -> DataFrame:
     return cast_to(hashed, AUDITED_RECORDS)
 
 
+def side_by_side(
+    acknowledged: DataFrame, records: DataFrame, *, stretch: int = GAP_STRETCH
+) -> DataFrame:
+    """``AUDITED_PLACES``: both, and a stretch of a partition in one task."""
+    both = acknowledged.withColumn("is_acknowledged", F.lit(True)).unionByName(
+        records.withColumn("is_acknowledged", F.lit(False)), allowMissingColumns=True
+    )
+    numbered = both.withColumn("stretch", stretch_of("offset", stretch))
+    return cast_to(numbered, AUDITED_PLACES).repartition(*STRETCH)
+
+
+def stretch_sums(places: DataFrame) -> DataFrame:
+    """``STRETCH_SUMS`` of :func:`side_by_side`."""
+    acked, held = F.col("is_acknowledged"), ~F.col("is_acknowledged")
+    at = places.groupBy(*STRETCH, "offset").agg(
+        F.count_if(acked).alias("acknowledged"),
+        F.count_if(held).alias("records"),
+        F.count_if(acked & F.expr("key_crc is null and value_crc is null")).alias("plain"),
+        F.count_if(acked & F.expr("producer is null or sequence is null")).alias("nameless"),
+        *(F.max(F.when(acked, F.col(crc))).alias(crc) for crc in CRCS),
+        *(F.max(F.when(held, F.col(crc))).alias(f"held_{crc}") for crc in CRCS),
+    )
+    is_absent = (F.col("acknowledged") > 0) & (F.col("records") == 0)
+    is_changed = (F.col("acknowledged") > 0) & (_differs("key_crc") | _differs("value_crc"))
+    is_odd = F.expr("acknowledged > 1 or records > 1") | is_absent | is_changed
+    is_held, is_acked = F.col("records") > 0, F.col("acknowledged") > 0
+    sums = at.groupBy(*STRETCH).agg(
+        *(F.sum(name).alias(name) for name in ("acknowledged", "plain", "nameless", "records")),
+        F.count_if(is_held).alias("offsets"),
+        F.count_if(is_odd).alias("odd"),
+        F.min(F.when(is_held, F.col("offset"))).alias("first_record"),
+        F.max(F.when(is_held, F.col("offset"))).alias("last_record"),
+        F.min(F.when(is_acked, F.col("offset"))).alias("first_acknowledged"),
+    )
+    return cast_to(sums, STRETCH_SUMS)
+
+
+def stretch_of(offset: str, length: int) -> Column:
+    """The number of the stretch in which an offset lies."""
+    return F.floor(F.col(offset) / F.lit(length))
+
+
+def line_sums(lines: DataFrame) -> DataFrame:
+    """By topic and partition of ``ACKNOWLEDGED_LINES``: ``lines``, and how many are ``lacking`` one
+    of the columns that must be there, or ``disorderly``: not behind all that their producer was
+    acknowledged before, in offset and in sequence."""
+    size = F.coalesce("count", F.lit(1))
+    ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(
+        "last_sequence", F.col("sequence") + size - 1
+    )
+    before = (
+        Window.partitionBy(*PARTITION, "producer")
+        .orderBy("offset", "sequence")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    is_numbered = F.expr("producer is not null and sequence is not null")
+    behind = ends.withColumn("offset_before", F.max("last_offset").over(before)).withColumn(
+        "sequence_before", F.max("last_sequence").over(before)
+    )
+    is_disorderly = F.expr("offset <= offset_before or sequence <= sequence_before")
+    lacking = " or ".join(f"{name} is null" for name in PLACE)
+    return behind.groupBy(*PARTITION).agg(
+        F.count("*").alias("lines"),
+        F.count_if(F.expr(lacking)).alias("lacking"),
+        F.count_if(is_numbered & is_disorderly).alias("disorderly"),
+    )
+
+
 def standings(
     acknowledged: DataFrame, records: DataFrame, ranges: DataFrame, *, has_compacted: bool
 ) -> DataFrame:
@@ -104,13 +177,6 @@ def standings(
         joined = joined.withColumn("latest", F.lit(None).cast("long"))
     judged = joined.withColumn("standing", _standing())
     return cast_to(judged.withColumn("detail", _standing_detail()), AUDITED_ACKNOWLEDGEMENTS)
-
-
-def from_first_of(ranges: DataFrame, records: DataFrame) -> DataFrame:
-    """Ranges that begin where the records of a table do, if that is before the log's own start."""
-    first = records.groupBy(*PARTITION).agg(F.min("offset").alias("first"))
-    both = ranges.join(first, list(PARTITION), "left")
-    return cast_to(both.withColumn("log_start", F.least("log_start", "first")), LOG_RANGES)
 
 
 def missing_or_changed(standings: DataFrame) -> DataFrame:
@@ -187,15 +253,20 @@ def repeated_content(acknowledged: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def offset_gaps(
-    records: DataFrame, ranges: DataFrame, control: DataFrame, *, stretch: int = GAP_STRETCH
+    records: DataFrame,
+    ranges: DataFrame,
+    control: DataFrame,
+    *,
+    stretch: int = GAP_STRETCH,
+    only: DataFrame | None = None,
 ) -> DataFrame:
     """Offsets between a log's start and its end where there is no record.
 
     Compacted topics are passed over. ``control`` (topic, partition, offset) are offsets of control
     batches, which no reader sees. A hole that goes from one ``stretch`` of so many offsets into the
-    next is told in parts.
+    next is told in parts. ``only`` names stretches to be looked at, and no others.
     """
-    number = F.floor(F.col("offset") / F.lit(stretch))
+    number = stretch_of("offset", stretch)
     whole = ranges.where("not is_compacted and log_start < log_end").select(
         *PARTITION, "log_start", "log_end"
     )
@@ -205,6 +276,8 @@ def offset_gaps(
     within = Window.partitionBy(*PARTITION, "stretch").orderBy("offset")
     columns = [*PLACE, "stretch"]
     before = seen.select(*columns).unionByName(_stretch_ends(whole, stretch).select(*columns))
+    if only is not None:
+        before = before.join(F.broadcast(only), list(STRETCH), "left_semi")
     holes = before.withColumn("from", F.lag("offset").over(within) + 1).where("offset > from")
     told = holes.withColumn("to", F.col("offset") - 1).withColumn("offset", F.col("from"))
     detail = F.format_string(

@@ -23,21 +23,12 @@ from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import NO_LEADER
+from kraftjbod.spark.audit_sieve import LogRange
 
 #: Brokers that are asked for their directories at the same time.
 _ASKED_AT_ONCE: Final = 16
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
-
-
-class LogRange(NamedTuple):
-    """One partition; the columns of ``LOG_RANGES``."""
-
-    topic: str
-    partition: int
-    log_start: int | None
-    log_end: int | None
-    is_compacted: bool
 
 
 class ReplicaPlace(NamedTuple):

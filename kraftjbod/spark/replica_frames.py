@@ -13,12 +13,48 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kraftjbod.spark.audit_frames import PARTITION, all_of, differences
+from kraftjbod.spark.audit_frames import (
+    GAP_STRETCH,
+    PARTITION,
+    STRETCH,
+    all_of,
+    cast_to,
+    differences,
+    stretch_of,
+)
+from kraftjbod.spark.tables import BATCH_SUMS
 
 _BATCH: Final = (*PARTITION, "base_offset")
 #: Sequence numbers go from 0 to this, and on from 0 (KIP-98).
 _LAST_SEQUENCE: Final = 2**31 - 1
 _NO_PRODUCER: Final = -1
+
+
+def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
+    """``BATCH_SUMS``. A replica has one sound batch at an offset at most: it is read in order."""
+    placed = batches.withColumn("stretch", stretch_of("base_offset", stretch))
+    sound, led = F.col("finding").isNull(), F.expr("finding is null and is_leader")
+    of_control = F.expr("last_offset - base_offset + 1")
+    looks = ("last_offset", "record_count", "crc")
+    at = placed.groupBy(*STRETCH, "base_offset").agg(
+        F.count_if(sound).alias("replicas"),
+        F.count("finding").alias("findings"),
+        *(F.min(F.when(sound, F.col(name))).alias(f"least_{name}") for name in looks),
+        *(F.max(F.when(sound, F.col(name))).alias(f"most_{name}") for name in looks),
+        F.max(F.when(led & F.col("is_control"), of_control)).alias("control"),
+        F.count_if(led & (F.col("producer_id") != _NO_PRODUCER)).alias("numbered"),
+    )
+    is_odd = F.expr(" or ".join(f"least_{name} <> most_{name}" for name in looks))
+    sums = at.groupBy(*STRETCH).agg(
+        F.sum("replicas").alias("batches"),
+        F.sum("findings").alias("findings"),
+        F.count_if(is_odd).alias("odd"),
+        F.min("replicas").alias("fewest"),
+        F.max("replicas").alias("most"),
+        F.coalesce(F.sum("control"), F.lit(0)).alias("control"),
+        F.sum("numbered").alias("numbered"),
+    )
+    return cast_to(sums, BATCH_SUMS)
 
 
 def damaged_batches(batches: DataFrame) -> DataFrame:

@@ -310,6 +310,33 @@ AUDITED_RECORDS: Final = StructType(
     ]
 )
 
+#: Acknowledgements and records side by side; ``stretch`` numbers the stretches of a partition.
+AUDITED_PLACES: Final = StructType(
+    [
+        *AUDITED_RECORDS.fields[:3],
+        StructField("stretch", LongType()),
+        StructField("is_acknowledged", BooleanType()),
+        *ACKNOWLEDGED.fields[3:],
+        StructField("content", LongType()),
+    ]
+)
+
+#: One stretch of offsets: rows of acknowledgements, of those without a CRC (``plain``) and without
+#: a producer or sequence (``nameless``), rows of records, offsets that have one, and offsets at
+#: which anything but one record with at most one acknowledgement of it is seen (``odd``).
+STRETCH_SUMS: Final = StructType(
+    [
+        *AUDITED_PLACES.fields[:2],
+        *(
+            StructField(name, LongType())
+            for name in (
+                *("stretch", "acknowledged", "plain", "nameless", "records", "offsets", "odd"),
+                *("first_record", "last_record", "first_acknowledged"),
+            )
+        ),
+    ]
+)
+
 #: What an audit found of each acknowledged record. ``standing`` is found, missing, changed,
 #: trimmed (before the log's start), compacted (the topic keeps a later record of its key),
 #: unchecked (compacted, and the key is not known) or unreadable (the partition has no leader).
@@ -366,6 +393,22 @@ REPLICA_BATCHES: Final = StructType(
         StructField("producer_id", LongType()),
         StructField("producer_epoch", IntegerType()),
         StructField("base_sequence", LongType()),
+    ]
+)
+
+#: One stretch of offsets as all replicas hold it: sound batches, rows of findings, offsets at which
+#: batches differ (``odd``), the fewest and the most replicas with a batch at one offset, offsets of
+#: control records, and batches of leaders that have a producer id (``numbered``).
+BATCH_SUMS: Final = StructType(
+    [
+        *REPLICA_BATCHES.fields[:2],
+        *(
+            StructField(name, LongType())
+            for name in (
+                *("stretch", "batches", "findings", "odd", "fewest", "most", "control"),
+                "numbered",
+            )
+        ),
     ]
 )
 

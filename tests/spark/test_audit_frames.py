@@ -245,10 +245,3 @@ def test_holes_are_found_at_the_ends_and_in_between(spark: SparkSession):
             ("offset_gap", 3, 4, None, None, "no record from here to 4 (1 offsets)"),
         ),
     )
-
-
-def test_a_table_is_expected_from_its_first_record_or_the_log_s_start(spark: SparkSession):
-    logs = ranges(spark, (0, 5, 9, False), (1, 5, 9, False), (2, 5, 9, False))
-    table = held(spark, (0, 3, "k", "v"), (0, 4, "k", "v"), (1, 7, "k", "v"))
-    told = audit.from_first_of(logs, table)
-    assertDataFrameEqual(told, ranges(spark, (0, 3, 9, False), (1, 5, 9, False), (2, 5, 9, False)))

@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.spark.audit_sieve import LogRange
 from kraftjbod.spark.audited_topics import Piece, damaged_leaders, read_records, sound_pieces
-from kraftjbod.spark.log_ranges import ClusterLogs, LogRange, ReplicaPlace
+from kraftjbod.spark.log_ranges import ClusterLogs, ReplicaPlace
 from kraftjbod.spark.tables import AUDITED_COLUMNS
 from tests.spark.test_replica_frames import batch, batches
 

@@ -8,7 +8,8 @@ import pytest
 
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.spark.log_ranges import LogRange, log_starts, look_at_logs
+from kraftjbod.spark.audit_sieve import LogRange
+from kraftjbod.spark.log_ranges import log_starts, look_at_logs
 from tests.integration import raw
 from tests.integration.conftest import MakeCluster
 

@@ -1,0 +1,173 @@
+"""Where an audit has to look closely: everything else is well by its sums.
+
+A partition is looked at in stretches of offsets. The executors count in one pass what lies in each
+(``STRETCH_SUMS``, ``BATCH_SUMS``); a stretch in which every offset has its one record, every
+acknowledgement its record, and every replica the same batches needs no second look. The others are
+named here, and the rules of audit_frames.py and replica_frames.py judge them.
+
+A sieve may let a stretch through to the rules that turns out well. It never holds one back that is
+not: where something cannot be told from sums, the rules are asked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+Partition = tuple[str, int]
+
+
+class LogRange(NamedTuple):
+    """One partition; the columns of ``LOG_RANGES``."""
+
+    topic: str
+    partition: int
+    log_start: int | None
+    log_end: int | None
+    is_compacted: bool
+
+
+class Stretch(NamedTuple):
+    """Offsets from ``stretch`` times the length of all stretches on, that many."""
+
+    topic: str
+    partition: int
+    stretch: int
+
+
+class StretchSums(NamedTuple):
+    """The columns of ``STRETCH_SUMS``; None where there is nothing to have a least or a most."""
+
+    topic: str
+    partition: int
+    stretch: int
+    acknowledged: int
+    plain: int
+    nameless: int
+    records: int
+    offsets: int
+    odd: int
+    first_record: int | None
+    last_record: int | None
+    first_acknowledged: int | None
+
+    @property
+    def place(self) -> Stretch:
+        return Stretch(self.topic, self.partition, self.stretch)
+
+
+class BatchSums(NamedTuple):
+    """The columns of ``BATCH_SUMS``."""
+
+    topic: str
+    partition: int
+    stretch: int
+    batches: int
+    findings: int
+    odd: int
+    fewest: int
+    most: int
+    control: int
+    numbered: int
+
+    @property
+    def place(self) -> Stretch:
+        return Stretch(self.topic, self.partition, self.stretch)
+
+
+def odd_stretches(
+    sums: Iterable[StretchSums],
+    ranges: Iterable[LogRange],
+    control: Mapping[Stretch, int],
+    *,
+    length: int,
+) -> set[Stretch]:
+    """Stretches in which not every record is found and every offset taken.
+
+    :param control: offsets of control records, which no reader sees.
+    :param length: of a stretch, in offsets.
+    """
+    known = {(one.topic, one.partition): one for one in ranges}
+    by_place = {one.place: one for one in sums}
+    odd = {
+        place
+        for place, one in by_place.items()
+        if not _is_acknowledged_well(one, known.get((one.topic, one.partition)))
+    }
+    for one in known.values():
+        if one.log_start is None or one.log_end is None or one.is_compacted:
+            continue
+        for stretch in range(one.log_start // length, -(-one.log_end // length)):
+            place = Stretch(one.topic, one.partition, stretch)
+            begin = max(one.log_start, stretch * length)
+            end = min(one.log_end, (stretch + 1) * length)
+            if not _is_whole(by_place.get(place), control.get(place, 0), begin, end):
+                odd.add(place)
+    # Whether compaction may have taken a record is seen in all of its partition.
+    compacted = {(p.topic, p.partition) for p in odd if _is_compacted(known, p)}
+    return odd | {place for place in by_place if place[:2] in compacted}
+
+
+def _is_acknowledged_well(sums: StretchSums, told: LogRange | None) -> bool:
+    """Whether what was acknowledged is there, once and as it was."""
+    if sums.acknowledged == 0:
+        return sums.odd == 0
+    if told is None or told.log_start is None or told.log_end is None:
+        return False
+    assert sums.first_acknowledged is not None
+    return sums.odd == 0 and sums.first_acknowledged >= told.log_start
+
+
+def _is_whole(sums: StretchSums | None, control: int, begin: int, end: int) -> bool:
+    """Whether each offset from ``begin`` up to before ``end`` is taken, and no other one is."""
+    if sums is None or sums.first_record is None or sums.last_record is None:
+        return control == end - begin
+    is_within = begin <= sums.first_record and sums.last_record < end
+    return is_within and sums.offsets + control == end - begin
+
+
+def _is_compacted(known: Mapping[Partition, LogRange], place: Stretch) -> bool:
+    told = known.get((place.topic, place.partition))
+    return told is not None and told.is_compacted
+
+
+def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]) -> list[LogRange]:
+    """Ranges that begin where the records of a table do, if that is before the log's own start."""
+    first: dict[Partition, int] = {}
+    for one in sums:
+        if one.first_record is not None:
+            place = (one.topic, one.partition)
+            first[place] = min(first.get(place, one.first_record), one.first_record)
+
+    def since(one: LogRange) -> LogRange:
+        begun = first.get((one.topic, one.partition))
+        if begun is None or one.log_start is None:
+            return one if begun is None else one._replace(log_start=begun)
+        return one._replace(log_start=min(one.log_start, begun))
+
+    return [since(one) for one in ranges]
+
+
+def odd_replicas(
+    sums: Iterable[BatchSums], asked: Sequence[Partition], *, passed_over: Iterable[str]
+) -> set[Partition]:
+    """Partitions whose replicas do not all hold the same batches, as far as sums tell.
+
+    :param asked: the partition of each replica that was read.
+    :param passed_over: topics whose replicas are compacted each by itself.
+    """
+    replicas: dict[Partition, int] = defaultdict(int)
+    for partition in asked:
+        replicas[partition] += 1
+    left_out = frozenset(passed_over)
+    return {
+        (one.topic, one.partition)
+        for one in sums
+        if one.topic not in left_out
+        and (
+            one.odd
+            or one.findings
+            or not one.fewest == one.most == replicas[one.topic, one.partition]
+        )
+    }
