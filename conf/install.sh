@@ -38,7 +38,7 @@ install_all() {
   for unit in "${units[@]}"; do fill_in "conf/systemd/$unit" "$DESTDIR$UNITDIR/$unit"; done
   fill_in conf/systemd/kraftjbod.sysusers "$DESTDIR$SYSCONFDIR/sysusers.d/kraftjbod.conf"
   fill_in conf/systemd/kraftjbod.tmpfiles "$DESTDIR$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
-  install -D -m 644 -t "$docs" README.md
+  install -D -m 644 -t "$docs" README.md LICENSE
   (umask 022; "$home/bin/python" -m kraftjbod.local.local_tool samples --out "$config" >/dev/null)
   keep conf/systemd/disks.conf "$DESTDIR$UNITDIR/kraftjbod-broker@.service.d/disks.conf"
   if is_live; then

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from kraftjbod.local.ports import reserve_port
 from tests.systemd import wheelhouse
 from tests.tidy.house import ROOT
 
@@ -45,6 +48,16 @@ def files(root: Path) -> set[str]:
     return {path for path in found if not path.startswith("opt/kraftjbod/lib/")}
 
 
+def starts_and_stops_a_cluster(local: Path, data: Path) -> None:
+    words = ("--brokers", "1", "--dirs", "1", "--port", str(reserve_port().port), "--json")
+    try:
+        told = json.loads(say(local, "up", *words, "--data", data))
+        assert (told["serves"], told["started"]) == (True, ["controller", "broker-1"])
+    finally:
+        assert "Stopped controller, broker-1" in say(local, "down", "--data", data)
+        shutil.rmtree(data)
+
+
 def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
     tmp_path: Path,
 ) -> None:
@@ -61,6 +74,8 @@ def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
     python = installed / "lib" / "kraftjbod" / "bin" / "python"
     package = say(python, "-c", "import kraftjbod; print(kraftjbod.__file__)")
     assert package.startswith(str(installed))
+    assert list(Path(package).parents[1].glob("kraftjbod-*.dist-info/licenses/LICENSE"))
+    starts_and_stops_a_cluster(installed / "bin" / "kraftjbod-local", tmp_path / "data")
     units = tmp_path / "etc" / "systemd" / "system"
     broker = (units / "kraftjbod-broker@.service").read_text()
     assert f"ExecStart={PREFIX}/bin/kraftjbod-broker /etc/kraftjbod/broker-%i.properties" in broker
