@@ -38,7 +38,8 @@ def main(
         on_progress=progress,
     )
     click.echo(verdict.told())
-    click.echo(f"again: make fuzz FRAMES={frames} SEED={seed}")
+    again = f"FRAMES={frames} SEED={seed} ARGS='--connections {connections} --brokers {brokers}'"
+    click.echo(f"again: make fuzz {again}")
     sys.exit(bool(verdict.failures))
 
 
