@@ -9,23 +9,25 @@ The frames between, in the order in which they come to be::
     moves     everything that moves, with its directory                   (moves)
 
 A replica on its way counts where it goes, and stays there. What the rules of a choice are is known
-to planner.py and transfer_planner.py.
+to planner.py and transfer_planner.py, and what a limit leaves of a plan to plan_limits.py.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.spark.fair_shares import DirLoad, Goals
+from kraftjbod.spark.plan_limits import LimitedMove, within_limits
 from kraftjbod.spark.plan_tables import (
     CROSSINGS,
     DIRECTORY,
@@ -40,12 +42,14 @@ from kraftjbod.spark.plan_tables import (
     SUMS,
     as_table,
 )
-from kraftjbod.spark.planner import ReplicaLoad, plan_broker
+from kraftjbod.spark.planner import ReplicaLoad, Tier, plan_broker
 from kraftjbod.spark.tables import PLAN_DIRS, PLAN_MOVES
 from kraftjbod.spark.transfer_planner import Candidate, Racks, Task, choose
 
 #: Of a directory's free bytes, what a plan may fill: appends go on while replicas are copied.
 SAFE_SHARE: Final = 0.8
+#: Moves within a limit that are handed on together.
+_MOVES_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,20 +319,60 @@ def dir_load(row: Mapping[str, Any]) -> DirLoad:
 def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) -> DataFrame:
     """The first moves by what they are for and how full their source is, as many as allowed.
 
-    What belongs together stays together. Moves larger than all allowed bytes do not count.
+    What goes to another broker comes before what plans within brokers have made of that. Which are
+    left out, plan_limits.py says.
     """
-    order = ("tier", F.col("score").desc(), "from_broker", "to_broker", "step")
-    # Peers in that order are counted together: RANGE, not ROWS.
-    first = Window.orderBy(*order).rangeBetween(Window.unboundedPreceding, Window.currentRow)
-    fits = moves if most_bytes is None else moves.where(F.col("size_bytes") <= most_bytes)
-    counted = fits.withColumn("so_many", F.count(F.lit(1)).over(first)).withColumn(
-        "so_large", F.sum("size_bytes").over(first)
+    if most_moves is None and most_bytes is None:
+        return as_table(moves, MOVES)
+    is_within = F.col("from_broker") == F.col("to_broker")
+    is_drain = F.col("tier") == int(Tier.DRAIN)
+    order = (
+        F.when(is_drain, 0).when(~is_within, 1).otherwise(2),
+        *("tier", F.col("score").desc(), "from_broker", "to_broker", "step"),
+        # Only so that the same plan is cut the same way.
+        *PARTITION,
     )
-    if most_moves is not None:
-        counted = counted.where(F.col("so_many") <= most_moves)
-    if most_bytes is not None:
-        counted = counted.where(F.col("so_large") <= most_bytes)
-    return as_table(counted, MOVES)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _first_of(batches, most_moves, most_bytes)
+
+    one_after_the_other = moves.repartition(1).sortWithinPartitions(*order)
+    return as_table(one_after_the_other.mapInArrow(work, MOVES), MOVES)
+
+
+def _first_of(
+    batches: Iterator[pa.RecordBatch], most_moves: int | None, most_bytes: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Of moves in their order those that are made; runs on one executor."""
+    seen: deque[dict[str, Any]] = deque()
+
+    def moves() -> Iterator[LimitedMove]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                seen.append(row)
+                yield _limited_move(row)
+
+    made: list[dict[str, Any]] = []
+    for is_made in within_limits(moves(), most_moves, most_bytes):
+        row = seen.popleft()
+        if is_made:
+            made.append(row)
+        if len(made) == _MOVES_AT_ONCE:
+            yield from _arrow(made, MOVES).to_batches()
+            made = []
+    yield from _arrow(made, MOVES).to_batches()
+
+
+def _limited_move(row: Mapping[str, Any]) -> LimitedMove:
+    is_within = row["from_broker"] == row["to_broker"]
+    alone = None if is_within else (row["topic"], row["partition"])
+    return LimitedMove(
+        unit=(row["from_broker"], row["to_broker"], row["tier"], row["step"], alone),
+        tier=Tier(row["tier"]),
+        source=(row["from_broker"], row["from_path"]),
+        target=(row["to_broker"], row["to_path"]),
+        size_bytes=row["size_bytes"],
+    )
 
 
 def plan_moves(moves: DataFrame) -> DataFrame:

@@ -180,10 +180,10 @@ def test_a_crossing_gets_a_directory_and_the_turn_of_the_one_it_replaces(
 
 
 def ranked(spark: SparkSession, rows: Iterable[Sequence[Any]]) -> DataFrame:
-    """Partition, size, tier, score, step."""
+    """Partition, ends, size, tier, score, step."""
     full = [
-        ("t", p, 1, "/a", 1, "/b", size, 0.0, int(tier), score, s)
-        for p, size, tier, score, s in rows
+        ("t", p, 1, f"/{ends[0]}", 1, f"/{ends[1]}", size, 0.0, int(tier), score, s)
+        for p, ends, size, tier, score, s in rows
     ]
     return spark.createDataFrame(full, MOVES)
 
@@ -192,11 +192,11 @@ def test_limits_take_the_best_moves_and_no_half_swaps(spark: SparkSession) -> No
     moves = ranked(
         spark,
         [
-            (0, 50, Tier.BYTES, 1.2, 4),
-            (1, 10, Tier.BYTES, 1.5, 2),
-            (2, 10, Tier.BYTES, 1.5, 2),
-            (3, 10, Tier.DRAIN, 9.0, 1),
-            (4, 500, Tier.DRAIN, 9.0, 0),
+            (0, "ab", 50, Tier.BYTES, 1.2, 4),
+            (1, "cd", 10, Tier.BYTES, 1.5, 2),
+            (2, "dc", 10, Tier.BYTES, 1.5, 2),
+            (3, "eb", 10, Tier.DRAIN, 9.0, 1),
+            (4, "ef", 500, Tier.DRAIN, 9.0, 0),
         ],
     )
 
@@ -207,6 +207,15 @@ def test_limits_take_the_best_moves_and_no_half_swaps(spark: SparkSession) -> No
     assert kept(None, None) == [0, 1, 2, 3, 4]
     assert kept(2, None) == [3, 4]
     assert kept(3, None) == [3, 4], "one half of a swap"
+    assert kept(1, None) == [4], "a swap is two"
     assert kept(4, None) == [1, 2, 3, 4]
     assert kept(None, 30) == [1, 2, 3], "what is larger than all does not count"
     assert kept(1, 40) == [3]
+
+    def of_a_swap(most_bytes: int) -> list[int]:
+        swap = [(0, "ab", 300, Tier.BYTES, 1.2, 0), (1, "ba", 200, Tier.BYTES, 1.2, 0)]
+        rows = plan_frames.limited(ranked(spark, swap), None, most_bytes).collect()
+        return sorted(row.partition for row in rows)
+
+    assert of_a_swap(500) == [0, 1]
+    assert of_a_swap(250) == [], "one half alone would go into the fuller directory"
