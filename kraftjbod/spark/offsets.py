@@ -2,9 +2,11 @@
 
 * A range is ``start <= offset < end``; how many records lie in it is not known: compaction and
   transactions leave offsets out.
-* The form in checkpoints is the connector's, ``{"topic": {"0": 5}}``, with one word more by topic,
-  ``topicId``: so a topic that was deleted and made anew is noticed, even if it has grown past the
-  offsets of the old one.
+* The form in checkpoints is the connector's, ``{"topic": {"0": 5}}``, with one entry more by topic,
+  ``{"topic#topicId=ID": {}}``: so a topic that was deleted and made anew is noticed, even if it has
+  grown past the offsets of the old one. No topic has such a name, and there are no partitions in
+  it: whoever expects the connector's form finds the connector's partitions and offsets, and no
+  others. Older checkpoints, with ``topicId`` among the partitions, are read as well.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from kraftjbod.core.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 
-_TOPIC_ID: Final = "topicId"
+#: Between a topic and its id, in a key that is no topic's name.
+_TOPIC_ID: Final = "#topicId="
+#: Among the partitions of a topic, in older checkpoints.
+_OLD_TOPIC_ID: Final = "topicId"
 
 
 class DataLossError(OperatingError):
@@ -39,29 +44,31 @@ class StreamOffset:
     def topics(self) -> frozenset[str]:
         return frozenset(partition.topic for partition in self.offsets)
 
-    def to_json(self) -> dict[str, dict[str, int | str]]:
+    def to_json(self) -> dict[str, dict[str, int]]:
         """Ordered, so that equal offsets are equal texts."""
-        told: dict[str, dict[str, int | str]] = defaultdict(dict)
+        told: dict[str, dict[str, int]] = defaultdict(dict)
         for partition, offset in sorted(self.offsets.items()):
             told[partition.topic][str(partition.partition)] = offset
-        for topic, own in told.items():
-            if topic in self.topic_ids:
-                own[_TOPIC_ID] = self.topic_ids[topic]
-        return dict(told)
+        known = [topic for topic in told if topic in self.topic_ids]
+        ids: dict[str, dict[str, int]] = {
+            f"{topic}{_TOPIC_ID}{self.topic_ids[topic]}": {} for topic in known
+        }
+        return {**told, **ids}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Mapping[str, int | str]]) -> StreamOffset:
-        return cls(
-            offsets={
-                TopicPartition(topic, int(index)): int(offset)
-                for topic, own in told.items()
-                for index, offset in own.items()
-                if index != _TOPIC_ID
-            },
-            topic_ids={
-                topic: str(own[_TOPIC_ID]) for topic, own in told.items() if _TOPIC_ID in own
-            },
-        )
+        offsets: dict[TopicPartition, int] = {}
+        ids: dict[str, str] = {}
+        for key, own in told.items():
+            topic, _, id_ = key.partition(_TOPIC_ID)
+            if id_:
+                ids[topic] = id_
+            for index, value in own.items():
+                if index == _OLD_TOPIC_ID:
+                    ids[topic] = str(value)
+                else:
+                    offsets[TopicPartition(topic, int(index))] = int(value)
+        return cls(offsets=offsets, topic_ids=ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,14 @@ range_lists = st.lists(ranges_, unique_by=lambda found: found.partition, max_siz
 
 def test_the_form_is_the_connectors_with_ids() -> None:
     offset = StreamOffset(offsets={U0: 3, T1: 2, T0: 1}, topic_ids={"t": ID_A, "gone": ID_B})
-    expected = '{"t": {"0": 1, "1": 2, "topicId": "ID"}, "u": {"0": 3}}'
+    expected = '{"t": {"0": 1, "1": 2}, "u": {"0": 3}, "t#topicId=ID": {}}'
     assert json.dumps(offset.to_json()).replace(ID_A, "ID") == expected
+
+
+def test_older_checkpoints_are_read() -> None:
+    told: dict[str, dict[str, int | str]] = {"t": {"0": 1, "1": 2, "topicId": ID_A}, "u": {"0": 3}}
+    expected = StreamOffset(offsets={T0: 1, T1: 2, U0: 3}, topic_ids={"t": ID_A})
+    assert StreamOffset.from_json(told) == expected
 
 
 @given(
