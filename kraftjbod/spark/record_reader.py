@@ -39,12 +39,15 @@ _QUESTION_S: Final = 15.0
 _MOST_BYTES: Final = 2**31 - 1
 _MAX_MILLIS: Final = 2**63 // 1000 - 1
 #: What a user's settings win over. A range holds what is there already, so that a broker need not
-#: wait for more: only the last fetch of a task would, and the next task's fetch behind it.
+#: wait for more: only the last fetch of a task would, and the next task's fetch behind it. A client
+#: whose queue is full looks again after the backoff; a second, the library's own, is what a worker
+#: with an empty queue would wait for each time that the queue was full.
 _DEFAULTS: Final = {
     "isolation.level": "read_uncommitted",
     "check.crcs": "true",
     "fetch.wait.max.ms": "10",
     "queued.max.messages.kbytes": "32768",
+    "fetch.queue.backoff.ms": "5",
 }
 #: What the source decides.
 _OURS: Final = {

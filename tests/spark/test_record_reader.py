@@ -122,6 +122,22 @@ def test_batches_are_bounded(cluster: Cluster) -> None:
     assert offsets(iter(batches)) == list(range(count))
 
 
+def test_a_reader_that_keeps_up_finds_its_queue_filled(cluster: Cluster) -> None:
+    """A client whose queue was full looks again soon after it was emptied."""
+    cluster.create_topic("wide", retention_ms=-1)
+    count = 600
+    live.write(cluster.bootstrap, "wide", [Record(value=b"x" * 1000)] * count)
+    kafka = {"queued.max.messages.kbytes": "1", "fetch.message.max.bytes": "65536"}
+    servers = {"bootstrap.servers": cluster.bootstrap, "group.id": "tests"}
+    turns: list[int] = []
+    with BorrowedConsumer({**servers, **kafka}) as consumer:
+        consumer.assign(TopicPartition("wide", 0), 0)
+        while sum(turns) < count:
+            turns.append(sum(message.error() is None for message in consumer.take()))
+    in_vain = turns[turns.index(next(filter(None, turns))) :].count(0)
+    assert in_vain < 4, turns
+
+
 def test_offsets_that_compaction_left_out(cluster: Cluster) -> None:
     """At the beginning, in the middle, and at the end of a range."""
     cluster.create_topic("holes", cleanup_policy="compact", segment_bytes=5_000, retention_ms=-1)
