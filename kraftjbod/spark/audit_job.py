@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from kraftjbod.spark import audit_frames as audit
 from kraftjbod.spark import replica_frames
 from kraftjbod.spark.audit_material import Material, Wishes, kept, read_claims, read_material
-from kraftjbod.spark.job import Job, JobOutcome, job_command
+from kraftjbod.spark.job import Job, JobOutcome, job_command, kafka_option
 from kraftjbod.spark.stored_tables import publish, read_folder
 from kraftjbod.spark.tables import AUDIT_DIFFERENCES, AUDITED_ACKNOWLEDGEMENTS
 
@@ -62,6 +62,7 @@ _TOLD_REASONS: Final = 50
     is_flag=True,
     help="No producer sends the same key and value twice: the same content again is a duplicate.",
 )
+@kafka_option
 def command(
     job: Job,
     *,
@@ -73,6 +74,7 @@ def command(
     replicas: bool,
     allow_duplicates: bool,
     records_are_unique: bool,
+    kafka: Mapping[str, str],
 ) -> JobOutcome:
     """Compare what producers were acknowledged with what topics hold."""
     wishes = Wishes(
@@ -80,6 +82,7 @@ def command(
         records_are_unique=records_are_unique,
         allows_duplicates=allow_duplicates,
         table=name if ingested else None,
+        kafka=kafka,
     )
     claims = read_claims(job, acknowledged, topics)
     job.step(f"asking {bootstrap_server} about {', '.join(claims.topics)}")

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -62,6 +62,8 @@ class Wishes:
     allows_duplicates: bool
     #: Of the table of this name that ``ingest`` wrote, not of the topics.
     table: str | None
+    #: Options ``kafka.NAME`` of the source.
+    kafka: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_of_table(self) -> bool:
@@ -210,7 +212,7 @@ def read_material(
     else:
         is_damaged = any(one.findings for one in batch_sums)
         pieces = sound_pieces(logs, damaged_leaders(batches) if is_damaged else [])
-        records = read_records(job.spark, pieces, bootstrap_servers)
+        records = read_records(job.spark, pieces, bootstrap_servers, wishes.kafka)
     acked = audit.acknowledgements(claims.lines)
     places = keep(audit.side_by_side(acked, audit.audited_records(records)))
     sums = [StretchSums(*row) for row in audit.stretch_sums(places).collect()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Final, NamedTuple
 
@@ -69,8 +69,17 @@ def sound_pieces(logs: ClusterLogs, damages: Iterable[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.start < piece.end]
 
 
-def read_records(spark: SparkSession, pieces: Sequence[Piece], bootstrap_servers: str) -> DataFrame:
-    """``AUDITED_COLUMNS`` of all ``pieces``."""
+def read_records(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """``AUDITED_COLUMNS`` of all ``pieces``.
+
+    :param kafka: options ``kafka.NAME`` of the source.
+    """
+    options = {**(kafka or {}), "kafka.bootstrap.servers": bootstrap_servers}
     # One query reads one piece of each partition at most.
     rounds: list[dict[tuple[str, int], Piece]] = []
     for piece in pieces:
@@ -81,11 +90,11 @@ def read_records(spark: SparkSession, pieces: Sequence[Piece], bootstrap_servers
             rounds.append(fitting)
         fitting[place] = piece
     empty = spark.createDataFrame([], AUDITED_COLUMNS)
-    frames = [_read(spark, taken.values(), bootstrap_servers) for taken in rounds]
+    frames = [_read(spark, taken.values(), options) for taken in rounds]
     return reduce(DataFrame.unionByName, frames) if frames else empty
 
 
-def _read(spark: SparkSession, pieces: Iterable[Piece], bootstrap_servers: str) -> DataFrame:
+def _read(spark: SparkSession, pieces: Iterable[Piece], options: Mapping[str, str]) -> DataFrame:
     partitions: dict[str, list[int]] = defaultdict(list)
     starts: dict[str, dict[str, int]] = defaultdict(dict)
     ends: dict[str, dict[str, int]] = defaultdict(dict)
@@ -95,7 +104,7 @@ def _read(spark: SparkSession, pieces: Iterable[Piece], bootstrap_servers: str) 
         ends[topic][str(partition)] = end
     return (
         spark.read.format("kraftjbod")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**options)
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))

@@ -1,4 +1,4 @@
-"""Durations as people write them in options: ``90 seconds``, ``1 minute``, ``7d``."""
+"""Durations as people write them in options: ``90 seconds``, ``5 min``, ``500 ms``, ``7d``."""
 
 from __future__ import annotations
 
@@ -7,34 +7,42 @@ from typing import Final
 
 from kraftjbod.core.errors import ConfigError
 
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
-_UNIT_S: Final = {
-    "s": 1,
-    "second": 1,
-    "m": 60,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86_400,
-    "day": 86_400,
+#: No duration has more digits than a hundred years have milliseconds.
+_DURATION: Final = re.compile(r"(\d{1,13})\s*([a-z]*)")
+_UNITS: Final = {
+    1: ("ms", "millisecond", "milliseconds"),
+    1000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
 }
+_UNIT_MS: Final = {name: unit_ms for unit_ms, names in _UNITS.items() for name in names}
 #: A hundred years; more is a slip.
-_MOST_S: Final = 100 * 365 * 86_400
+_MOST_MS: Final = 100 * 365 * 86_400_000
+
+
+def duration_ms(text: str, option: str, *, bare_unit: str = "") -> int:
+    """Milliseconds.
+
+    :param bare_unit: what a number alone counts; by default it is no duration.
+    :raises ConfigError: naming ``option``, if it is no duration, or one of above a hundred years.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    unit_ms = None if match is None else _UNIT_MS.get(match[2] or bare_unit)
+    if match is None or unit_ms is None:
+        raise ConfigError(f"{option} {text!r}: expected a duration such as `30 seconds` or `5 min`")
+    millis = int(match[1]) * unit_ms
+    if millis > _MOST_MS:
+        raise ConfigError(f"{option} {text!r}: expected a hundred years at most")
+    return millis
 
 
 def duration_s(text: str, option: str) -> int:
     """Whole seconds, at least one.
 
-    :raises ConfigError: naming ``option``, if it is no duration.
+    :raises ConfigError: naming ``option``, if it is no such duration.
     """
-    match = _DURATION.fullmatch(text.strip().lower())
-    unit = None if match is None else _UNIT_S.get(match[2]) or _UNIT_S.get(match[2].rstrip("s"))
-    if match is None or unit is None:
-        raise ConfigError(
-            f"{option} {text!r}: expected a duration such as `30 seconds` or `7 days`"
-        )
-    seconds = int(match[1]) * unit
-    if not 1 <= seconds <= _MOST_S:
-        raise ConfigError(f"{option} {text!r}: expected a second at least, a hundred years at most")
-    return seconds
+    millis = duration_ms(text, option)
+    if millis < 1000 or millis % 1000:
+        raise ConfigError(f"{option} {text!r}: expected whole seconds, and one at least")
+    return millis // 1000

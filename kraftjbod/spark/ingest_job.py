@@ -12,7 +12,6 @@ STRING), schema)`` gives the good ones their fields.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,23 +25,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.durations import duration_ms
 from kraftjbod.spark.ingest_frames import Judgement, ingested
 from kraftjbod.spark.job import Job, JobOutcome, job_command, streaming_options
 from kraftjbod.spark.tables import INGESTED
 
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
-_UNIT_MS: Final = {
-    "ms": 1,
-    "millisecond": 1,
-    "s": 1000,
-    "second": 1000,
-    "m": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-}
 #: Partitions with holes that are named one by one.
 _TOLD_HOLES: Final = 10
 
@@ -55,6 +42,8 @@ class Reading:
     topics_pattern: str | None
     max_records_per_trigger: int | None
     allows_data_loss: bool
+    #: Options ``kafka.NAME`` of the source.
+    kafka: Mapping[str, str]
 
     def __post_init__(self) -> None:
         if (self.topics is None) == (self.topics_pattern is None):
@@ -108,6 +97,7 @@ def command(
     partition_by: tuple[str, ...],
     max_records_per_trigger: int | None,
     allow_data_loss: bool,
+    kafka: Mapping[str, str],
     checkpoint: str | None,
     available_now: bool,
     trigger: str,
@@ -118,11 +108,12 @@ def command(
         topics_pattern=topics_pattern,
         max_records_per_trigger=max_records_per_trigger,
         allows_data_loss=allow_data_loss,
+        kafka=kafka,
     )
     judgement = Judgement(
         value_schema=None if value_schema is None else read_schema(value_schema),
         event_time=event_time,
-        late_after_ms=None if late_after is None else duration_ms(late_after),
+        late_after_ms=None if late_after is None else duration_ms(late_after, "--late-after"),
     )
     table = job.table(name)
     checkpoint = checkpoint or job.table(f"_checkpoints/{name}")
@@ -162,21 +153,10 @@ def read_schema(text: str) -> StructType:
     return schema
 
 
-def duration_ms(text: str) -> int:
-    """``1 hour`` in milliseconds.
-
-    :raises ConfigError: if it is no duration.
-    """
-    match = _DURATION.fullmatch(text.strip().lower())
-    unit = None if match is None else _UNIT_MS.get(match[2]) or _UNIT_MS.get(match[2].rstrip("s"))
-    if match is None or unit is None:
-        raise ConfigError(f"--late-after {text!r}: expected a duration such as 30 s or 1 hour")
-    return int(match[1]) * unit
-
-
 def _records(spark: SparkSession, bootstrap_servers: str, reading: Reading) -> DataFrame:
     reader = (
         spark.readStream.format("kraftjbod")
+        .options(**reading.kafka)
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")

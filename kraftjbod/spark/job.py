@@ -34,8 +34,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from kraftjbod.cli.command import fail, parse_pairs, reader_gone
-from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.errors import ConfigError, KraftJbodError
+from kraftjbod.spark.durations import duration_ms
 from kraftjbod.spark.job_progress import progress
+from kraftjbod.spark.options import source_settings
 from kraftjbod.spark.session import spark_session
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
@@ -130,11 +132,52 @@ def job_command(
     return decorate
 
 
+def _trigger(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    """In the one form that Spark takes."""
+    try:
+        return f"{duration_ms(text, '--trigger')} milliseconds"
+    except ConfigError as e:
+        raise click.BadParameter(str(e)) from e
+
+
+def _kafka(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Options of the source, checked before Spark starts; the client library checks the rest."""
+    options = parse_pairs(values, "--option")
+    for name in options:
+        if not name.lower().startswith("kafka."):
+            raise click.BadParameter(f"{name!r} is no kafka.NAME: it sets the Kafka client only")
+        if name.lower() == "kafka.bootstrap.servers":
+            raise click.BadParameter(f"{name}: say --bootstrap-server")
+    try:
+        source_settings({"kafka.bootstrap.servers": "checked", **options})
+    except ConfigError as e:
+        raise click.BadParameter(str(e)) from e
+    return options
+
+
+#: What the source reads topics with, handed to the job as ``kafka``.
+kafka_option: Final = click.option(
+    "--option",
+    "kafka",
+    multiple=True,
+    metavar="kafka.NAME=VALUE",
+    callback=_kafka,
+    help="A setting of the Kafka client that records are read with, as the source has it: "
+    "kafka.client.id=mine.",
+)
+
+
 def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--bootstrap-server``, ``--checkpoint``, ``--available-now`` or ``--trigger``."""
+    """What a job reads topics by: from where, with which settings, how far and how often."""
     for option in (
         click.option(
-            "--trigger", default="10 seconds", show_default=True, help="Time between batches."
+            "--trigger",
+            default="10 seconds",
+            show_default=True,
+            callback=_trigger,
+            help="Time between batches.",
         ),
         click.option(
             "--available-now/--continuous",
@@ -147,6 +190,7 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=str,
             help="Folder that remembers how far the job is.  [default: under --tables]",
         ),
+        kafka_option,
         click.option("--bootstrap-server", required=True, metavar="HOST:PORT,..."),
     ):
         command = option(command)

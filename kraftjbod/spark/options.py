@@ -20,6 +20,7 @@ from typing import Final
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.durations import duration_ms
 
 #: Offsets in options that stand for a place: the first record there is, and after the last one.
 EARLIEST: Final = -2
@@ -60,16 +61,6 @@ _FORBIDDEN: Final = {
     "enable.partition.eof": "the source needs it",
 }
 _JAAS_FIELD: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
-_UNIT_MS: Final = {
-    "": 1,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
 
 #: Each option of the source by its proper name.
 SOURCE_OPTIONS: Final = (
@@ -209,16 +200,18 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool | Non
         topics=_topics(given),
         starting=starting,
         ending=ending,
-        kafka=client_settings(options, forbidden=_FORBIDDEN, renamed={}),
+        kafka=source_settings(options),
         columns=_columns(given),
         starts_latest_without_match=strategy == "latest",
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         group_id_prefix=given.get("groupidprefix", "spark-kafka-source"),
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         max_offsets_per_trigger=max_offsets,
         min_offsets_per_trigger=min_offsets,
-        max_trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", "15m"),
+        max_trigger_delay_ms=duration_ms(
+            given.get("maxtriggerdelay", "15m"), "option maxTriggerDelay", bare_unit="ms"
+        ),
         fetch_offset_retries=_positive(given, "fetchOffset.numRetries") or 3,
         fetch_offset_retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or 10,
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
@@ -235,6 +228,11 @@ def reject_unknown(options: Mapping[str, str], known: Iterable[str], *, where: s
         near = difflib.get_close_matches(name.lower(), candidates, n=1)
         meant = f"did you mean {by_lower.get(near[0], near[0])}?" if near else "see its options"
         raise ConfigError(f"{where} has no option {name!r}: {meant}")
+
+
+def source_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """The ``kafka.`` options of a read, as :func:`client_settings`."""
+    return client_settings(options, forbidden=_FORBIDDEN, renamed={})
 
 
 def client_settings(
@@ -371,7 +369,7 @@ def _check_places(name: str, position: Position, bad: int, why: str) -> None:
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """Every column that the connector has, or those that ``columns`` names, in its order."""
     every: tuple[str, ...] = COLUMNS
-    if _flag(given, "includeHeaders", default=False):
+    if flag(given, "includeHeaders", default=False):
         every = (*COLUMNS, HEADERS)
     if "columns" not in given:
         return every
@@ -421,7 +419,11 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     return number
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """An option of ``given``, whose names are in lower case.
+
+    :raises ConfigError: naming the option, if it is neither true nor false.
+    """
     return _word(given, name, ("true", "false"), str(default).lower()) == "true"
 
 
@@ -430,11 +432,3 @@ def _word(given: Mapping[str, str], name: str, words: tuple[str, ...], default: 
     if text not in words:
         raise ConfigError(f"option {name} is {text!r}: expected {' or '.join(words)}")
     return text
-
-
-def _duration_ms(given: Mapping[str, str], name: str, default: str) -> int:
-    text = given.get(name.lower(), default).strip().lower()
-    match = _DURATION.fullmatch(text)
-    if match is None or match[2] not in _UNIT_MS:
-        raise ConfigError(f"option {name} is {text!r}: expected a time like 500ms, 30s or 15m")
-    return int(match[1]) * _UNIT_MS[match[2]]

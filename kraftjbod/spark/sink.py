@@ -5,11 +5,12 @@ A row is a record. Columns are those of Spark's official Kafka connector:
 * ``value`` (required) and ``key``, string or binary; a null value is a tombstone.
 * ``topic``, string, unless option ``topic`` names one for all rows; the option wins.
 * ``partition``, integer: where null, the key decides as Java's producers decide, or chance.
-* ``headers``, array of (key string, value binary).
+* ``headers``, array of (key string, value binary): written wherever there is such a column.
 
 What else the source gives (``offset``, ``timestamp``, ``timestampType``) is left out, so that a
-topic can be copied; any other column is an error. Options: ``topic``, and ``kafka.NAME`` for the
-client; ``kafka.bootstrap.servers`` is required.
+topic can be copied; any other column is an error. Options: ``topic``; ``includeHeaders``, which the
+connector has as well and which changes nothing there either: the column decides; and ``kafka.NAME``
+for the client, of which ``kafka.bootstrap.servers`` is required.
 
 The guarantee: every row at least once, never less. A task ends well only when every record of its
 own was acknowledged by all in-sync replicas; otherwise it fails, Spark runs it again, and again
@@ -35,12 +36,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.spark.options import client_settings, reject_unknown
+from kraftjbod.spark.options import client_settings, flag, reject_unknown
 from kraftjbod.spark.record_writer import Headers, Row, WrittenRange, task_writer
 from kraftjbod.spark.tables import RECORD, RECORD_WITH_HEADERS
 
 #: Options of the sink, and those that Spark itself hands over with a stream's.
-SINK_OPTIONS: Final = ("topic", "checkpointLocation", "queryName")
+SINK_OPTIONS: Final = ("topic", "includeHeaders", "checkpointLocation", "queryName")
 _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
@@ -92,6 +93,7 @@ def plan_writes(options: Mapping[str, str], schema: StructType) -> SinkPlan:
     topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     if topic is not None and not topic.strip():
         raise ConfigError("option topic is empty: name a topic")
+    flag({name.lower(): value for name, value in options.items()}, "includeHeaders", default=False)
     kafka = client_settings(options, forbidden=_FORBIDDEN, renamed=_RENAMED)
     if "value" not in schema.names:
         raise ConfigError(f"there is no column value in {', '.join(schema.names)}")

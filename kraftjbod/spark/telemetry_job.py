@@ -19,7 +19,7 @@ that together they tell of everything that was read), ``log_dir_forecasts``, ``l
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,6 +106,7 @@ def command(
     horizon: str,
     every: str,
     allow_data_loss: bool,
+    kafka: Mapping[str, str],
     checkpoint: str | None,
     available_now: bool,
     trigger: str,
@@ -122,7 +123,7 @@ def command(
     )
     every_s = duration_s(every, "--every")
     _check_windows(job, spans)
-    records = _records(job, bootstrap_server, allow_data_loss=allow_data_loss)
+    records = _records(job, bootstrap_server, kafka, allow_data_loss=allow_data_loss)
     streams = _streams(records, spans)
     folder = (checkpoint or job.table("_checkpoints/telemetry")).rstrip("/")
     for name in streams:
@@ -140,9 +141,12 @@ def command(
     return JobOutcome(summary=told, lines=tuple(lines(told)))
 
 
-def _records(job: Job, bootstrap_servers: str, *, allow_data_loss: bool) -> DataFrame:
+def _records(
+    job: Job, bootstrap_servers: str, kafka: Mapping[str, str], *, allow_data_loss: bool
+) -> DataFrame:
     return (
         job.spark.readStream.format("kraftjbod")
+        .options(**kafka)
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark import audit_job
-from kraftjbod.spark.ingest_job import command, duration_ms, read_schema
+from kraftjbod.spark.ingest_job import command, read_schema
 from kraftjbod.spark.tables import INGESTED
 from tests.integration.checker import Load
 from tests.integration.cluster import Cluster
@@ -110,6 +110,11 @@ def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
         (["--topics", "a", "--event-time", "at"], "give its --value-schema"),
         (["--topics", "a", "--value-schema", "id BIGINT,,"], "Syntax error"),
         (["--topics", "a", "--late-after", "soon"], "expected a duration such as"),
+        (["--topics", "a", "--trigger", "soon"], "--trigger 'soon': expected a duration"),
+        (["--topics", "a", "--option", "maxOffsets=5"], "'maxOffsets' is no kafka.NAME"),
+        (["--topics", "a", "--option", "kafka.bootstrap.servers=b:1"], "say --bootstrap-server"),
+        (["--topics", "a", "--option", "kafka.metric.reporters=x"], "of Java's client only"),
+        (["--topics", "a", "--option", "kafka.no.such=1"], 'property: "no.such"'),
     ],
 )
 def test_an_error_says_what_was_wrong(ingest: Ingest, options: list[str], says: str):
@@ -125,14 +130,6 @@ def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path):
         read_schema(str(path))
     with pytest.raises(ConfigError, match="names no fields"):
         read_schema("BIGINT")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected_ms"),
-    [("1 hour", HOUR_MS), ("90s", 90_000), ("15 Minutes", 900_000), ("20ms", 20), ("0 s", 0)],
-)
-def test_durations(text: str, expected_ms: int):
-    assert duration_ms(text) == expected_ms
 
 
 def test_a_kill_at_any_moment_costs_no_record_and_doubles_none(

@@ -171,7 +171,7 @@ WRONG: Final[list[tuple[dict[str, str], str]]] = [
     ({"minPartitions": "0"}, "minPartitions is 0"),
     ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition is '-1'"),
     ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'"),
-    ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'"),
+    ({"maxTriggerDelay": "soon"}, "maxTriggerDelay 'soon': expected a duration"),
     ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger (5)"),
     ({"columns": "valeu"}, "no column 'valeu'"),
     ({"columns": "value,value"}, "each wanted column once"),

@@ -126,7 +126,8 @@ def test_a_reader_that_keeps_up_finds_its_queue_filled(cluster: Cluster) -> None
     """A client whose queue was full looks again soon after it was emptied."""
     cluster.create_topic("wide", retention_ms=-1)
     count = 600
-    live.write(cluster.bootstrap, "wide", [Record(value=b"x" * 1000)] * count)
+    records = [Record(value=b"x" * 1000)] * count
+    live.write(cluster.bootstrap, "wide", records, batch_num_messages=20)
     kafka = {"queued.max.messages.kbytes": "1", "fetch.message.max.bytes": "65536"}
     servers = {"bootstrap.servers": cluster.bootstrap, "group.id": "tests"}
     turns: list[int] = []

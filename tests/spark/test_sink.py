@@ -47,6 +47,7 @@ def schema(text: str) -> StructType:
         (BROKER, "value string", "where to.* option topic"),
         ({**BROKER, "topic": " "}, "value string", "option topic is empty"),
         ({**TOPIC, "topics": "t"}, "value string", "no option 'topics': did you mean topic"),
+        ({**TOPIC, "includeHeaders": "yes"}, "value string", "includeHeaders is 'yes'"),
         ({**TOPIC, "kafka.transactional.id": "x"}, "value string", r"kafka\.transactional\.id"),
         ({**TOPIC, "kafka.buffer.memory": "9"}, "value string", r"queue\.buffering\.max\.kbytes"),
         (TOPIC, "key string", "no column value in key"),
@@ -64,8 +65,9 @@ def test_what_cannot_be_written(options: dict[str, str], columns: str, complaint
         plan_writes(options, schema(columns))
 
 
-def test_what_the_source_gives_can_be_written() -> None:
-    assert plan_writes(TOPIC, RECORD_WITH_HEADERS).topic == "t"
+@pytest.mark.parametrize("options", [{}, {"includeHeaders": "true"}, {"includeheaders": "false"}])
+def test_what_the_source_gives_can_be_written(options: dict[str, str]) -> None:
+    assert plan_writes({**TOPIC, **options}, RECORD_WITH_HEADERS).topic == "t"
 
 
 def test_javas_names_of_settings() -> None:

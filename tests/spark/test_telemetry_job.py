@@ -150,6 +150,7 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     )
     assert "expected a duration" in telemetry("--watermark", "soon", fails=True)
     assert "holds windows of 60 s" in telemetry("--window", "30 s", fails=True)
+    assert 'property: "no.such"' in telemetry("--option", "kafka.no.such=1", fails=True)
     elsewhere = str(tmp_path / "elsewhere")
     assert "another checkpoint" in telemetry("--checkpoint", elsewhere, fails=True)
     kept = tmp_path / "_checkpoints" / "telemetry"
