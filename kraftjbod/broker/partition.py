@@ -461,11 +461,6 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE if self.high_watermark >= required_offset else None
 
-    def follower_end_offset(self, broker_id: BrokerId) -> int:
-        """Where that follower's log ends as far as known, else UNKNOWN_OFFSET."""
-        follower = self._followers.get(broker_id)
-        return UNKNOWN_OFFSET if follower is None else follower.log_end_offset
-
     def low_watermark(
         self, log_start_offset: int, brokers: Mapping[BrokerId, BrokerRegistration]
     ) -> int:

@@ -46,12 +46,6 @@ class EventQueue(Generic[E]):
         self._events.append(event)
         self._wakeup.set()
 
-    def prepend(self, event: E) -> None:
-        """Put ``event`` before all others; for what cannot wait its turn."""
-        self._require_room()
-        self._events.appendleft(event)
-        self._wakeup.set()
-
     def schedule(self, tag: Hashable, at_ms: int, event: E) -> None:
         """Append ``event`` at ``at_ms`` (monotonic), replacing what ``tag`` scheduled before."""
         self.cancel(tag)

@@ -377,22 +377,3 @@ def place_batches(
         position, base_offset = end, base_offset + header.last_offset_delta + 1
     assert position == len(view), (position, len(view))
     return buffers, placed
-
-
-def stamp(
-    buf: bytearray | memoryview,
-    position: int,
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    append_time_ms: int | None = None,
-) -> None:
-    """Do in place, in a writable buffer, what :func:`stamp_header` describes."""
-    head = stamp_header(
-        buf,
-        position,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        append_time_ms=append_time_ms,
-    )
-    buf[position : position + len(head)] = head

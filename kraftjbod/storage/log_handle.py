@@ -126,10 +126,6 @@ class LogHandle:
         return self._published.view.size_bytes
 
     @property
-    def segment_count(self) -> int:
-        return len(self._published.view.segments)
-
-    @property
     def first_segment_offset(self) -> int:
         return self._published.view.segments[0].base_offset
 
@@ -204,9 +200,14 @@ class LogHandle:
     def read_cached(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult | None:
-        """:meth:`read` without waiting; None if the disk or an index must be asked.
+        """Whole batches from the one that holds ``start_offset``, with offsets < ``max_offset``.
 
+        At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
+        None if the disk or an index must be asked: :meth:`read_checked` does.
         What comes from memory is not checked: whoever gets it sees for himself.
+
+        :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
+        :raises KafkaStorageError: if the dir is offline.
         """
         if self._truncating_to is not None:
             return None
@@ -226,26 +227,14 @@ class LogHandle:
             return None  # The thread finds out whether it is the index or the log.
         return None if records is None else self._result(records)
 
-    async def read(
-        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
-    ) -> ReadResult:
-        """Whole batches from the one that holds ``start_offset``, with offsets < ``max_offset``.
-
-        At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
-
-        :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
-        :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
-        :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
-        """
-        result = self.read_cached(start_offset, max_bytes, max_offset, min_one)
-        if result is not None:
-            return result
-        return await self.read_checked(start_offset, max_bytes, max_offset, min_one)
-
     async def read_checked(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult:
-        """:meth:`read` in the dir's thread, with every batch checked, CRC included."""
+        """:meth:`read_cached` in the dir's thread, with every batch checked, CRC included.
+
+        :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
+        :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
+        """
         beat = self.log_dir.beat
         records = await asyncio.shield(
             self._published.ask(

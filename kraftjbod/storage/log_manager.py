@@ -436,10 +436,6 @@ class LogManager:
         """Write them, dir by dir; dirs that are or go offline are passed over."""
         await self._checkpoints.write_high_watermarks(high_watermarks)
 
-    async def checkpoint_recovery_points(self) -> None:
-        """Recovery points and log start offsets of every online dir."""
-        await each_online(self._checkpoint(log_dir) for log_dir in self.online_dirs())
-
     async def _checkpoint(self, log_dir: LogDir) -> None:
         if log_dir in self._loaded:
             await self._checkpoints.write_recovery_points(log_dir)

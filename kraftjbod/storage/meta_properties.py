@@ -131,20 +131,6 @@ class MetaPropertiesEnsemble:
             owner_of[found.directory_id] = path
 
 
-def load_ensemble(vfs: Vfs, paths: Sequence[str], metadata_dir: str) -> MetaPropertiesEnsemble:
-    """The files of ``paths`` and ``metadata_dir`` through one ``vfs``, for tools.
-
-    Daemons read each dir in its own thread instead. Errors of a disk fly.
-    """
-    every = list(dict.fromkeys([*paths, metadata_dir]))
-    found = {path: read_meta_properties(vfs, f"{path}/{META_PROPERTIES}") for path in every}
-    return MetaPropertiesEnsemble(
-        metadata_dir=metadata_dir,
-        loaded={path: properties for path, properties in found.items() if properties},
-        empty=[path for path, properties in found.items() if properties is None],
-    )
-
-
 def _verify_ids(
     file: str, found: MetaProperties, cluster_id: str | None, node_id: BrokerId | None
 ) -> None:

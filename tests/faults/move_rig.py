@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import stamp
 from kraftjbod.storage.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
@@ -18,11 +17,14 @@ from tests.faults.rig import (
     TP,
     ManualClock,
     batch,
+    checkpoint,
     directory_id,
     format_dir,
     headers_of,
     manager_of,
     open_dir,
+    read_log,
+    stamped,
 )
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -96,9 +98,8 @@ async def append(handle: LogHandle, written: Written, rng: random.Random, epoch:
     data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
     done = handle.append_as_leader(data, headers_of(data), epoch)
     # Known before it is done: the write itself may be what survives.
-    stored = bytearray(data)
-    stamp(stored, 0, base_offset=handle.log_end_offset, leader_epoch=epoch)
-    written.batches.setdefault(handle.log_end_offset, []).append(bytes(stored))
+    stored = stamped(data, base_offset=handle.log_end_offset, leader_epoch=epoch)
+    written.batches.setdefault(handle.log_end_offset, []).append(stored)
     await done
     written.acked_end = handle.log_end_offset
 
@@ -122,7 +123,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
             if step % 5 == 2:
                 await handle.flush()
                 written.certain_end = handle.recovery_point
-                await manager.checkpoint_recovery_points()
+                await checkpoint(manager)
             if step in (4, 7, 10):
                 await truncate(handle, written, rng.randint(2, 9))
                 epoch += 1
@@ -149,7 +150,7 @@ async def truncate(handle: LogHandle, written: Written, by: int) -> None:
 async def check_content(handle: LogHandle, written: Written) -> None:
     offset = handle.log_start_offset
     while offset < handle.log_end_offset:
-        records = (await handle.read(offset, 1 << 20, NO_LIMIT, True)).records
+        records = (await read_log(handle, offset, 1 << 20, NO_LIMIT, True)).records
         assert records, offset
         position = 0
         for header in headers_of(records):

@@ -11,12 +11,14 @@ import crc32c
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.core.wall_guard import PossibleNow
-from kraftjbod.protocol.record_batch import BatchHeader, batches
+from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
 from kraftjbod.storage.housekeeping import Housekeeping
 from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_handle import LogHandle, ReadResult
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.storage.offset_checkpoints import each_online
 from kraftjbod.storage.reserve_file import ReserveFile
 from kraftjbod.storage.room_plan import RoomPlan
 from kraftjbod.storage.vfs import Vfs
@@ -159,6 +161,27 @@ def manager_of(
         default_config=config or TopicConfig(),
         random_bytes=random_bytes_of(),
     )
+
+
+async def checkpoint(manager: LogManager) -> None:
+    """What housekeeping does now and then: recovery points and log start offsets of every dir."""
+    await each_online(manager._checkpoint(log_dir) for log_dir in manager.online_dirs())
+
+
+async def read_log(
+    handle: LogHandle, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+) -> ReadResult:
+    """What a fetch does: from the page cache, else checked in the dir's thread."""
+    result = handle.read_cached(start_offset, max_bytes, max_offset, min_one)
+    if result is None:
+        result = await handle.read_checked(start_offset, max_bytes, max_offset, min_one)
+    return result
+
+
+def stamped(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
+    """A batch as it stands in the log."""
+    head = stamp_header(data, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+    return head + data[len(head) :]
 
 
 def chores(manager: LogManager, log_dir: LogDir | None = None) -> Housekeeping:

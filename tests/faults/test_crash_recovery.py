@@ -8,9 +8,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import stamp
 from kraftjbod.storage.log_manager import LogManager
-from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    checkpoint,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+    stamped,
+)
 from tests.faults.vfs_fault import WRITING_KINDS, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 
@@ -35,15 +45,14 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
         data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
         result = handle.append_as_leader(data, headers_of(data), epoch)
         # Known before it is done: the write itself may be what survives.
-        stored = bytearray(data)
         base_offset = handle.log_end_offset
-        stamp(stored, 0, base_offset=base_offset, leader_epoch=epoch)
-        written.batches.setdefault(base_offset, []).append(bytes(stored))
+        stored = stamped(data, base_offset=base_offset, leader_epoch=epoch)
+        written.batches.setdefault(base_offset, []).append(stored)
         await result
         if step % 5 == 4:
             await handle.flush()
             written.certain_end = handle.recovery_point
-            await manager.checkpoint_recovery_points()
+            await checkpoint(manager)
         if step in (9, 17):
             offset = handle.log_end_offset - 2
             # The batch that holds this offset goes as a whole, and batches have up to 3 records.
@@ -68,7 +77,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
         assert handle.log_end_offset >= written.certain_end
         offset = handle.log_start_offset
         while offset < handle.log_end_offset:
-            records = (await handle.read(offset, 1 << 20, NO_LIMIT, True)).records
+            records = (await read_log(handle, offset, 1 << 20, NO_LIMIT, True)).records
             assert records, offset
             position = 0
             for header in headers_of(records):

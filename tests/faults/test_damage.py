@@ -10,7 +10,16 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+)
 from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
@@ -73,7 +82,7 @@ async def read_all(handle: LogHandle) -> list[int]:
     offset, found = handle.log_start_offset, []
     while offset < handle.log_end_offset:
         try:
-            result = await handle.read(offset, 5 * SIZE, NO_LIMIT, True)
+            result = await read_log(handle, offset, 5 * SIZE, NO_LIMIT, True)
         except CorruptRecordError as e:
             assert e.offset is not None
             offset += 1
@@ -152,8 +161,8 @@ async def test_a_log_that_is_cut_before_its_damage_grows_again(number: int):
     vfs = MemVfs()
     manager, handle = await written(vfs)
     path, position = segment_of(vfs, number)
-    whole = [(await handle.read(i * RECORDS, 1, NO_LIMIT, True)).records for i in range(BATCHES)]
-    copies = [bytes(records) for records in whole]
+    reads = [await read_log(handle, i * RECORDS, 1, NO_LIMIT, True) for i in range(BATCHES)]
+    copies = [bytes(read.records) for read in reads]
     flip(vfs, path, position + 16)
     await read_all(handle)
     assert handle.damaged_from == number * RECORDS
@@ -230,7 +239,7 @@ async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, 
         assert handle is not None
         # From every offset, as every consumer begins somewhere.
         for offset in range(BATCHES * RECORDS):
-            records = (await handle.read(offset, SIZE, NO_LIMIT, True)).records
+            records = (await read_log(handle, offset, SIZE, NO_LIMIT, True)).records
             assert headers_of(records)[0].base_offset == offset // RECORDS * RECORDS
         assert handle.damaged_from is None
 
@@ -296,5 +305,5 @@ async def test_a_damaged_follower_is_cut_by_recovery_and_its_dir_lives():
     assert handle.log_end_offset == 10 * RECORDS
     assert [line["event"] for line in told] == ["log_tail_cut"]
     with pytest.raises(OffsetOutOfRangeError):
-        await handle.read(11 * RECORDS, 1, NO_LIMIT, True)
+        await read_log(handle, 11 * RECORDS, 1, NO_LIMIT, True)
     assert log_dir.is_online

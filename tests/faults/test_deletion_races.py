@@ -11,7 +11,17 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_handle import LogHandle
 from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
-from tests.faults.rig import TOPIC_ID, batch, chores, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    TOPIC_ID,
+    batch,
+    checkpoint,
+    chores,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+)
 
 ROUNDS = 60
 REPLICAS = 4
@@ -70,13 +80,13 @@ async def _flush(handle: LogHandle) -> None:
 
 async def _read(handle: LogHandle) -> None:
     for _ in range(3):
-        await handle.read(handle.log_start_offset, 1_000, handle.log_end_offset, True)
+        await read_log(handle, handle.log_start_offset, 1_000, handle.log_end_offset, True)
 
 
 async def _tend(manager: LogManager, is_over: asyncio.Event) -> None:
     """What goes on behind the requests, without a pause."""
     while not is_over.is_set():
-        await manager.checkpoint_recovery_points()
+        await checkpoint(manager)
         await manager.checkpoint_high_watermarks(
             {handle.topic_partition: 0 for handle in manager.handles()}
         )

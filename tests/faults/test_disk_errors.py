@@ -37,6 +37,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -66,7 +67,7 @@ async def roll(scene: Scene) -> None:
 
 
 async def read(scene: Scene) -> None:
-    await scene.handle.read(0, 1 << 20, NO_LIMIT, True)
+    await read_log(scene.handle, 0, 1 << 20, NO_LIMIT, True)
 
 
 async def read_checked(scene: Scene) -> None:
@@ -116,7 +117,7 @@ async def read_after_reload(scene: Scene) -> None:
     await manager.load()
     handle = manager.get(TP)
     assert handle is not None
-    await handle.read(0, 1 << 20, NO_LIMIT, True)
+    await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,11 +20,13 @@ from tests.faults.rig import (
     TOPIC_ID,
     TP,
     batch,
+    checkpoint,
     chores,
     format_dir,
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -58,9 +60,9 @@ async def tell(log_dir: LogDir, told: Acknowledged) -> None:
         if step % 3 == 2:
             await handle.flush()
             told.certain_end = handle.recovery_point
-        await handle.read(max(0, told.end - 3), 1 << 20, NO_LIMIT, True)
+        await read_log(handle, max(0, told.end - 3), 1 << 20, NO_LIMIT, True)
     await manager.checkpoint_high_watermarks({TP: 4})
-    await manager.checkpoint_recovery_points()
+    await checkpoint(manager)
     await manager.create(OTHER, TOPIC_ID)
     await manager.delete(OTHER)
     told.deleted = True
@@ -97,7 +99,7 @@ async def check(mem: MemVfs, told: Acknowledged) -> None:
         assert handle.log_end_offset >= told.end
         offset = 0
         while offset < handle.log_end_offset:
-            headers = headers_of((await handle.read(offset, 1 << 20, NO_LIMIT, True)).records)
+            headers = headers_of((await read_log(handle, offset, 1 << 20, NO_LIMIT, True)).records)
             assert headers[0].base_offset == offset
             offset = headers[-1].next_offset
     if told.deleted:
@@ -162,7 +164,7 @@ async def test_rubbish_read_while_recovering_is_never_accepted():
         assert handle is not None
         offset = 0
         while offset < handle.log_end_offset:
-            (first, *_) = headers_of((await handle.read(offset, 1, NO_LIMIT, True)).records)
+            (first, *_) = headers_of((await read_log(handle, offset, 1, NO_LIMIT, True)).records)
             assert first.base_offset == offset
             offset = first.next_offset
         if fault.hits == 0:

@@ -47,6 +47,12 @@ LAG_MS = 30_000
 SPEAKERS = {b: Speaker() for b in (TWO, THREE)}
 
 
+def end_of(p: Partition, broker_id: BrokerId) -> int:
+    """Where that follower's log ends as far as its leader knows."""
+    follower = p._followers.get(broker_id)
+    return UNKNOWN_OFFSET if follower is None else follower.log_end_offset
+
+
 def state(
     *,
     leader: int = 1,
@@ -144,14 +150,14 @@ def test_the_same_leader_in_a_new_epoch_begins_anew() -> None:
     fetch(p, TWO, 100)
     change = p.apply(state(epoch=6, partition_epoch=11), log_end_offset=150, now_ms=0)
     assert change is RoleChange.LEADER
-    assert p.leader_epoch_start_offset == 150 and p.follower_end_offset(TWO) == UNKNOWN_OFFSET
+    assert p.leader_epoch_start_offset == 150 and end_of(p, TWO) == UNKNOWN_OFFSET
 
 
 def test_a_change_within_the_epoch_keeps_the_role_and_the_followers() -> None:
     p = leader()
     fetch(p, TWO, 90)
     change = p.apply(state(isr=(1, 2), partition_epoch=11), log_end_offset=100, now_ms=0)
-    assert change is RoleChange.NONE and p.follower_end_offset(TWO) == 90
+    assert change is RoleChange.NONE and end_of(p, TWO) == 90
     assert p.is_under_replicated
 
 
@@ -466,12 +472,12 @@ def test_what_a_follower_says_counts_if_it_was_said_of_the_copy_of_now(what: str
     assert not new.request(90), "nothing says that this one is not late, too"
     new.answer()
     assert new.request(90)
-    assert (p.follower_end_offset(THREE), p.isr_expand_wanted(THREE, brokers)) == (90, False)
+    assert (end_of(p, THREE), p.isr_expand_wanted(THREE, brokers)) == (90, False)
     old.answer()
     new.answer()
     assert new.request(100) and p.isr_expand_wanted(THREE, brokers)
     assert not old.request(120), "a loop that was given up"
-    assert p.follower_end_offset(THREE) == 100
+    assert end_of(p, THREE) == 100
 
 
 def test_an_idle_follower_that_goes_on_fetching_need_not_say_again_where_it_is() -> None:
@@ -641,7 +647,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def nobody_else_is_waited_for(self) -> None:
         if not self.p.is_under_min_isr and self.p.pending_isr_change is None:
             members = [self.ends[m] for m in self.p.isr if m != ME]
-            known = [self.p.follower_end_offset(m) for m in self.p.isr if m != ME]
+            known = [end_of(self.p, m) for m in self.p.isr if m != ME]
             if UNKNOWN_OFFSET not in known:
                 assert self.p.high_watermark >= min([self.p.log_end_offset, *members])
 

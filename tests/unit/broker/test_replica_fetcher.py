@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
-from tests.faults.rig import batch, headers_of
+from tests.faults.rig import batch, headers_of, read_log
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
@@ -69,7 +69,7 @@ async def test_a_follower_cuts_what_the_leader_does_not_have():
         await rigs[0].ask(produce(batch(1)), 9)
         handle = rigs[1].logs.get(TP)
         assert handle is not None
-        read = await handle.read(0, 1 << 20, 100, True)
+        read = await read_log(handle, 0, 1 << 20, 100, True)
         assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
 
 

@@ -24,7 +24,7 @@ from kraftjbod.protocol.kafka_codec import (
     api_name,
     message,
 )
-from kraftjbod.protocol.record_batch import batches, read_header, stamp
+from kraftjbod.protocol.record_batch import batches, read_header, stamp_header
 
 BROKER_ID = 7
 #: Of /d1; /d2 tells nothing of itself, as Kafka's directories do.
@@ -169,15 +169,15 @@ class MiniBroker:
         topic = self.topics[self._name(data)]
         base = topic.end(part.index)
         if code == ErrorCode.NONE:
-            batch = bytearray(part.records)
+            batch = bytes(part.records)
             header = read_header(batch)
             known = [old for _, old in batches(topic.logs[part.index])]
             same = [old for old in known if old.base_sequence == header.base_sequence >= 0]
             if same:
                 base = same[0].base_offset
             else:
-                stamp(batch, 0, base_offset=base, leader_epoch=0)
-                topic.logs[part.index] += batch
+                head = stamp_header(batch, 0, base_offset=base, leader_epoch=0)
+                topic.logs[part.index] += head + batch[len(head) :]
         if body.acks == 0:
             return None
         result = response.PartitionProduceResponse(

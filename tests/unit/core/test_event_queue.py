@@ -30,12 +30,11 @@ async def drain(events: EventQueue[str]) -> list[str]:
     return [event async for event in events]
 
 
-async def test_events_come_in_order_and_urgent_ones_first() -> None:
+async def test_events_come_in_order() -> None:
     events = queue()
     events.append("a")
     events.append("b")
-    events.prepend("urgent")
-    assert await drain(events) == ["urgent", "a", "b"]
+    assert await drain(events) == ["a", "b"]
 
 
 async def test_a_full_or_closed_queue_refuses() -> None:

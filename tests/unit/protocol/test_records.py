@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
-from kraftjbod.protocol.record_batch import Compression, check_crc, read_header, stamp
+from kraftjbod.protocol.record_batch import Compression, check_crc, read_header, stamp_header
 from kraftjbod.protocol.records import MAX_OPENED_BYTES, Record, build_batch, read_records
 
 optional_bytes = st.none() | st.binary(max_size=200)
@@ -130,9 +130,9 @@ def test_compression_in_the_forms_that_clients_write() -> None:
 
 
 def test_append_time_is_every_records_time() -> None:
-    batch = bytearray(build_batch([Record(timestamp_ms=1), Record(timestamp_ms=2)]))
-    stamp(batch, 0, base_offset=0, leader_epoch=0, append_time_ms=99)
-    assert [r.timestamp_ms for r in read_records(batch)] == [99, 99]
+    batch = build_batch([Record(timestamp_ms=1), Record(timestamp_ms=2)])
+    head = stamp_header(batch, 0, base_offset=0, leader_epoch=0, append_time_ms=99)
+    assert [r.timestamp_ms for r in read_records(head + batch[len(head) :])] == [99, 99]
 
 
 def test_control_batches_say_so() -> None:

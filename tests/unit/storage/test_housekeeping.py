@@ -19,12 +19,14 @@ from tests.faults.rig import (
     TP,
     ManualClock,
     batch,
+    checkpoint,
     chores,
     format_dir,
     headers_of,
     manager_of,
     open_dir,
     random_bytes_of,
+    read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -74,7 +76,7 @@ async def test_dead_dir_does_not_stop_the_jobs():
     await chores(manager).flush_overdue()
     await chores(manager).retain()
     await chores(manager).purge_due()
-    await manager.checkpoint_recovery_points()
+    await checkpoint(manager)
     await manager.checkpoint_high_watermarks({TP: 1})
     assert handle.recovery_point == 0
 
@@ -84,7 +86,7 @@ async def test_checkpoint_of_recovery_points():
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
     await handle.flush()
-    await manager.checkpoint_recovery_points()
+    await checkpoint(manager)
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 1\n"
     assert vfs.read_if_exists("/d1/log-start-offset-checkpoint") == b"0\n0\n"
     await handle.truncate_to(0)
@@ -161,7 +163,7 @@ async def test_a_full_dir_lets_go_at_once_and_again():
     assert handle.log_start_offset == 3
     assert vfs.used_bytes() < used - 1800
     with pytest.raises(OffsetOutOfRangeError):
-        await handle.read(0, 1 << 20, 2**62, True)
+        await read_log(handle, 0, 1 << 20, 2**62, True)
     # And with time it goes on by itself.
     handle.set_config(CONFIG.model_copy(update={"retention_ms": 0}))
     await chores(manager).make_room()

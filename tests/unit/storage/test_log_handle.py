@@ -25,6 +25,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -64,7 +65,7 @@ async def test_cold_pages_are_read_in_the_thread():
     await append(handle)
     vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
     assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
-    assert len(headers_of((await handle.read(0, 1000, NO_LIMIT, True)).records)) == 1
+    assert len(headers_of((await read_log(handle, 0, 1000, NO_LIMIT, True)).records)) == 1
 
 
 async def test_unpublished_batches_are_not_read():
@@ -83,11 +84,11 @@ async def test_follower_appends_and_truncates():
     for i in range(10):
         data = batch(base_offset=i, epoch=i // 5, body=bytes(200))
         await handle.append_as_follower(data)
-    assert (handle.latest_epoch, handle.segment_count) == (1, 4)
+    assert (handle.latest_epoch, len(handle.view.segments)) == (1, 4)
     assert handle.end_offset_for_epoch(0) == (0, 5)
     await handle.truncate_to(4)
     assert (handle.log_end_offset, handle.latest_epoch) == (4, 0)
-    assert len(headers_of((await handle.read(3, 1 << 20, NO_LIMIT, True)).records)) == 1
+    assert len(headers_of((await read_log(handle, 3, 1 << 20, NO_LIMIT, True)).records)) == 1
     await handle.truncate_fully_and_start_at(100)
     assert (handle.log_start_offset, handle.log_end_offset) == (100, 100)
     assert handle.size_bytes == 0
@@ -105,7 +106,7 @@ async def test_no_reads_on_the_loop_while_a_cut_is_made():
     assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
     vfs.clear()
     with pytest.raises(KafkaStorageError):
-        await handle.read(0, 1000, NO_LIMIT, True)
+        await read_log(handle, 0, 1000, NO_LIMIT, True)
 
 
 async def test_flush_moves_the_recovery_point():
@@ -183,7 +184,7 @@ async def test_dead_dir_answers_at_once():
         with pytest.raises(KafkaStorageError, match="gone"):
             op()
     with pytest.raises(KafkaStorageError, match="gone"):
-        await handle.read(0, 1, NO_LIMIT, True)
+        await read_log(handle, 0, 1, NO_LIMIT, True)
 
 
 async def test_the_lowest_cut_is_told_once():

@@ -15,6 +15,7 @@ from tests.faults.rig import (
     TOPIC_ID,
     TP,
     batch,
+    checkpoint,
     directory_id,
     format_dir,
     headers_of,
@@ -78,7 +79,7 @@ async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restart
     records = batch(10)
     await handle.append_as_leader(records, headers_of(records), 0)
     await handle.flush()
-    await manager.checkpoint_recovery_points()
+    await checkpoint(manager)
     await manager.checkpoint_high_watermarks({TP: 10})
     await manager.delete(TP)
     if restarts_between:

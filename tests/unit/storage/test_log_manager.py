@@ -29,6 +29,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -62,7 +63,7 @@ async def test_append_read_restart_read():
     result = await handle.append_as_leader(records, headers_of(records), 5)
     assert (result.base_offset, result.last_offset, result.duplicate) == (0, 4, False)
     assert (handle.log_end_offset, handle.latest_epoch) == (5, 5)
-    read = await handle.read(0, 1 << 20, NO_LIMIT, True)
+    read = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
     assert [(h.base_offset, h.partition_leader_epoch) for h in headers_of(read.records)] == [
         (0, 5),
         (3, 5),
@@ -77,7 +78,7 @@ async def test_append_read_restart_read():
     assert handle.topic_id == TOPIC_ID
     assert (handle.log_start_offset, handle.log_end_offset) == (0, 5)
     assert handle.recovery_point == 5
-    again = await handle.read(0, 1 << 20, NO_LIMIT, True)
+    again = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
     assert again.records == read.records
     records = batch(1)
     await handle.append_as_leader(records, headers_of(records), 6)
@@ -295,7 +296,7 @@ async def test_a_deletion_that_found_no_room_can_be_asked_for_again():
     with pytest.raises(LogDirImpairedError):
         await manager.delete(TP)
     assert manager.get(TP) is handle
-    read = await handle.read(0, 1 << 20, NO_LIMIT, True)
+    read = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
     assert len(headers_of(read.records)) == 1
     await manager.delete(TP)
     assert manager.get(TP) is None

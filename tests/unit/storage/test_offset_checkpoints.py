@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.storage.offset_checkpoints import read_offsets
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.rig import TP
+from tests.faults.rig import TP, checkpoint
 from tests.unit.storage.test_replica_swap import append, create, start
 
 
@@ -15,7 +15,7 @@ async def test_what_was_written_is_read():
     handle = await create(node, 2)
     await handle.flush()
     await append(handle)
-    await node.manager.checkpoint_recovery_points()
+    await checkpoint(node.manager)
     await node.manager.checkpoint_high_watermarks({TP: 3})
     offsets = await read_offsets(node.source)
     assert offsets == ({TP: 4}, {}, {TP: 3})
@@ -35,7 +35,7 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
 async def test_a_damaged_file_is_told_and_done_without():
     node = await start()
     await create(node, 2)
-    await node.manager.checkpoint_recovery_points()
+    await checkpoint(node.manager)
     path = "/d1/recovery-point-offset-checkpoint"
     node.disks[0].open(path, OpenMode.READ_WRITE).truncate(3)
     with capture_logs() as events:

@@ -30,12 +30,14 @@ from tests.faults.rig import (
     TP,
     ManualClock,
     batch,
+    checkpoint,
     chores,
     directory_id,
     format_dir,
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -110,7 +112,7 @@ async def promote(node: Node) -> LogHandle:
 async def content(handle: LogHandle) -> bytes:
     offset, found = handle.log_start_offset, b""
     while offset < handle.log_end_offset:
-        records = (await handle.read(offset, 1 << 20, NO_LIMIT, True)).records
+        records = (await read_log(handle, offset, 1 << 20, NO_LIMIT, True)).records
         found += bytes(records)
         offset = headers_of(records)[-1].next_offset
     return found
@@ -184,7 +186,7 @@ async def test_a_read_that_began_before_the_swap_ends_after_it():
     await chores(node.manager).purge_due()
     assert node.names(0) == []
     with pytest.raises(NotLeaderOrFollowerError):
-        await old.read(0, 100, NO_LIMIT, True)
+        await read_log(old, 0, 100, NO_LIMIT, True)
 
 
 async def test_retention_waits_while_places_are_changed():
@@ -342,7 +344,7 @@ async def test_a_replica_moves_back_where_it_came_from():
     node = await start()
     old = await create(node)
     await old.flush()
-    await node.manager.checkpoint_recovery_points()
+    await checkpoint(node.manager)
     await move_to_end(node)
     moved = await promote(node)
     await moved.truncate_to(4)

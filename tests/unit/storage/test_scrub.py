@@ -21,7 +21,15 @@ from kraftjbod.storage.log_manager import LogManager
 from kraftjbod.storage.scrub import Scrub
 from kraftjbod.storage.scrub_state import ScrubState, parse_scrub_state
 from kraftjbod.storage.vfs import OpenMode, Vfs
-from tests.faults.rig import ManualClock, batch, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    ManualClock,
+    batch,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+)
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.gates import until
@@ -247,10 +255,10 @@ async def test_sound_offsets_around_the_damage_are_served_from_then_on():
         await rig.scrub.scrub_all()
         (damage,) = rig.handle().view.damages
         assert damage.offset == 3
-        found = await rig.handle().read(damage.next_offset, 10_000, FAST, True)
+        found = await read_log(rig.handle(), damage.next_offset, 10_000, FAST, True)
         first = headers_of(found.records)[0]
         assert first.base_offset == damage.next_offset < PER_SEGMENT
-        below = await rig.handle().read(0, 10_000, FAST, True)
+        below = await read_log(rig.handle(), 0, 10_000, FAST, True)
         assert [h.base_offset for h in headers_of(below.records)] == [0, 1, 2]
 
 
