@@ -445,7 +445,6 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     (foreign / "meta.properties").write_text(meta.replace("node.id=2", "node.id=1"))
     cluster.local.privileges.give(foreign / "meta.properties")
     for path, said in {
-        "relative": "is no absolute path",
         str(cluster.local.dir_path(BROKER, 1) / "below"): "are one in the other",
         str(home): "is not taken",
     }.items():
