@@ -57,7 +57,7 @@ class Node:
             node_id=NODE_ID,
             make_log_dir=lambda path: open_dir(self.vfs, path, 2, channel=self.news),
             random_bytes=random_bytes_of(),
-            timeout_ms=5_000,
+            timeout_ms=60_000,
             allowed_roots=["/"],
         )
 
