@@ -55,7 +55,7 @@ def test_verbose_tells_the_whole_trace(
     monkeypatch.setenv("KRAFTJBOD_SPARK_LOG_LEVEL", "fatal")
     told = probe("own-error", "--verbose")
     assert "Traceback (most recent call last):" in told.stderr
-    assert told.stderr.endswith("\nprobe: no such topic: t\n")
+    assert told.stderr.endswith("\nerror: probe: no such topic: t\n")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_java_process_that_dies_is_told() -> None:
     done = run_python("tests/spark/probe.py", "dead-java", "--master", "local[2]")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "probe: Spark's Java process is gone: it was killed, or ran out of memory"
+        "error: probe: Spark's Java process is gone: it was killed, or ran out of memory"
     )
     assert "Traceback" not in done.stderr
 

@@ -78,7 +78,7 @@ def test_what_spark_itself_refuses_is_one_line() -> None:
     done = run_python("tests/spark/probe.py", "places", "--master", "local[x]")
     assert done.returncode == 1
     assert done.stderr == (
-        "probe: Spark did not start on local[x]: Could not parse Master URL: 'local[x]'\n"
+        "error: probe: Spark did not start on local[x]: Could not parse Master URL: 'local[x]'\n"
     )
 
 
@@ -131,7 +131,7 @@ def test_spark_submit_keeps_its_master(cluster: StandaloneCluster) -> None:
     refused = run(*submit, "tests/spark/probe.py", "places", "--master", "local[2]", env=activated)
     assert refused.returncode == 1
     assert (
-        "probe: --master local[2] after spark-submit: give the master to spark-submit, "
+        "error: probe: --master local[2] after spark-submit: give the master to spark-submit, "
         "before the name of this program\n"
     ) in refused.stdout
     done = run(*submit, "tests/spark/probe.py", "places", "--json", env=activated)
