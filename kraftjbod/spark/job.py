@@ -9,7 +9,10 @@ A job's process is its own: its clock shows UTC, and Spark stops with it. The ma
 for signals there, while another one works: a signal's exception in the middle of a call to Java
 would leave a connection whose next answer belongs to another question. Inside a process that has a
 session already (a notebook, a test) a job works in the thread that called it, and leaves that
-session running.
+session running; so it does where it is handed one (:meth:`JobCommand.work_in`).
+
+What a job needs to know of the cluster before it needs Spark it asks for *ahead*, in a thread of
+its own: while Spark starts, or while the job before it still works.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 from pyspark.sql import SparkSession
@@ -41,10 +44,15 @@ from kraftjbod.spark.options import source_settings
 from kraftjbod.spark.session import spark_session
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
+T = TypeVar("T")
+
 DEFAULT_TABLES: Final = "run/tables"
+#: What a job tells of in one line; anything else is a bug of ours.
+EXPECTED_ERRORS: Final = (KraftJbodError, *SPARK_ERRORS, OSError)
 #: How long a stopped job may take to leave the terminal as it found it.
 _LAST_WORDS_S: Final = 10.0
 _SIGNALLED: Final = 128
+_AHEAD: Final = "kraftjbod.ahead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,8 @@ class Job:
     spark: SparkSession
     tables: str
     console: Console = field(default_factory=lambda: Console(stderr=True))
+    #: Waits for what was begun ahead; gives its result, or raises what it raised.
+    from_ahead: Callable[[], Any] = lambda: None
 
     def table(self, name: str) -> str:
         return f"{self.tables.rstrip('/')}/{name}"
@@ -76,17 +86,64 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a job as Ctrl-C does."""
 
 
+class JobCommand(click.Command):
+    """A job as a command, for a process of its own or in a session that several jobs share."""
+
+    ahead: Callable[..., Any] | None = None
+
+    def prepared(self, arguments: Sequence[str]) -> click.Context:
+        """Options parsed, and what is to be done ahead begun.
+
+        :raises click.ClickException: for wrong usage.
+        """
+        context = self.make_context(self.name, list(arguments))
+        begin_ahead(context)
+        return context
+
+    def work_in(self, context: click.Context, spark: SparkSession) -> JobOutcome:
+        """Do a job that was prepared in ``spark``, which goes on running.
+
+        :raises Exception: those of ``EXPECTED_ERRORS``, and :class:`click.ClickException`.
+        """
+        context.obj = spark
+        with context:
+            outcome: JobOutcome = self.invoke(context)
+        return outcome
+
+
+def begin_ahead(context: click.Context) -> Callable[[], Any]:
+    """Begin what the job does ahead, if that is not done yet; gives what waits for its result."""
+    if _AHEAD not in context.meta:
+        ahead: Callable[..., Any] | None = getattr(context.command, "ahead", None)
+        result: Future[Any] = Future()
+
+        def work(ahead: Callable[..., Any]) -> None:
+            try:
+                result.set_result(ahead(**context.params))
+            except BaseException as e:
+                result.set_exception(e)
+
+        if ahead is None:
+            result.set_result(None)
+        else:
+            threading.Thread(target=work, args=(ahead,), name="ahead", daemon=True).start()
+        context.meta[_AHEAD] = result.result
+    waiting: Callable[[], Any] = context.meta[_AHEAD]
+    return waiting
+
+
 def job_command(
-    name: str, *, finding: str | None = None
-) -> Callable[[Callable[..., JobOutcome]], click.Command]:
+    name: str, *, finding: str | None = None, ahead: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., JobOutcome]], JobCommand]:
     """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have.
 
     :param finding: what exit code 1 means beside an error, for the help.
+    :param ahead: is called with all options, without Spark; ``job.from_ahead()`` gives its result.
     """
     failed = "an error" if finding is None else f"{finding}, or an error"
     epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
 
-    def decorate(work: Callable[..., JobOutcome]) -> click.Command:
+    def decorate(work: Callable[..., JobOutcome]) -> JobCommand:
         @functools.wraps(work)
         def run(
             master: str | None,
@@ -95,39 +152,47 @@ def job_command(
             as_json: bool,
             verbose: bool,
             **options: Any,
-        ) -> None:
+        ) -> JobOutcome:
+            context = click.get_current_context()
             settings = parse_pairs(conf, "--conf")
+            from_ahead = begin_ahead(context)
+
+            def on(spark: SparkSession) -> JobOutcome:
+                job = Job(spark=spark, tables=tables, from_ahead=from_ahead)
+                with progress(job.console, spark):
+                    return work(job, **options)
+
+            if context.obj is not None:
+                if master is not None or settings:
+                    raise click.UsageError("--master and --conf are those of the whole session")
+                return on(context.obj)
             if verbose:
                 os.environ["KRAFTJBOD_SPARK_LOG_LEVEL"] = "warn"
 
             def start() -> SparkSession:
-                return spark_session(f"kraftjbod-{name}", master=master, conf=settings)
+                return spark_session(
+                    f"kraftjbod-{name}",
+                    master=master,
+                    conf=settings,
+                    is_short=options.get("available_now", True),
+                )
 
-            def on(spark: SparkSession) -> JobOutcome:
-                job = Job(spark=spark, tables=tables)
-                with progress(job.console, spark):
-                    return work(job, **options)
-
-            try:
+            with errors_told(name, verbose=verbose):
                 if SparkSession.getActiveSession() is not None:
                     outcome = on(start())
                 else:
-                    outcome = _in_own_process(start, on)
-            except (KraftJbodError, *SPARK_ERRORS, OSError) as e:
-                if verbose:
-                    traceback.print_exc()
-                fail(f"{name}: {spark_reason(e)}")
-            except _Terminated:
-                sys.exit(_SIGNALLED + signal.SIGTERM)
-            except KeyboardInterrupt:
-                sys.exit(_SIGNALLED + signal.SIGINT)
+                    outcome = in_own_process(start, on)
             _tell(outcome, as_json=as_json)
             sys.exit(outcome.exit_code)
 
         command = click.command(
-            name, context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog
-        )
-        return command(_common_options(run))
+            name,
+            cls=JobCommand,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            epilog=epilog,
+        )(_common_options(run))
+        command.ahead = ahead
+        return command
 
     return decorate
 
@@ -169,6 +234,21 @@ kafka_option: Final = click.option(
 )
 
 
+@contextmanager
+def errors_told(name: str, *, verbose: bool = False) -> Iterator[None]:
+    """Ends the process with one line for what was expected, and as signals ask for."""
+    try:
+        yield
+    except EXPECTED_ERRORS as e:
+        if verbose:
+            traceback.print_exc()
+        fail(f"{name}: {spark_reason(e)}")
+    except _Terminated:
+        sys.exit(_SIGNALLED + signal.SIGTERM)
+    except KeyboardInterrupt:
+        sys.exit(_SIGNALLED + signal.SIGINT)
+
+
 def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What a job reads topics by: from where, with which settings, how far and how often."""
     for option in (
@@ -197,17 +277,9 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--master`` and ``--conf``."""
     for option in (
-        click.option("--verbose", is_flag=True, help="Whole traces of errors, Spark's warnings."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document as the result."),
-        click.option(
-            "--tables",
-            default=DEFAULT_TABLES,
-            show_default=True,
-            metavar="DIR",
-            help="Where the Parquet tables are: a folder or a URI that Spark can write.",
-        ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
         click.option(
             "--master",
@@ -220,18 +292,39 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _in_own_process(
-    start: Callable[[], SparkSession], on: Callable[[SparkSession], JobOutcome]
-) -> JobOutcome:
-    """The outcome of ``on(start())``, worked out in a thread of its own; Spark is stopped then.
+def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--verbose", is_flag=True, help="Whole traces of errors, Spark's warnings."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document as the result."),
+        click.option(
+            "--tables",
+            default=DEFAULT_TABLES,
+            show_default=True,
+            metavar="DIR",
+            help="Where the Parquet tables are: a folder or a URI that Spark can write.",
+        ),
+        session_options,
+    ):
+        command = option(command)
+    return command
 
+
+def in_own_process(
+    start: Callable[[], SparkSession],
+    on: Callable[[SparkSession], T],
+    *,
+    at_end: Callable[[], None] = lambda: None,
+) -> T:
+    """The result of ``on(start())``, worked out in a thread of its own; Spark is stopped then.
+
+    :param at_end: wakes ``on`` where it waits for anything but Spark.
     :raises KeyboardInterrupt: at Ctrl-C, and as :class:`_Terminated` at SIGTERM.
     """
     # Spark gives times to Python in the time zone of the process.
     os.environ["TZ"] = "UTC"
     time.tzset()
     sessions: list[SparkSession] = []
-    outcome: Future[JobOutcome] = Future()
+    outcome: Future[T] = Future()
 
     def work() -> None:
         try:
@@ -248,6 +341,7 @@ def _in_own_process(
         finally:
             for spark in sessions:
                 _stop(spark)
+            at_end()
             thread.join(_LAST_WORDS_S)
 
 

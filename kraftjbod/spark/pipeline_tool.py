@@ -21,7 +21,25 @@ JOBS: Final = {
     "plan": "A reassignment that evens out directories, brokers and racks.",
     "audit": "Compare what producers were acknowledged with what topics hold.",
     "report": "One HTML page about the cluster's storage, from the tables.",
+    "session": "Several of these in one Spark session, which starts once.",
 }
+
+
+def job_named(name: str) -> click.Command | None:
+    """The command of a job; None if there is none of that name.
+
+    :raises click.ClickException: if Spark is not installed.
+    """
+    if name not in JOBS:
+        return None
+    try:
+        module = importlib.import_module(f"kraftjbod.spark.{name}_job")
+    except ModuleNotFoundError as e:
+        if (e.name or "").split(".")[0] == "kraftjbod":
+            raise
+        raise click.ClickException(f"{_DOOR} (missing: {e.name})") from e
+    command: click.Command = module.command
+    return command
 
 
 class _Jobs(click.Group):
@@ -29,16 +47,7 @@ class _Jobs(click.Group):
         return list(JOBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in JOBS:
-            return None
-        try:
-            module = importlib.import_module(f"kraftjbod.spark.{cmd_name}_job")
-        except ModuleNotFoundError as e:
-            if (e.name or "").split(".")[0] == "kraftjbod":
-                raise
-            raise click.ClickException(f"{_DOOR} (missing: {e.name})") from e
-        command: click.Command = module.command
-        return command
+        return job_named(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Jobs"):

@@ -264,7 +264,26 @@ def parse_drain(text: str) -> Drain:
     return Drain(broker_id=int(broker), path=(path.rstrip("/") or "/") if colon else None)
 
 
-@job_command("plan")
+def look_ahead(
+    *,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    from_tables: bool,
+    observe_s: float,
+    **_options: Any,
+) -> StorageSnapshot | None:
+    """What the brokers tell now, where the plan is to be made of that."""
+    if bootstrap_server is None or from_tables:
+        return None
+
+    async def look() -> StorageSnapshot:
+        async with make_client(bootstrap_server, command_config) as client:
+            return await take_snapshot(client, observe_s=observe_s)
+
+    return asyncio.run(look())
+
+
+@job_command("plan", ahead=look_ahead)
 @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Plan what lies there now.")
 @click.option("--command-config", metavar="FILE", help="Client settings for --bootstrap-server.")
 @click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables tell.")
@@ -332,14 +351,8 @@ def _storage(job: Job, options: dict[str, Any]) -> tuple[DataFrame, DataFrame, t
     """The tables ``log_dirs`` and ``replicas``, and what could not be seen."""
     if options["from_tables"]:
         return (*_from_tables(job, options["max_age_s"]), ())
-
-    async def look() -> StorageSnapshot:
-        server, config = options["bootstrap_server"], options["command_config"]
-        async with make_client(server, config) as client:
-            return await take_snapshot(client, observe_s=options["observe_s"])
-
     job.step(f"looking at the brokers, for {options['observe_s']:g} s")
-    snapshot = asyncio.run(look())
+    snapshot: StorageSnapshot = job.from_ahead()
     return (
         snapshot.log_dir_frame(job.spark),
         snapshot.replica_frame(job.spark),

@@ -31,6 +31,9 @@ from kraftjbod.spark.source import register
 from kraftjbod.spark.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_MASTER: Final = "local[*]"
+#: Of a Java process that lives for minutes: the second compiler pays off later than that, and more
+#: threads that collect garbage only stand in the way of the work.
+_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Where our log4j2.properties lies.
 _QUIET: Final = Path(__file__).parent / "conf"
 _MASTERS: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|yarn|(spark|k8s)://.+")
@@ -41,10 +44,16 @@ _LOUD_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def spark_session(
-    app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+    app_name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    is_short: bool = False,
 ) -> SparkSession:
     """A session on ``master``, ``local[*]`` by default; ``conf`` wins over our own settings.
 
+    :param is_short: for a job that ends by itself: a local Java then starts fast, and does not
+        strive for the speed that it would have after some minutes.
     :raises StartupError: without a Java that Spark can use, with a master that is none or does not
         answer, or if Spark does not start.
     """
@@ -64,7 +73,7 @@ def spark_session(
         master = master or DEFAULT_MASTER
         _check_master(master)
         _prepare_environment(master, given)
-        settings = {**_settings_of_rows(), **_settings_of_driver(master), **given}
+        settings = {**_settings_of_rows(), **_settings_of_driver(master, is_short), **given}
         settings["spark.master"] = master
     return _start(app_name, settings)
 
@@ -83,11 +92,13 @@ def _settings_of_rows() -> dict[str, str]:
     return {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 
 
-def _settings_of_driver(master: str) -> dict[str, str]:
+def _settings_of_driver(master: str, is_short: bool) -> dict[str, str]:
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if is_local(master):
         # Spark's own 200 would be 200 tasks for each batch of a streaming aggregation.
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
+        if is_short:
+            settings["spark.driver.extraJavaOptions"] = _SHORT_LIVED
     return settings
 
 

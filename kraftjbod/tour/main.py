@@ -33,6 +33,7 @@ from kraftjbod.local.privileges import chmod_bites
 from kraftjbod.local.up_and_down import look, make_cluster
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
+from kraftjbod.tour.job_session import JobSession
 from kraftjbod.tour.pipeline import Pipeline
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.source_lines import deal_standard_library
@@ -75,14 +76,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
     """The tour, from empty disks to a repaired cluster and what Spark makes of it."""
     await _clear(run_dir, reporter)
+    dealing = asyncio.create_task(asyncio.to_thread(deal_standard_library, PARTITIONS))
     cluster = await _start_new(run_dir, reporter)
     try:
         await _require_mortal_disks(cluster)
-        workload = Workload(deal_standard_library(PARTITIONS), max_s=_LOAD_MAX_S)
-        is_good = await _Tour(cluster, reporter, workload).take()
-        if with_pipeline:
-            pipeline = Pipeline(cluster=cluster, reporter=reporter, topic=TOPIC, workload=workload)
-            is_good = await pipeline.take() and is_good
+        workload = Workload(await dealing, max_s=_LOAD_MAX_S)
+        async with JobSession(cluster.run_dir / "pipeline.log") as jobs:
+            tour = _Tour(cluster, reporter, workload, jobs if with_pipeline else None)
+            is_good = await tour.take()
+            if with_pipeline:
+                pipeline = Pipeline(
+                    cluster=cluster, reporter=reporter, topic=TOPIC, workload=workload, jobs=jobs
+                )
+                is_good = await pipeline.take() and is_good
     except BaseException:
         # A half-done story is no cluster to leave behind; its files stay for a look.
         cluster.kill()
@@ -128,10 +134,17 @@ async def _require_mortal_disks(cluster: ClusterProcesses) -> None:
 class _Tour:
     """One telling of the story."""
 
-    def __init__(self, cluster: ClusterProcesses, reporter: Reporter, workload: Workload) -> None:
+    def __init__(
+        self,
+        cluster: ClusterProcesses,
+        reporter: Reporter,
+        workload: Workload,
+        jobs: JobSession | None,
+    ) -> None:
         self._cluster = cluster
         self._reporter = reporter
         self._workload = workload
+        self._jobs = jobs
         #: Of the victim; read before it dies.
         self._directory_id: str | None = None
 
@@ -212,6 +225,9 @@ class _Tour:
                 show(min(workload.acked, workload.lines))
                 await asyncio.wait({producing}, timeout=_POLL_S)
         producing.result()
+        if self._jobs is not None:
+            # Not before: while disks die under load the machine is theirs alone.
+            await self._jobs.start()
         figures = _figures(workload)
         self._reporter.note(
             f"{workload.acked:,} records acknowledged in {figures['seconds']:.1f} s, "

@@ -1,19 +1,16 @@
 """The second half of ``make run``: the data pipeline on the cluster of the first half.
 
-Each job runs as a user would run it, as a process of its own, and answers with a JSON document.
-The tour needs neither Spark nor Java itself: where the jobs cannot run, that is told, and what the
-first half proved stands.
+The jobs are those that a user runs, in one Spark session (:class:`JobSession`), and answer with
+JSON documents. The tour needs neither Spark nor Java itself: where the jobs cannot run, that is
+told, and what the first half proved stands. What neither needs the other goes on side by side.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import json
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +18,20 @@ from typing import Any, Final
 
 from kraftjbod.cli.cluster_client import ClusterClient
 from kraftjbod.cli.replica_admin import describe_log_dirs
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.cluster_report import shortened
 from kraftjbod.tour import uneven_topic
 from kraftjbod.tour.acknowledged import write_acknowledged
+from kraftjbod.tour.job_session import JobFailedError, JobSession
 from kraftjbod.tour.report import Reporter, write_json
 from kraftjbod.tour.workload import Workload
 
-_JOB: Final = (sys.executable, "-m", "kraftjbod.spark.pipeline_tool")
 _REASSIGN: Final = (sys.executable, "-m", "kraftjbod.cli.reassign_partitions_tool")
 _TIMEOUT_S: Final = 300.0
 _TOLD_CHARS: Final = 2000
 
-
-class JobFailedError(OperatingError):
-    """A job or tool ended with another exit code than 0; the message holds its last words."""
+Asked = asyncio.Future[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +42,7 @@ class Pipeline:
     reporter: Reporter
     topic: str
     workload: Workload
+    jobs: JobSession
 
     @property
     def tables(self) -> Path:
@@ -54,7 +50,7 @@ class Pipeline:
 
     async def take(self) -> bool:
         """Whether every job did what it should and found nothing missing."""
-        if importlib.util.find_spec("pyspark") is None:
+        if not self.jobs.is_installed():
             self.reporter.trouble(
                 "The pipeline is left out: Spark is not installed (`make spark`)."
             )
@@ -62,18 +58,22 @@ class Pipeline:
         shutil.rmtree(self.tables, ignore_errors=True)
         told: dict[str, Mapping[str, Any]] = {}
         try:
-            await self._make_uneven()
-            told["ingest"] = await self._ingest()
-            told["audit"] = await self._audit()
-            told["plan"] = await self._even_out()
+            async with asyncio.TaskGroup() as meanwhile:
+                meanwhile.create_task(self._make_uneven())
+                meanwhile.create_task(self._write_acknowledged())
+                told["ingest"] = await self._ingest()
+            audit = self._begin_audit()
+            # It looks at the brokers while the audit is at work.
+            plan = self._begin_plan()
+            told["audit"] = await self._audit(audit)
+            told["plan"] = await self._even_out(plan)
             told["telemetry"] = await self._telemetry()
             told["report"] = await self._report()
-        except OperatingError as e:
-            self.reporter.trouble(f"The pipeline stopped: {e}")
-            return False
+        except* (KraftJbodError, OSError) as group:
+            self.reporter.trouble(f"The pipeline stopped: {_first(group)}")
         finally:
             write_json(self.cluster.run_dir / "pipeline.json", told)
-        return not told["audit"]["differences_that_count"]
+        return "report" in told and not told["audit"]["differences_that_count"]
 
     async def _make_uneven(self) -> None:
         self.reporter.step(
@@ -83,19 +83,27 @@ class Pipeline:
             await client.retry(client.refresh_metadata)
             await uneven_topic.make_uneven_topic(client, self.cluster)
 
+    async def _write_acknowledged(self) -> None:
+        path, loads = self._acknowledged, self.workload.loads
+        await asyncio.to_thread(write_acknowledged, path, self.topic, loads)
+
+    @property
+    def _acknowledged(self) -> Path:
+        return self.cluster.run_dir / "acknowledged.jsonl"
+
     async def _ingest(self) -> Mapping[str, Any]:
         self.reporter.step(f"Spark takes topic {self.topic} in, each record once.")
-        told = await self._job("ingest", "--topics", self.topic)
+        told = await self._done(self._ask("ingest", "--topics", self.topic))
         self.reporter.note(f"{told['rows']:,} records in {shortened(Path(told['table']))}")
         return told
 
-    async def _audit(self) -> Mapping[str, Any]:
+    def _begin_audit(self) -> Asked:
         self.reporter.step("Spark looks for everything that producers were acknowledged.")
-        said = self.cluster.run_dir / "acknowledged.jsonl"
-        await asyncio.to_thread(write_acknowledged, said, self.topic, self.workload.loads)
-        told = await self._job(
-            "audit", "--topics", self.topic, "--acknowledged", str(said), accept=(0, 1)
-        )
+        said = ("--acknowledged", str(self._acknowledged))
+        return self._ask("audit", "--topics", self.topic, *said)
+
+    async def _audit(self, asked: Asked) -> Mapping[str, Any]:
+        told = await self._done(asked, accept=(0, 1))
         self.reporter.note(
             f"{told['acknowledged']:,} records acknowledged, [green]{told['missing']} missing[/]; "
             f"{told['batches']:,} batches of {told['replicas']} replicas compared, "
@@ -105,10 +113,17 @@ class Pipeline:
             self.reporter.trouble(f"{told['differences']}: see {told['table']}")
         return told
 
-    async def _even_out(self) -> Mapping[str, Any]:
+    def _begin_plan(self) -> Asked:
+        picture = self.cluster.run_dir / "plan.svg"
+        return self._ask("plan", "--out", str(self._plan), "--picture", str(picture))
+
+    @property
+    def _plan(self) -> Path:
+        return self.cluster.run_dir / "plan.json"
+
+    async def _even_out(self, asked: Asked) -> Mapping[str, Any]:
         self.reporter.step("Spark plans how to even the disks out.")
-        plan, picture = self.cluster.run_dir / "plan.json", self.cluster.run_dir / "plan.svg"
-        told = await self._job("plan", "--out", str(plan), "--picture", str(picture))
+        told = await self._done(asked)
         before, after = told["before"]["skew"], told["after"]["skew"]
         self.reporter.note(
             f"{told['moves']} moves, {told['moved_bytes'] / 1e6:.1f} MB: the fullest disk holds "
@@ -118,7 +133,7 @@ class Pipeline:
         for action in ("--execute", "--verify"):
             await self._run(
                 (*_REASSIGN, "--bootstrap-server", self.cluster.bootstrap_servers),
-                (action, "--reassignment-json-file", str(plan), "--progress"),
+                (action, "--reassignment-json-file", str(self._plan), "--progress"),
             )
         fullest = await self._fullest_over_mean()
         self.reporter.note(f"now it holds {fullest:.2f} times the mean")
@@ -137,31 +152,33 @@ class Pipeline:
 
     async def _telemetry(self) -> Mapping[str, Any]:
         self.reporter.step("Spark reads what the brokers told of their disks meanwhile.")
-        return await self._job("telemetry", "--window", "5 seconds")
+        return await self._done(self._ask("telemetry", "--window", "5 seconds"))
 
     async def _report(self) -> Mapping[str, Any]:
         page = self.cluster.run_dir / "report.html"
-        told = await self._job("report", "--out", str(page), live=False)
+        told = await self._done(self._ask("report", "--out", str(page), live=False))
         self.reporter.step(f"The report, for any browser: {shortened(page)}")
         return told
 
-    async def _job(
-        self, name: str, *options: str, live: bool = True, accept: Sequence[int] = (0,)
-    ) -> Mapping[str, Any]:
-        """What a job answers. ``live`` jobs ask the cluster."""
-        common = ["--tables", str(self.tables), "--json"]
+    def _ask(self, name: str, *options: str, live: bool = True) -> Asked:
+        """``live`` jobs ask the cluster."""
+        common = ["--tables", str(self.tables)]
         if live:
             common += ["--bootstrap-server", self.cluster.bootstrap_servers]
-        began_s = time.monotonic()
-        answer = await self._run((*_JOB, name), (*common, *options), accept=accept)
-        self.reporter.note(f"{name}: {time.monotonic() - began_s:.1f} s")
-        told: Mapping[str, Any] = json.loads(answer)
-        return told
+        return self.jobs.ask(name, *common, *options)
 
-    async def _run(
-        self, command: Sequence[str], options: Sequence[str], *, accept: Sequence[int] = (0,)
-    ) -> str:
-        """Standard output of a process.
+    async def _done(self, asked: Asked, *, accept: Sequence[int] = (0,)) -> Mapping[str, Any]:
+        """The summary of a job.
+
+        :raises JobFailedError: with what it said, if it fails or takes minutes.
+        """
+        answer = await self.jobs.answer(asked, accept=accept)
+        self.reporter.note(f"{answer['job']}: {answer['seconds']:.1f} s")
+        summary: Mapping[str, Any] = answer["summary"]
+        return summary
+
+    async def _run(self, command: Sequence[str], options: Sequence[str]) -> None:
+        """Run a tool to its end.
 
         :raises JobFailedError: with what it said, if it fails or takes minutes.
         """
@@ -177,7 +194,13 @@ class Pipeline:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if process.returncode not in accept:
+        if process.returncode != 0:
             said = (err or out).decode(errors="replace").strip()[-_TOLD_CHARS:]
             raise JobFailedError(f"exit code {process.returncode}: {said}")
-        return out.decode()
+
+
+def _first(group: BaseException) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,147 @@
+"""`JobSession`: ``kraftjbod-pipeline session`` as a process beside the tour, and its answers.
+
+The process starts Spark once for all jobs. Whether it can is told when the first job is asked for:
+what the tour does before that goes its way without Spark. What the jobs say meanwhile goes to a
+file. The process ends with its input, so it does not outlive the tour, nor its Java the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import shlex
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from kraftjbod.core.errors import OperatingError
+
+_SESSION: Final = (
+    *(sys.executable, "-m", "kraftjbod.spark.pipeline_tool", "session"),
+    # To plan each stage anew costs more than a tour's few rows do.
+    *("--conf", "spark.sql.adaptive.enabled=false"),
+)
+_JOB_TIMEOUT_S: Final = 300.0
+_STOP_TIMEOUT_S: Final = 20.0
+#: A job's summary is of this size at most.
+_MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
+_LAST_WORDS_CHARS: Final = 2000
+
+Answer = Mapping[str, Any]
+
+
+class JobFailedError(OperatingError):
+    """A job or tool ended with another exit code than 0; the message holds its last words."""
+
+
+class JobSession:
+    """Jobs in the order in which they are asked for; closed at the end of an ``async with``."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._asked: deque[asyncio.Future[Answer]] = deque()
+        self._failure: str | None = None
+
+    @staticmethod
+    def is_installed() -> bool:
+        return importlib.util.find_spec("pyspark") is not None
+
+    async def start(self) -> None:
+        """Begin to start Spark; that it cannot is told by :meth:`ask`."""
+        if self._process is not None or not self.is_installed():
+            return
+        try:
+            with self._log.open("wb") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *_SESSION, stdin=PIPE, stdout=PIPE, stderr=log, limit=_MOST_ANSWER_BYTES
+                )
+        except OSError as e:
+            self._failure = f"Spark cannot be started: {e}"
+        else:
+            self._reading = asyncio.create_task(self._read(self._process))
+
+    def ask(self, name: str, *options: str) -> asyncio.Future[Answer]:
+        """Put a job in line; its answer comes when those before it are done.
+
+        What the job does ahead begins at once.
+        """
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        # Of jobs that nobody waits for any more, asyncio need not complain.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._failure is not None:
+            answer.set_exception(JobFailedError(self._failure))
+            return answer
+        assert self._process is not None and self._process.stdin is not None, "it was started"
+        self._asked.append(answer)
+        self._process.stdin.write(f"{shlex.join((name, *options))}\n".encode())
+        return answer
+
+    async def answer(
+        self, asked: asyncio.Future[Answer], *, accept: Sequence[int] = (0,)
+    ) -> Answer:
+        """The summary of a job that ended with one of the exit codes ``accept``.
+
+        :raises JobFailedError: with what it said, if it fails or takes minutes.
+        """
+        try:
+            async with asyncio.timeout(_JOB_TIMEOUT_S):
+                told = await asyncio.shield(asked)
+        except TimeoutError as e:
+            raise JobFailedError(f"a job was not done in {_JOB_TIMEOUT_S:.0f} s") from e
+        if "error" in told or told["exit_code"] not in accept:
+            raise JobFailedError(f"{told['job']}: {told.get('error', told['exit_code'])}")
+        return told
+
+    async def _read(self, process: Process) -> None:
+        """Answers, to whom they are due, until the process ends."""
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                told = json.loads(line)
+                answer = self._asked.popleft()
+                if not answer.done():
+                    answer.set_result(told)
+            code = await process.wait()
+            self._failure = f"exit code {code}: {self._last_words()}"
+        except ValueError as e:  # Too long, or not JSON: a bug on either side.
+            self._failure = f"an answer of Spark's jobs cannot be read: {e}"
+        while self._asked:
+            answer = self._asked.popleft()
+            if not answer.done():
+                answer.set_exception(JobFailedError(self._failure))
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
+
+    async def __aenter__(self) -> JobSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """The process ends in order: at once if an error ends the tour, or else after its jobs."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()
+            if kind is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
