@@ -20,9 +20,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, DirectoryId
+from kraftjbod.core.ids import NO_INCARNATION, BrokerEpoch, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.rpc_messages import ImpairedLogDir
+from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN, CleanShutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,11 @@ class DirectoryStanding:
         cordoned: Collection[DirectoryId],
         impaired: Mapping[DirectoryId, LogDirState],
         paths: Mapping[DirectoryId, str],
-        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
+        incarnation_id: Uuid | None = None,
+        clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
     ) -> None:
-        """``clean_epochs`` is what the marks of a clean stop say, before the first registration."""
+        """``clean_shutdowns`` is what the marks say, before the first registration."""
+        self._incarnation_id = incarnation_id
         self._online = set(online)
         self._cordoned = frozenset(cordoned)
         self._impaired = dict(impaired)
@@ -63,7 +66,7 @@ class DirectoryStanding:
         self._asked: tuple[DirectoryId, ...] = ()
         self._asked_changes = DirectoryChanges()
         #: Up to which epoch directories are whole: those that never failed since they said so.
-        self._whole = {d: epoch for d, epoch in clean_epochs.items() if d in self._online}
+        self._whole = {d: stop for d, stop in clean_shutdowns.items() if d in self._online}
         #: Those of the registration on its way that did not fail since it was sent.
         self._asked_unbroken: set[DirectoryId] = set()
         #: Whether the cluster's level has a word for impaired directories.
@@ -106,9 +109,13 @@ class DirectoryStanding:
     @property
     def asked_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
         """Up to which epoch each of those is whole, in the same order."""
-        return tuple(
-            self._whole.get(directory_id, UNKNOWN_BROKER_EPOCH) for directory_id in self._asked
-        )
+        return tuple(self._whole.get(d, NO_CLEAN_SHUTDOWN).broker_epoch for d in self._asked)
+
+    @property
+    def asked_clean_incarnations(self) -> tuple[Uuid, ...]:
+        """Of which incarnation that epoch is, in the same order."""
+        found = (self._whole.get(d, NO_CLEAN_SHUTDOWN).incarnation_id for d in self._asked)
+        return tuple(one or NO_INCARNATION for one in found)
 
     def registration_sent(self) -> None:
         self._asked = tuple(sorted(self._listed()))
@@ -124,7 +131,8 @@ class DirectoryStanding:
         What failed since it was asked is as good as lost, though it may be back by now.
         """
         whole = self._whole.keys() | self._asked_unbroken
-        self._whole = dict.fromkeys(whole & self._online, broker_epoch)
+        stop = CleanShutdown(broker_epoch, self._incarnation_id)
+        self._whole = dict.fromkeys(whole & self._online, stop)
         changes, self._asked_changes = self._asked_changes, DirectoryChanges()
         self._registered = frozenset(self._asked) - self._forgotten
         self._told_offline.clear()

@@ -66,6 +66,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kraftjbod.storage.checkpoints import CleanShutdown
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class BrokerLifecycleManager:
         max_events: int = 10_000,
         cordoned_dirs: Collection[DirectoryId] = (),
         impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
-        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
+        clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
         memory: MetadataMemory | None = None,
     ) -> None:
         self._state = LifecycleState(
@@ -113,7 +114,7 @@ class BrokerLifecycleManager:
             ),
             cordoned_dirs=cordoned_dirs,
             impaired_dirs=impaired_dirs,
-            clean_epochs=clean_epochs,
+            clean_shutdowns=clean_shutdowns,
         )
         self._channel = channel
         self._memory = memory

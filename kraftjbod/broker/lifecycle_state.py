@@ -85,6 +85,7 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerRegistrationRequest,
     ListenerInfo,
 )
+from kraftjbod.storage.checkpoints import CleanShutdown
 
 NOT_REGISTERED: Final = BrokerEpoch(-1)
 _STORY_LINES: Final = 30
@@ -160,7 +161,7 @@ class LifecycleState:
         backoff: ExponentialBackoff,
         cordoned_dirs: Collection[DirectoryId] = (),
         impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
-        clean_epochs: Mapping[DirectoryId, BrokerEpoch] = MappingProxyType({}),
+        clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
     ) -> None:
         self.identity = identity
         self.state = BrokerState.NOT_RUNNING
@@ -174,7 +175,8 @@ class LifecycleState:
             cordoned=cordoned_dirs,
             impaired=impaired_dirs,
             paths=identity.log_dir_paths,
-            clean_epochs=clean_epochs,
+            clean_shutdowns=clean_shutdowns,
+            incarnation_id=identity.incarnation_id,
         )
         #: Directories that are back, by their paths, of which the failure has yet to be told.
         self._returning: dict[DirectoryId, str] = {}
@@ -311,6 +313,7 @@ class LifecycleState:
                     log_dirs=dirs.asked,
                     log_dir_paths=dirs.asked_paths,
                     clean_shutdown_epochs=dirs.asked_clean_epochs,
+                    clean_shutdown_incarnations=dirs.asked_clean_incarnations,
                     cordoned_log_dirs=dirs.asked_cordoned,
                     forgotten_log_dirs=dirs.asked_forgotten,
                     previous_broker_epoch=identity.previous_broker_epoch,

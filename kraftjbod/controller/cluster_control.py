@@ -313,6 +313,7 @@ def _require_parallel(request: BrokerRegistrationRequest) -> None:
     parallel = (
         ("paths", request.log_dir_paths),
         ("clean shutdown epochs", request.clean_shutdown_epochs),
+        ("clean shutdown incarnations", request.clean_shutdown_incarnations),
     )
     for what, said in parallel:
         if said and len(said) != len(request.log_dirs):

@@ -25,6 +25,7 @@ from kraftjbod.controller.topic_rules import RulesOf, TopicRules, rules_by_topic
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     MIGRATING_DIR,
+    NO_INCARNATION,
     UNASSIGNED_DIR,
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
@@ -180,13 +181,16 @@ def unclean_directories(
     ``former`` had, or any if it had none.
     """
     is_same = former.incarnation_id == request.incarnation_id
-    # Its answer was lost: the incarnation says once more what it said of the registration before.
-    whole = {former.epoch, former.previous_epoch} if is_same else {former.epoch}
+    # Epochs are offsets; a log that was followed for a while instead of this one gave the same.
+    whole = {(former.epoch, former.incarnation_id), (former.epoch, NO_INCARNATION)}
+    # Its answer was lost: the incarnation says once more what was judged already.
+    judged = former.previous_epoch if is_same else UNKNOWN_BROKER_EPOCH
     epochs = request.clean_shutdown_epochs or (UNKNOWN_BROKER_EPOCH,) * len(request.log_dirs)
+    writers = request.clean_shutdown_incarnations or (NO_INCARNATION,) * len(request.log_dirs)
     unclean = {
         directory_id
-        for directory_id, epoch in zip(request.log_dirs, epochs, strict=True)
-        if epoch == UNKNOWN_BROKER_EPOCH or epoch not in whole
+        for directory_id, epoch, writer in zip(request.log_dirs, epochs, writers, strict=True)
+        if epoch == UNKNOWN_BROKER_EPOCH or (epoch != judged and (epoch, writer) not in whole)
     }
     known = former.known_log_dirs
     is_nameless = not request.log_dirs and not is_same

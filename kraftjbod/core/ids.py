@@ -90,6 +90,8 @@ class DirectoryId(Uuid):
 
 
 ZERO_UUID: Final = Uuid(bytes(16))
+#: On the wire, of a clean stop that does not say whose it was.
+NO_INCARNATION: Final = ZERO_UUID
 
 UNASSIGNED_DIR: Final = DirectoryId(bytes(16))
 """The directory is not known yet; the hosting broker chooses one and reports it."""

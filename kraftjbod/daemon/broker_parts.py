@@ -169,7 +169,7 @@ class BrokerParts:
             request_timeout_ms=config.controller_request_timeout_ms,
             cordoned_dirs=[d.directory_id for d in online_dirs if d.is_cordoned],
             impaired_dirs={d.directory_id: d.state for d in online_dirs if d.is_impaired},
-            clean_epochs={d.directory_id: d.clean_epoch for d in online_dirs},
+            clean_shutdowns={d.directory_id: d.clean_shutdown for d in online_dirs},
             memory=self.memory,
         )
         self.assignments = AssignmentsManager(

@@ -241,9 +241,10 @@ class BrokerServer:
             )
         # The listeners close first; who is still connected must not hold up the farewell.
         await asyncio.gather(self._close_doors(parts), self._say_farewell(parts))
-        broker_epoch = -1
+        broker_epoch, incarnation_id = -1, None
         if parts is not None:
             broker_epoch = parts.lifecycle.broker_epoch
+            incarnation_id = parts.identity.incarnation_id
             await parts.log_dir_admin.close()
             parts.fetchers.close()
             await parts.publisher.close()
@@ -257,7 +258,7 @@ class BrokerServer:
             parts.appends.close()
             await parts.replicas.checkpoint_high_watermarks()
         if disks is not None:
-            await disks.logs.close(broker_epoch)
+            await disks.logs.close(broker_epoch, incarnation_id)
             disks.metadata_dir.close()
 
     async def _say_farewell(self, parts: BrokerParts | None) -> None:

@@ -186,6 +186,12 @@ class BrokerRegistrationRequest(RpcRequest):
     what the directory's clean-shutdown mark says; in a later registration of the same incarnation
     the present epoch for a directory that was served without a break since the last answer.
     """
+    clean_shutdown_incarnations: Annotated[tuple[WireUuid, ...], Since(3)] = Field(
+        default=(), max_length=MAX_DIRECTORIES
+    )
+    """Which incarnation had that epoch, in the same order: epochs are offsets of one metadata log,
+    and another log may give the same. ``NO_INCARNATION`` where the mark does not say.
+    """
     metadata_log_id: WireUuid | None = None
     """Which metadata log the broker has followed; None if it remembers none."""
     applied_metadata_offset: Offset = -1

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
-from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, TopicId, TopicPartition, Uuid
 
 _VERSION: Final = "0"
 _TOPIC_ID_KEY: Final = "topic_id"
@@ -74,14 +74,29 @@ def parse_partition_metadata(text: str, path: str) -> TopicId:
     raise CorruptCheckpointError(f"{path}: no {_TOPIC_ID_KEY}")
 
 
-def format_clean_shutdown(broker_epoch: int) -> bytes:
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+class CleanShutdown(NamedTuple):
+    """Who closed a directory: a broker epoch, and the incarnation that had it.
+
+    The epoch alone is an offset of some metadata log, which another log may have given, too.
+    """
+
+    broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
+    incarnation_id: Uuid | None = None
 
 
-def parse_clean_shutdown(text: str, path: str) -> int:
-    """The broker epoch of the clean stop, -1 if the file does not tell.
+NO_CLEAN_SHUTDOWN: Final = CleanShutdown()
 
-    :raises CorruptCheckpointError: if it is no JSON object.
+
+def format_clean_shutdown(stop: CleanShutdown) -> bytes:
+    told = {"version": 0, "brokerEpoch": stop.broker_epoch}
+    named = {} if stop.incarnation_id is None else {"incarnationId": str(stop.incarnation_id)}
+    return json.dumps(told | named).encode()
+
+
+def parse_clean_shutdown(text: str, path: str) -> CleanShutdown:
+    """Epoch -1 and no incarnation where the file does not tell.
+
+    :raises CorruptCheckpointError: if it is no JSON object, or what it tells is no epoch and no id.
     """
     try:
         content = json.loads(text)
@@ -89,8 +104,13 @@ def parse_clean_shutdown(text: str, path: str) -> int:
         raise CorruptCheckpointError(f"{path}: {e}") from e
     if not isinstance(content, dict):
         raise CorruptCheckpointError(f"{path}: no JSON object")
-    epoch = content.get("brokerEpoch", -1)
-    return epoch if isinstance(epoch, int) else -1
+    epoch, incarnation = content.get("brokerEpoch", -1), content.get("incarnationId")
+    try:
+        return CleanShutdown(
+            BrokerEpoch(int(epoch)), None if incarnation is None else Uuid.parse(str(incarnation))
+        )
+    except (TypeError, ValueError, InvalidUuidText) as e:
+        raise CorruptCheckpointError(f"{path}: {e}") from e
 
 
 def _format_lines(lines: Iterable[str]) -> bytes:

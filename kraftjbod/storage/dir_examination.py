@@ -10,9 +10,14 @@ import asyncio
 from dataclasses import dataclass
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
-from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId, DirectoryId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_clean_shutdown
+from kraftjbod.storage.checkpoints import (
+    NO_CLEAN_SHUTDOWN,
+    CleanShutdown,
+    CorruptCheckpointError,
+    parse_clean_shutdown,
+)
 from kraftjbod.storage.dir_names import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA_DIR,
@@ -36,8 +41,8 @@ class Examination:
     properties: MetaProperties | None
     device: int
     holds_cluster_metadata: bool
-    clean_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
-    """Broker epoch of the clean stop that its mark tells of; the mark itself stays."""
+    clean_shutdown: CleanShutdown = NO_CLEAN_SHUTDOWN
+    """What its mark tells of a clean stop; the mark itself stays."""
 
 
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
@@ -89,17 +94,17 @@ def _examine(log_dir: LogDir) -> Examination:
         properties=properties,
         device=device,
         holds_cluster_metadata=vfs.exists(f"{path}/{CLUSTER_METADATA_DIR}"),
-        clean_epoch=_clean_epoch(vfs, f"{path}/{CLEAN_SHUTDOWN_FILE}"),
+        clean_shutdown=_clean_shutdown(vfs, f"{path}/{CLEAN_SHUTDOWN_FILE}"),
     )
 
 
-def _clean_epoch(vfs: Vfs, path: str) -> BrokerEpoch:
+def _clean_shutdown(vfs: Vfs, path: str) -> CleanShutdown:
     data = vfs.read_if_exists(path)
     try:
-        told = -1 if data is None else parse_clean_shutdown(bytes(data).decode("utf-8"), path)
+        text = "{}" if data is None else bytes(data).decode("utf-8")
+        return parse_clean_shutdown(text, path)
     except (CorruptCheckpointError, UnicodeDecodeError):
-        return UNKNOWN_BROKER_EPOCH
-    return BrokerEpoch(told)
+        return NO_CLEAN_SHUTDOWN
 
 
 async def give_id(

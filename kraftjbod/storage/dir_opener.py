@@ -197,7 +197,7 @@ class DirOpener:
         match identity:
             case Found(directory_id=directory_id):
                 log_dir.identify(directory_id, answer.device)
-                log_dir.clean_epoch = answer.clean_epoch
+                log_dir.clean_shutdown = answer.clean_shutdown
             case Refused(reason=reason):
                 log_dir.go_offline(reason, report=False)
             case Unnamed():

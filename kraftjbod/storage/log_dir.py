@@ -27,10 +27,11 @@ from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
 import aiofiles.threadpool
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
-from kraftjbod.core.ids import LOST_DIR, UNKNOWN_BROKER_EPOCH, DirectoryId, TopicPartition
+from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
 from kraftjbod.core.timing import Clock
+from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_condition import DirCondition
 from kraftjbod.storage.dir_executor import LogDirExecutor, run_apart
 from kraftjbod.storage.dir_names import LOCK_FILE
@@ -119,8 +120,8 @@ class LogDir(DirCondition):
         self.vfs = vfs
         #: Whether it takes no new replicas (KIP-1066).
         self.is_cordoned = is_cordoned
-        #: Up to which broker epoch its contents were whole at the start, by its clean mark.
-        self.clean_epoch = UNKNOWN_BROKER_EPOCH
+        #: Up to which epoch of which incarnation it was whole at the start, by its clean mark.
+        self.clean_shutdown = NO_CLEAN_SHUTDOWN
         self.statistics = IoStatistics()
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel

@@ -23,12 +23,12 @@ from kraftjbod.core.errors import (
     OverloadedError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.ids import BrokerEpoch, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.checkpoints import format_clean_shutdown
+from kraftjbod.storage.checkpoints import CleanShutdown, format_clean_shutdown
 from kraftjbod.storage.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning_pause import CleaningPauses
 from kraftjbod.storage.dir_arrivals import DirArrivals
@@ -485,14 +485,15 @@ class LogManager:
             # It goes on where all dirs are gone and another one may come.
             await asyncio.Event().wait()
 
-    async def close(self, broker_epoch: int) -> None:
+    async def close(self, broker_epoch: int, incarnation_id: Uuid | None = None) -> None:
         """Flush and close every log, and mark the dirs where all went well as clean."""
-        await asyncio.gather(*(self._close_dir(d, broker_epoch) for d in self.online_dirs()))
+        stop = CleanShutdown(BrokerEpoch(broker_epoch), incarnation_id)
+        await asyncio.gather(*(self._close_dir(d, stop) for d in self.online_dirs()))
         self.cleaner.close()
         for log_dir in self.dirs():
             log_dir.close()
 
-    async def _close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
+    async def _close_dir(self, log_dir: LogDir, stop: CleanShutdown) -> None:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
         closings: list[Callable[[], Awaitable[None]]] = [
             *(handle.close for handle in self._book.every_handle_in(log_dir)),
@@ -511,7 +512,7 @@ class LogManager:
             if log_dir not in self._loaded:
                 return
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
-            data = format_clean_shutdown(broker_epoch)
+            data = format_clean_shutdown(stop)
             await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))
         except OperatingError as e:
             self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)

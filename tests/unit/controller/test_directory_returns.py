@@ -12,36 +12,53 @@ from tests.golden.transcript import World, directory
 UNKNOWN = (UNASSIGNED_DIR, MIGRATING_DIR)
 
 
-def _request(dirs: str, epochs: tuple[int, ...], incarnation: bytes) -> BrokerRegistrationRequest:
+def _request(
+    dirs: str, epochs: tuple[int, ...], incarnation: bytes, writers: tuple[bytes, ...]
+) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest.model_validate(
         {
             "broker_id": 1,
             "cluster_id": "golden",
-            "incarnation_id": bytes(Uuid(incarnation.rjust(16, b"~"))),
+            "incarnation_id": bytes(_incarnation(incarnation)),
             "listeners": [ListenerInfo(name="PLAINTEXT", host="h", port=9093)],
             "log_dirs": [bytes(directory(name)) for name in dirs],
             "clean_shutdown_epochs": epochs,
+            "clean_shutdown_incarnations": [bytes(_incarnation(one)) for one in writers],
         }
     )
 
 
+def _incarnation(name: bytes) -> Uuid:
+    return Uuid(name.rjust(16, b"~"))
+
+
 @pytest.mark.parametrize(
-    ("dirs", "epochs", "incarnation", "expected"),
+    ("dirs", "epochs", "incarnation", "writers", "expected"),
     [
-        pytest.param("ab", (7, 7), b"new", "", id="a clean stop"),
-        pytest.param("ab", (7, -1), b"new", "b-", id="a clean stop but for one"),
-        pytest.param("ab", (), b"new", "ab-", id="nothing is known"),
-        pytest.param("ab", (5, 7), b"new", "a-", id="a mark of an earlier life"),
-        pytest.param("ac", (7, -1), b"new", "c", id="a new one holds nothing that is not known"),
-        pytest.param("ab", (7, 7), b"same", "", id="told again while it runs"),
-        pytest.param("ab", (7, -1), b"same", "b-", id="one came back"),
-        pytest.param("ab", (5, 5), b"same", "", id="the answer to the first one was lost"),
-        pytest.param("ab", (-1, 5), b"same", "a-", id="and one was unclean"),
-        pytest.param("", (), b"new", "-", id="a broker from before directories"),
-        pytest.param("", (), b"same", "", id="the same one, told again"),
+        pytest.param("ab", (7, 7), b"new", (), "", id="a clean stop"),
+        pytest.param("ab", (7, -1), b"new", (), "b-", id="a clean stop but for one"),
+        pytest.param("ab", (), b"new", (), "ab-", id="nothing is known"),
+        pytest.param("ab", (5, 7), b"new", (), "a-", id="a mark of an earlier life"),
+        pytest.param(
+            "ac", (7, -1), b"new", (), "c", id="a new one holds nothing that is not known"
+        ),
+        pytest.param("ab", (7, 7), b"same", (), "", id="told again while it runs"),
+        pytest.param("ab", (7, -1), b"same", (), "b-", id="one came back"),
+        pytest.param("ab", (5, 5), b"same", (), "", id="the answer to the first one was lost"),
+        pytest.param("ab", (-1, 5), b"same", (), "a-", id="and one was unclean"),
+        pytest.param("ab", (7, 7), b"new", (b"same", b"other"), "b-", id="a mark of another log"),
+        pytest.param("ab", (7, 5), b"same", (b"same", b"before"), "", id="judged before"),
+        pytest.param("", (), b"new", (), "-", id="a broker from before directories"),
+        pytest.param("", (), b"same", (), "", id="the same one, told again"),
     ],
 )
-def test_unclean(dirs: str, epochs: tuple[int, ...], incarnation: bytes, expected: str) -> None:
+def test_unclean(
+    dirs: str,
+    epochs: tuple[int, ...],
+    incarnation: bytes,
+    writers: tuple[bytes, ...],
+    expected: str,
+) -> None:
     world = World()
     list(world.run("up 1 dirs=a,b incarnation=same"))
     former = world.state.brokers[BrokerId(1)]
@@ -49,4 +66,4 @@ def test_unclean(dirs: str, epochs: tuple[int, ...], incarnation: bytes, expecte
     object.__setattr__(former, "previous_epoch", 5)
     wanted = {directory(name) for name in expected if name != "-"}
     wanted |= set(UNKNOWN) if "-" in expected else set()
-    assert unclean_directories(former, _request(dirs, epochs, incarnation)) == wanted
+    assert unclean_directories(former, _request(dirs, epochs, incarnation, writers)) == wanted

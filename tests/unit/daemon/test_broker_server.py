@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
     StartupError,
 )
+from kraftjbod.core.ids import NO_INCARNATION, Uuid
 from kraftjbod.core.properties import format_properties
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.runner import (
@@ -64,6 +66,18 @@ async def serving(config: BrokerConfig) -> AsyncIterator[BrokerServer]:
             yield server
         finally:
             await server.stop()
+            # The threads of the directories free them at their end, which a process waits for.
+            while any(map(is_locked, (*config.data_dirs, config.metadata_dir))):
+                await asyncio.sleep(0.01)
+
+
+def is_locked(path: str) -> bool:
+    with open(f"{path}/.lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 async def ask(server: BrokerServer, body: Message, version: int | None = None) -> Any:
@@ -114,28 +128,35 @@ async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> Non
 async def test_each_directory_says_up_to_which_epoch_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int, ...]] = []
+    told: list[tuple[tuple[int, Uuid], ...]] = []
     call = ControllerChannel.call
 
     async def spied(channel: Any, request: Any, **more: Any) -> Any:
         if isinstance(request, BrokerRegistrationRequest):
-            told.append(request.clean_shutdown_epochs)
+            epochs = request.clean_shutdown_epochs
+            told.append(tuple(zip(epochs, request.clean_shutdown_incarnations, strict=True)))
         return await call(channel, request, **more)
 
     monkeypatch.setattr(ControllerChannel, "call", spied)
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
-    epochs = []
+    lives, unknown = [], (-1, NO_INCARNATION)
     async with controller() as port:
         config = broker_config(port, *paths)
         for stopped_uncleanly in ((), ("d1",), ("d2",)):
             async with serving(config) as server:
                 assert server._parts is not None
-                epochs.append(server._parts.lifecycle.broker_epoch)
+                parts = server._parts
+                lives.append((parts.lifecycle.broker_epoch, parts.identity.incarnation_id))
             for name in stopped_uncleanly:
                 (tmp_path / name / ".kafka_cleanshutdown").unlink()
         async with serving(config):
             pass
-    assert told == [(-1, -1), (epochs[0], epochs[0]), (-1, epochs[1]), (epochs[2], -1)]
+    assert told == [
+        (unknown, unknown),
+        (lives[0], lives[0]),
+        (unknown, lives[1]),
+        (lives[2], unknown),
+    ]
 
 
 async def test_the_status_tells_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:

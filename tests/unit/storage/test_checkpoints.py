@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.ids import BrokerEpoch, TopicId, TopicPartition, Uuid
 from kraftjbod.storage.checkpoints import (
+    CleanShutdown,
     CorruptCheckpointError,
     format_clean_shutdown,
     format_leader_epochs,
@@ -62,10 +65,16 @@ def test_partition_metadata():
 
 
 def test_clean_shutdown():
-    text = format_clean_shutdown(12).decode()
-    assert text == '{"version": 0, "brokerEpoch": 12}'
-    assert parse_clean_shutdown(text, "p") == 12
-    assert parse_clean_shutdown("{}", "p") == -1
+    stop = CleanShutdown(BrokerEpoch(12), Uuid(bytes(range(16))))
+    text = format_clean_shutdown(stop).decode()
+    assert json.loads(text) == {
+        "version": 0,
+        "brokerEpoch": 12,
+        "incarnationId": str(stop.incarnation_id),
+    }
+    assert parse_clean_shutdown(text, "p") == stop
+    assert parse_clean_shutdown('{"version": 0, "brokerEpoch": 12}', "p") == (12, None)
+    assert parse_clean_shutdown("{}", "p") == CleanShutdown() == (-1, None)
     for damaged in ("", "[]"):
         with pytest.raises(CorruptCheckpointError):
             parse_clean_shutdown(damaged, "p")
