@@ -16,26 +16,27 @@ STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
 SCANS_STAMP := $(VENV)/.scans-stamp
 
-# Commands of the test ladder and the Debian packages that hold them.
-TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup chromium fusermount3 systemd-nspawn \
-  debootstrap
-TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount chromium fuse3 systemd systemd-container \
-  debootstrap
+# Commands of the tests and the Debian packages that hold them: small ones for `make test`, and what
+# is larger, or brings services along, for the long rest.
+TEST_COMMANDS := mkfs.xfs mkfs.ext4 kcat setpriv losetup fusermount3
+TEST_PACKAGES := xfsprogs e2fsprogs kcat util-linux mount fuse3
+LONG_COMMANDS := chromium systemd-nspawn debootstrap
+LONG_PACKAGES := chromium systemd systemd-container debootstrap
 # Test processes at once; each takes whole files. JOBS=0 runs the tests in the process of pytest.
 JOBS := 2
 CLUSTER := conf/docker/cluster.sh
 PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 1
+# What fails is run once more, alone; what passes then is told by name, and few may be so.
+TESTED := $(PYTEST) -p tests.second_chance
 
-# What takes long, in the order in which it is dealt out to SLICES parts.
+# What takes long is marked in the tests (tests/conftest.py), and its files are dealt out to SLICES
+# parts; two minutes of soak are in each of them.
 SLICES := 4
-LONG := move_crashes full_disk_cycles gameday tour local_cluster system_moves drain compaction \
-  storage_telemetry scrub
-REST := $(wildcard tests/spark/test_*.py) tests/compose tests/systemd tests/disk \
-  $(patsubst %,tests/integration/test_%.py,$(LONG))
-slice = $(shell printf '%s\n' $(REST) | awk 'NR % $(SLICES) == $(1)')
-tested = $(PYTEST) $(1) || { [ $$? = 1 ] && echo "test: what failed is run once more, alone" \
-  && $(PY) -m pytest -q -rs --last-failed --last-failed-no-failures none --maxfail 3 $(1); }
+FOLDERS := tests/compose tests/systemd tests/disk
+REST := $(wildcard tests/spark/test_*.py) $(FOLDERS) $(sort $(shell \
+  grep -rlE 'mark\.(long|sampled)' --include='test_*.py' tests/unit tests/faults tests/integration))
+slice = $(shell printf '%s\n' $(REST) | awk 'NR % $(SLICES) == $(1)') tests/soak
 
 # Where `make install` puts things. DESTDIR stands before all of them, for packages and images.
 PREFIX ?= /usr/local
@@ -84,19 +85,29 @@ $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 	  $(PY) -m pip install -q -r requirements-spark.lock -e .; fi
 	@touch $(SPARK_STAMP)
 
-.PHONY: test-packages
-test-packages:  ## Install the system packages of the tests when root and missing; say so otherwise
-	@missing=""; for c in $(TEST_COMMANDS); do \
+# Installs the packages $(2) when root and one of the commands $(1) is missing; says so otherwise.
+define install_packages
+	@missing=""; for c in $(1); do \
 	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$c >/dev/null || missing="$$missing $$c"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "test-packages: installing $(TEST_PACKAGES) (missing:$$missing)"; \
+	  echo "$@: installing $(2) (missing:$$missing)"; \
 	  apt-get update -q >/dev/null 2>&1 || true; \
-	  for package in $(TEST_PACKAGES); do DEBIAN_FRONTEND=noninteractive \
+	  for package in $(2); do DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -q --no-install-recommends $$package >/dev/null 2>&1 \
-	    || echo "test-packages: no package $$package; tests that need it will be skipped"; done; \
-	else echo "test-packages: not root or no apt-get; tests that need$$missing will be skipped"; fi
-	@$(CLUSTER) install || echo "test-packages: the tests of docker-compose.yml will be skipped"
+	    || echo "$@: no package $$package; tests that need it will be skipped"; done; \
+	else echo "$@: not root or no apt-get; tests that need$$missing will be skipped"; fi
+endef
+
+.PHONY: test-packages
+test-packages:  ## Install the small system packages of the tests when root and missing
+	$(call install_packages,$(TEST_COMMANDS),$(TEST_PACKAGES))
+
+.PHONY: long-packages
+long-packages: test-packages  ## The same for the long rest: Chromium, systemd-nspawn, debootstrap, Docker
+	$(call install_packages,$(LONG_COMMANDS),$(LONG_PACKAGES))
+	@# It says what it installs.
+	@$(CLUSTER) install || echo "$@: the tests of docker-compose.yml will be skipped"
 
 .PHONY: run
 run: setup  ## The tour: lose a disk under load and no record; then Spark takes in, audits, plans, reports
@@ -128,17 +139,16 @@ compose-test: setup  ## Kill a broker, disks and all of a cluster of its own in 
 	@$(PY) -m pytest -q -s -rs tests/compose $(ARGS)
 
 .PHONY: test
-test: setup spark test-packages  ## Unit tables, fault disks, real processes and mounts: all but the long rest
-	@# Tests wait for real processes, beside other tests: what fails has one more chance, alone.
-	@$(call tested,$(addprefix --ignore=,$(REST)) $(ARGS))
+test: setup test-packages  ## Unit tables, fault disks, real processes and mounts: all but the long rest
+	@$(TESTED) -m "not long" $(addprefix --ignore=,tests/spark tests/soak $(FOLDERS)) $(ARGS)
 
 .PHONY: test-slice
-test-slice: setup spark test-packages  ## One part of the long rest: SLICE=0 to 3; CI takes one by its commit
-	@$(call tested,$(call slice,$(SLICE)) $(ARGS))
+test-slice: setup spark long-packages  ## One part of the long rest: SLICE=0 to 3; CI takes one by its commit
+	@$(TESTED) -m long $(call slice,$(SLICE)) $(ARGS)
 
 .PHONY: test-all
-test-all: setup spark test-packages  ## Every test there is: Spark, containers, boots, crash matrices, long cycles
-	@$(call tested,$(ARGS))
+test-all: setup spark long-packages  ## Every test there is: Spark, containers, boots, whole sweeps, long cycles
+	@$(TESTED) $(ARGS)
 
 .PHONY: unit
 unit: setup  ## Unit tests only
@@ -149,7 +159,7 @@ integration: setup test-packages  ## Real daemons with foreign clients, kill -9 
 	@$(PYTEST) tests/integration $(ARGS)
 
 .PHONY: pipeline
-pipeline: setup spark test-packages  ## Spark: source, sink and jobs, on real clusters of both kinds
+pipeline: setup spark long-packages  ## Spark: source, sink and jobs, on real clusters of both kinds
 	@$(PYTEST) tests/spark $(ARGS)
 
 .PHONY: disk
@@ -165,7 +175,7 @@ soak: setup  ## Break a real cluster at random and prove that nothing is lost (S
 	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: systemd
-systemd: setup test-packages  ## The units, checked, installed and booted under systemd (root only)
+systemd: setup long-packages  ## The units, checked, installed and booted under systemd (root only)
 	@$(PY) -m pytest -q tests/systemd $(ARGS)
 
 .PHONY: golden
@@ -193,7 +203,7 @@ tidy: setup  ## Import order, colours, doors and the other rules of the house
 
 .PHONY: check
 check: lint type tidy unit  ## What every change must pass, in about a minute
-	@$(PYTEST) tests/golden tests/faults $(ARGS)
+	@$(PYTEST) -m "not long" tests/golden tests/faults $(ARGS)
 
 .PHONY: diagrams
 diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tables in the code

@@ -1,26 +1,71 @@
-"""The order of files, for runs in several processes; and plain tracebacks in what code tells."""
+"""Which tests take long, which cases of a sweep stand for all, and the order of files.
+
+``make test`` runs ``-m "not long"``, ``make test-slice`` runs ``-m long``, ``make test-all`` both.
+
+* ``@pytest.mark.long``: takes long, or shows in another way what shorter tests show.
+  Everything in a folder of :data:`LONG_FOLDERS` is long.
+* ``@pytest.mark.sampled(n)``: of the cases of a parametrized test all but ``n`` are long. Which,
+  :data:`SAMPLE` says: the commit, so that each change is tried with others.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
-import structlog
+
+#: The environment variable that says which cases are taken; any word will do.
+SAMPLE: Final = "TEST_SAMPLE"
+LONG_FOLDERS: Final = frozenset({"spark", "compose", "systemd", "disk", "soak"})
 
 #: Folders whose files take long come first, so that no process is left alone with them at the end.
-_LONG_FIRST = {"spark": 0, "compose": 0, "systemd": 1, "integration": 2, "disk": 3, "faults": 4}
+_ORDER: Final = ("spark", "compose", "soak", "systemd", "integration", "disk", "faults")
+_HERE: Final = Path(__file__).parent
 
 
-def pytest_configure() -> None:
-    """Structlog's own way draws all local variables, on the loop: seconds on a busy machine."""
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=False, exception_formatter=structlog.dev.plain_traceback
+def pytest_configure(config: pytest.Config) -> None:
+    """Before worker processes are made: they have to take the same cases."""
+    if SAMPLE not in os.environ:
+        command = ["git", "rev-parse", "--short=10", "HEAD"]
+        done = subprocess.run(command, cwd=_HERE, capture_output=True, text=True, check=False)
+        os.environ[SAMPLE] = done.stdout.strip() or "no-commit"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Marked before ``-m`` selects, and sorted after all; within a folder the order stays."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if _folder(item) in LONG_FOLDERS:
+            item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("sampled") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, of_one in cases.items():
+        _mark_all_but_sample(name, of_one)
+    yield
+    items.sort(
+        key=lambda item: _ORDER.index(_folder(item)) if _folder(item) in _ORDER else len(_ORDER)
     )
-    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Within a folder the order stays as it is."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: _LONG_FIRST.get(item.path.relative_to(here).parts[0], 5))
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_HERE).parts[0]
+
+
+def _mark_all_but_sample(name: str, cases: list[pytest.Item]) -> None:
+    """Whatever order they come in, and whatever was left out of this run by name."""
+    marker = cases[0].get_closest_marker("sampled")
+    assert marker is not None
+    rng = random.Random(f"{os.environ[SAMPLE]} {name}")  # a choice, not a secret
+    by_lot = {case.nodeid: rng.random() for case in sorted(cases, key=lambda case: case.nodeid)}
+    for case in sorted(cases, key=lambda case: by_lot[case.nodeid])[marker.args[0] :]:
+        case.add_marker(pytest.mark.long)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"sampled cases are those of {SAMPLE}={os.environ[SAMPLE]}")

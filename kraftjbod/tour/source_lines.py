@@ -9,8 +9,11 @@ from __future__ import annotations
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kraftjbod.protocol.records import Record
+
+_STANDARD_LIBRARY: Final = Path(sysconfig.get_path("stdlib"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +55,10 @@ class LineStream:
         ]
 
 
-def deal_standard_library(partitions: int) -> list[LineStream]:
-    """The whole standard library; a file's lines stay together, partitions get equal shares."""
-    root = Path(sysconfig.get_path("stdlib"))
+def deal_standard_library(partitions: int, root: Path = _STANDARD_LIBRARY) -> list[LineStream]:
+    """All of it, or what is below ``root``; a file's lines stay together, shares are equal: they
+    differ by a file at most.
+    """
     shares: list[list[SourceLine]] = [[] for _ in range(partitions)]
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()

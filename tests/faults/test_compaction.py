@@ -40,6 +40,8 @@ STEP = st.one_of(
 )
 
 
+#: Parts of a sweep over the operations of a pass.
+SHARES = 4
 #: More than a dir ever waits for.
 _CHECKS = 300
 #: What may need room: bytes, and a longer name in a directory.
@@ -196,6 +198,7 @@ async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
     return counted.count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
 @pytest.mark.parametrize("lasts", ["once", "until room"])
 async def test_no_room_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
@@ -232,9 +235,11 @@ async def heal(manager: LogManager) -> None:
     raise AssertionError(log_dir)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect) -> None:
-    for nth in range(1, await operations_of_a_pass() + 1):
+async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect, share: int) -> None:
+    for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
         mem, history = await story_before_cleaning()
         vfs = FaultVfs(mem)
         manager, _ = await opened(vfs)
@@ -248,8 +253,10 @@ async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect) 
             assert cleaned_files(left) == []
 
 
-async def test_a_power_cut_at_any_operation_loses_nothing() -> None:
-    for nth in range(1, await operations_of_a_pass() + 1):
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
+async def test_a_power_cut_at_any_operation_loses_nothing(share: int) -> None:
+    for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
         mem, history = await story_before_cleaning()
         vfs, clones = FaultVfs(mem), list[MemVfs]()
         manager, _ = await opened(vfs)

@@ -94,6 +94,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
         manager.dirs()[0].close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
 async def test_crash_at_every_operation(seed: int):
     mem = MemVfs()

@@ -17,6 +17,8 @@ from tests.faults.vfs_fault import Effect, Fault
 
 #: More than a story has operations.
 _TOO_MANY = 3000
+#: Parts of a sweep: part 1 begins with the first operation, part 2 with the second.
+SHARES = 8
 
 
 async def undisturbed() -> Told:
@@ -32,7 +34,7 @@ async def disturbed(world: World, fault: Fault) -> Told:
 
 
 async def sweep(
-    make: Callable[[int, World], Fault], *, first: int = 1, step: int = 1, least: int = 100
+    make: Callable[[int, World], Fault], *, first: int = 1, step: int = SHARES, least: int = 100
 ) -> None:
     """One story per ``step`` operations; some of about ``least`` operations must be refused."""
     expected, refused = await undisturbed(), 0
@@ -51,43 +53,55 @@ async def sweep(
     raise AssertionError("the story never ended")
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 4])
+#: For what only differs in how long it lasts.
+EVERY_SECOND = range(1, SHARES + 1, 2)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", range(1, SHARES + 1))
 async def test_no_room_once(first: int):
-    await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first, step=4)
+    await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
 
 
 async def test_no_quota_once():
-    await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=5)
+    await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", EVERY_SECOND)
 @pytest.mark.parametrize("length", [2, 5])
-async def test_no_room_for_some_operations(length: int):
-    await sweep(
-        lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=length, step=4
-    )
+async def test_no_room_for_some_operations(length: int, first: int):
+    await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
 
 
-@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", EVERY_SECOND)
 async def test_no_room_until_somebody_makes_some(first: int):
-    await sweep(
-        lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first, step=4
-    )
+    await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
 
 
-async def test_half_of_a_write_finds_room():
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 2])
+async def test_half_of_a_write_finds_room(first: int):
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),
+        first=first,
+        step=2,
         least=50,
     )
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 5])
 @pytest.mark.parametrize("but_for_bytes", [0, 100])
-async def test_a_disk_that_holds_no_more(but_for_bytes: int):
+async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int):
     await sweep(
-        lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), step=4
+        lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), first=first
     )
 
 
-async def test_a_disk_without_inodes():
-    await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), step=4)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 5])
+async def test_a_disk_without_inodes(first: int):
+    await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), first=first)

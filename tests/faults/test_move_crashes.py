@@ -17,6 +17,7 @@ from tests.faults.vfs_fault import WRITING_KINDS
 from tests.faults.vfs_mem import MemVfs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_power_cut_at_every_operation_of_a_move(seed: int):
     disks = two_disks()

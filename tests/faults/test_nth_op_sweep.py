@@ -112,6 +112,7 @@ async def check(mem: MemVfs, told: Acknowledged) -> None:
     await manager.close(2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("errno", [EIO, EROFS, EACCES])
 @pytest.mark.parametrize("sticky", [True, False])
 async def test_every_operation_fails_once(errno: int, sticky: bool):

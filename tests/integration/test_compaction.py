@@ -24,7 +24,7 @@ from tests.integration import checker, clients
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.clients]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients]
 
 CONFIG: Final = {
     "log.cleaner.backoff.ms": "100",

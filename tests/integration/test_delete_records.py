@@ -236,6 +236,7 @@ def test_a_restart_of_all_does_not_show_them_again(cluster: Cluster) -> None:
         assert _starts(cluster, topic) == start
 
 
+@pytest.mark.long
 def test_one_that_was_away_takes_the_start_over(cluster: Cluster) -> None:
     """It is not waited for, and shows nothing of that as a leader later."""
     _fill(cluster, "away")

@@ -107,6 +107,7 @@ def test_a_topic_without_other_replicas_fills_its_disk_and_goes_on(
         _wait_taken(cluster)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("keeps", [0, 21], ids=["nothing kept", "some kept"])
 def test_all_disks_full_of_one_topic(make_cluster: MakeCluster, keeps: int) -> None:
     """The followers hear of it though nothing is fetched into their disks."""

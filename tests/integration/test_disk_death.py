@@ -102,6 +102,7 @@ def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], tit
     return load
 
 
+@pytest.mark.long
 def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
     """And back, and the broker restarted: its replicas come back and catch up."""
     cluster = _start(make_cluster)
@@ -120,6 +121,7 @@ def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.disk
 @pytest.mark.parametrize(
     ("kind", "fault"),
@@ -254,6 +256,7 @@ def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.long
 def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeCluster) -> None:
     """The controller comes back before the broker gives up; the leaderships move then."""
     cluster = _start(make_cluster)
@@ -272,6 +275,7 @@ def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeClust
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.long
 def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
     """Partitions that keep two replicas go on; the others wait, and lose nothing."""
     cluster = _start(make_cluster)

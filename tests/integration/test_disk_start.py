@@ -86,6 +86,7 @@ def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
     assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.long
 def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
     """A path that this node never had before is formatted by the broker itself."""
     daemon = stopped.brokers[BROKER]
@@ -122,6 +123,7 @@ def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
     assert str(second) in said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -179,6 +181,7 @@ def test_what_is_no_log_is_left_alone(stopped: Cluster) -> None:
     assert stranger.is_dir()
 
 
+@pytest.mark.long
 def test_a_torn_tail_is_cut(stopped: Cluster) -> None:
     """Half a batch at the end of a log that was not closed: the whole ones stay."""
     daemon = stopped.brokers[BROKER]
@@ -203,6 +206,7 @@ def test_a_torn_tail_is_cut(stopped: Cluster) -> None:
     assert clients.read_confluent(bootstrap, "kept", 3) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.long
 def test_a_broker_whose_port_is_taken_is_never_registered(stopped: Cluster) -> None:
     """Nobody has to wait for the end of a session of a broker that could not serve."""
     daemon, controller = stopped.brokers[BROKER], stopped.local.controller

@@ -23,7 +23,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.test_tools import BIN, tool
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(240)]
 
 BROKERS = (1, 2, 3)
 VALUES = [b"%06d" % index + bytes(1000) for index in range(3000)]

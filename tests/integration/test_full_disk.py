@@ -93,6 +93,7 @@ def _end(cluster: Cluster, load: Load, title: str) -> None:
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4", "xfs"])
 def test_a_disk_fills_under_load_and_its_replicas_come_back(
     make_cluster: MakeCluster, kind: Kind
@@ -118,6 +119,7 @@ def test_a_disk_fills_under_load_and_its_replicas_come_back(
         assert not cluster.brokers[BROKER].events("log_dir_offline")
 
 
+@pytest.mark.long
 def test_a_disk_has_bytes_but_no_inodes(make_cluster: MakeCluster) -> None:
     """What is open could go on, and yet nothing new can be made there: it counts as full."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
@@ -183,6 +185,7 @@ def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
         assert last == b"yes" and states(cluster, BROKER)[str(paths[0])] is ONLINE
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["in order", "killed"])
 def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -> None:
     """It stays saturated, gives out what it has, and leads nothing before there is room."""
@@ -231,6 +234,7 @@ def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
             _end(cluster, load, "one disk full, another dead")
 
 
+@pytest.mark.long
 def test_both_disks_of_a_broker_full(make_cluster: MakeCluster) -> None:
     """The broker lives, and takes part again once there is room."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
@@ -263,6 +267,7 @@ def _shrink(cluster: Cluster, topic: str) -> None:
         admin.alter_configs([resource])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way_out", [_delete, _shrink], ids=["topic deleted", "retention shrunk"])
 def test_all_brokers_full(
     make_cluster: MakeCluster, way_out: Callable[[Cluster, str], None]

@@ -21,6 +21,7 @@ from tests.integration.conftest import MakeCluster
 from tests.integration.live_consumer import LiveConsumer
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.process,
     pytest.mark.clients,
     pytest.mark.disk,

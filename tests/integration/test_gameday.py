@@ -23,7 +23,7 @@ from kraftjbod.testing import fault_fs, mounts
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.timeout(300)]
 
 TOOL: Final = Path(__file__).parents[2] / "bin" / "kraftjbod-gameday"
 SHORT: Final = (

@@ -214,6 +214,7 @@ def test_answers_that_nobody_reads(cluster: Cluster) -> None:
         assert [len(value) for value in values] == [len(value) for value in LARGE_VALUES]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", [b"\x90", b"\x80", b"\x91\x91\x91\x90"])
 def test_containers_in_rpc_frames(cluster: Cluster, unit: bytes) -> None:
     part = b"\xdd\x00\x02\x00\x00" + unit * 0x20000

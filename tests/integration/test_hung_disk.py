@@ -159,6 +159,7 @@ def test_a_disk_that_hangs_for_too_long_is_given_up_and_reattached(
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.long
 def test_a_disk_that_hangs_at_the_start_costs_itself(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
         broker = cluster.brokers[BROKER]
@@ -178,6 +179,7 @@ def test_a_disk_that_hangs_at_the_start_costs_itself(make_cluster: MakeCluster) 
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.long
 def test_a_short_hang_at_the_start_is_waited_for(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster, {"log.dir.io.suspect.ms": "500"}) as (cluster, disks, _):
         broker = cluster.brokers[BROKER]

@@ -39,6 +39,7 @@ def topic(cluster: Cluster) -> str:
     return name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int) -> None:
     daemon = cluster.brokers[victim]

@@ -26,7 +26,7 @@ from kraftjbod.testing.log_disks import FAULTS, DiskKind, Fault
 from kraftjbod.testing.mounts import DiskKitError
 from tests.integration.checker import Load, judge
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 6
 #: What the broker says of a directory whose disk failed so, and is not well yet.

@@ -179,6 +179,7 @@ def _unmount(cluster: Cluster, disk: Disk) -> None:
     cluster.wait(f"{disk.path} to be unmounted", is_done)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.disk
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
@@ -216,6 +217,7 @@ def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.long
 @pytest.mark.disk
 def test_a_disk_that_dies_and_comes_back_unheard_takes_nothing_acknowledged_along(
     make_cluster: MakeCluster,
@@ -275,6 +277,7 @@ def _move(cluster: Cluster, partitions: Collection[int], path: str) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.disk
 def test_a_wiped_disk_is_forgotten_and_taken_in_as_a_new_one(make_cluster: MakeCluster) -> None:
     with disks() as (bad, good), contextlib.ExitStack() as stack:
@@ -316,6 +319,7 @@ def test_a_wiped_disk_is_forgotten_and_taken_in_as_a_new_one(make_cluster: MakeC
         assert _errors(cluster) == {path: 0, good.path: 0}
 
 
+@pytest.mark.long
 @pytest.mark.disk
 def test_disks_that_changed_mount_points_are_found_by_id(make_cluster: MakeCluster) -> None:
     with disks() as (one, other), contextlib.ExitStack() as stack:
@@ -491,6 +495,7 @@ def test_a_directory_comes_back_by_itself_if_that_is_configured(make_cluster: Ma
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("operation", ["reattach", "add", "forget"])
 @pytest.mark.parametrize("moment", ["log_dir_operation_began", "log_dir_operation_done"])
 def test_a_broker_that_is_killed_over_it_starts_again(
@@ -551,6 +556,7 @@ def test_an_empty_disk_may_be_pulled_once_it_is_forgotten(make_cluster: MakeClus
         assert _errors(cluster) == {one.path: 0}
 
 
+@pytest.mark.long
 def test_a_directory_that_was_missing_at_the_start_comes_back(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     broker, path = cluster.brokers[BROKER], cluster.local.dir_path(BROKER, 1)

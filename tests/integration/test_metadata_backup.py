@@ -91,6 +91,7 @@ def has_decided(cluster: LocalCluster, starts: int) -> bool:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("brokers_restart", [True, False])
 def test_metadata_of_another_life_touches_nothing(
     cluster: LocalCluster, brokers_restart: bool
@@ -183,6 +184,7 @@ def everything_is_there(cluster: LocalCluster) -> None:
         assert read_confluent(cluster.bootstrap_servers, topic, len(values)) == values
 
 
+@pytest.mark.long
 def test_the_page_is_true(cluster: LocalCluster) -> None:
     operator, controller = Operator(cluster), cluster.processes.controller
     cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
@@ -230,6 +232,7 @@ def served(cluster: LocalCluster) -> set[str]:
     }
 
 
+@pytest.mark.long
 def test_an_empty_log_for_a_cluster_that_has_lived(cluster: LocalCluster) -> None:
     operator, controller = Operator(cluster), cluster.processes.controller
     for topic, values in ((TOPIC, FIRST), (NEWER, SECOND)):

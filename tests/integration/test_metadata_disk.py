@@ -144,6 +144,7 @@ def _is_made(cluster: Cluster, topic: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> None:
     """Nothing is written any more, and nothing that needs no write suffers."""
     margin = RESERVE_BYTES - 32 * 1024

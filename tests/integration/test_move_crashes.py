@@ -28,7 +28,7 @@ from tests.integration.conftest import MakeCluster
 from tests.integration.faulty_broker import Trap
 from tests.integration.move_cells import Cell, Happens, Outcome, run_cells
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(600)]
 
 CONFIG: Final = {
     "broker.session.timeout.ms": "1500",

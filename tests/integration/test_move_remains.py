@@ -88,6 +88,7 @@ def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
     assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS) == _VALUES
 
 
+@pytest.mark.long
 def test_the_source_serves_when_the_target_died_with_the_broker(make_cluster: MakeCluster) -> None:
     trap = Trap(event="replica_move_phase", fields={"phase": "accepted"}, kill=True)
     cluster, source, target = _broken_off(make_cluster, trap)

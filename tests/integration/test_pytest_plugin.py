@@ -38,6 +38,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_fixtures_options_and_reports(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(
         textwrap.dedent("""

@@ -193,6 +193,7 @@ def test_a_directory_that_is_not_there_is_refused_before_anything_moves(
     require_whole(cluster, "refused", 1)
 
 
+@pytest.mark.long
 def test_a_move_between_disks_is_slowed_watched_and_cancelled(
     cluster: Cluster, operator: Operator
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_move_between_brokers_is_slowed_listed_and_cancelled(
     require_whole(cluster, "listed", 1)
 
 
+@pytest.mark.long
 def test_the_throttle_is_taken_off_by_verify_when_all_is_done(
     cluster: Cluster, operator: Operator
 ) -> None:

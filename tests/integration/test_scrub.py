@@ -21,7 +21,7 @@ from tests.integration import checker, raw
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 BIN = Path(__file__).parents[2] / "bin"
 BROKERS = (1, 2, 3)

@@ -146,6 +146,7 @@ def test_a_slow_disk_is_demoted_and_given_back(
         assert not broker.events("log_dir_offline")
 
 
+@pytest.mark.long
 def test_a_slow_disk_is_told_of_and_goes_on_by_default(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:

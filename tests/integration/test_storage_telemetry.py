@@ -22,7 +22,7 @@ from tests.integration.conftest import MakeCluster
 from tests.integration.full_disks import logs_on, small_disks, wait_state
 from tests.integration.test_tools import tool
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(180)]
 
 TOPIC: Final = "__storage_telemetry"
 ON: Final = {

@@ -25,7 +25,7 @@ from tests.integration.conftest import MakeCluster
 from tests.integration.live_consumer import LiveConsumer
 from tests.integration.test_tools import tool
 
-pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 BROKERS = (1, 2, 3)
 IN_PROGRESS = "in progress"

@@ -16,6 +16,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.main import main
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.process,
     pytest.mark.timeout(300),
     # The tour leaves its daemons running on purpose, and Popen complains when it is forgotten.

@@ -98,6 +98,7 @@ def refuses_several_dirs(cluster: Cluster, broker_id: BrokerId, topic: str) -> N
     cluster.wait_whole(topic)
 
 
+@pytest.mark.long
 def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
     """Brokers keep epoch and standing (KAFKA-16162, KAFKA-16757, KAFKA-16952)."""
     cluster = make_cluster(

@@ -1,0 +1,92 @@
+"""What failed is run once more, alone: ``-p tests.second_chance``.
+
+Tests wait for real processes beside other tests, so that one may fail for want of a machine.
+One that passes alone is *flaky*: it is told by name, with how it failed, and does not fail the run,
+unless more than :data:`MOST_FLAKY` do. Each runs in a process of its own.
+Errors of collection have no second chance, nor have interrupted runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+#: More of them fail the run: they hide what is really broken, and want mending.
+MOST_FLAKY: Final = 3
+#: After so many that fail again, the others need not be tried.
+_MOST_BROKEN: Final = 3
+_FAILED: Final = ("failed", "error")
+_FLAKY: Final = "flaky"
+
+
+def _passes_alone(root: Path, nodeid: str) -> bool:
+    """A test that is skipped did not pass."""
+    with tempfile.TemporaryDirectory(prefix="second-chance-") as home:
+        told = Path(home, "junit.xml")
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "--no-summary", "-p", "no:cacheprovider"),
+                *(f"--junitxml={told}", nodeid),
+            ],
+            cwd=root,
+            check=False,
+        )
+        if done.returncode != pytest.ExitCode.OK:
+            return False
+        suite = ET.parse(told).getroot()[0].attrib  # pytest wrote it just now
+        return int(suite["tests"]) > int(suite["skipped"])
+
+
+def _flaky(reporter: TerminalReporter, failed: list[str]) -> set[str]:
+    flaky: set[str] = set()
+    for number, nodeid in enumerate(failed, start=1):
+        if number - 1 - len(flaky) >= _MOST_BROKEN:
+            break
+        reporter.write_line(f"\nonce more, alone ({number} of {len(failed)}): {nodeid}")
+        if _passes_alone(reporter.config.rootpath, nodeid):
+            flaky.add(nodeid)
+    return flaky
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """After the last test and before the summary."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus != pytest.ExitCode.TESTS_FAILED or hasattr(session.config, "workerinput"):
+        return
+    stats = reporter.stats
+    told = [report for key in _FAILED for report in stats.get(key, [])]
+    tests = [report.nodeid for report in told if isinstance(report, pytest.TestReport)]
+    flaky = _flaky(reporter, list(dict.fromkeys(tests)))
+    if not flaky:
+        return
+    first = {report.nodeid: report for report in reversed(told) if report.nodeid in flaky}
+    stats[_FLAKY] = [first[nodeid] for nodeid in dict.fromkeys(tests) if nodeid in flaky]
+    for key in _FAILED:
+        stats[key] = [report for report in stats.get(key, []) if report.nodeid not in flaky]
+        if not stats[key]:
+            del stats[key]
+    if len(flaky) <= MOST_FLAKY and not any(key in stats for key in _FAILED):
+        session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    flaky = terminalreporter.getreports(_FLAKY)
+    if not flaky:
+        return
+    terminalreporter.write_sep("=", "FLAKY: failed once and passed alone")
+    for report in flaky:
+        terminalreporter.write_sep("_", report.nodeid)
+        report.toterminal(terminalreporter._tw)
+    for report in flaky:
+        terminalreporter.write_line(f"FLAKY {report.nodeid}")
+    if len(flaky) > MOST_FLAKY:
+        terminalreporter.write_line(f"more than {MOST_FLAKY} flaky tests fail the run")

@@ -1,0 +1,69 @@
+"""The second chance of a test that failed, in runs of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TESTS = """
+import pytest
+from pathlib import Path
+
+def is_first(name):
+    mark = Path(__file__).with_name(name)
+    if mark.exists():
+        return False
+    mark.touch()
+    return True
+
+@pytest.mark.parametrize("number", range(%(flaky)d))
+def test_disturbed(number):
+    assert not is_first(f"disturbed-{number}")
+
+def test_sound():
+    pass
+
+@pytest.mark.skipif(%(broken)d == 0, reason="all is well")
+def test_broken():
+    assert False
+
+@pytest.mark.skipif(%(broken)d == 0, reason="all is well")
+def test_skipped_alone():
+    if not is_first("skipped"):
+        pytest.skip("not now")
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("flaky", "broken", "code", "summary"),
+    [
+        (2, 0, 0, "1 passed, 2 skipped, 2 flaky"),
+        (4, 0, 1, "1 passed, 2 skipped, 4 flaky"),
+        (1, 1, 1, "2 failed, 1 passed, 1 flaky"),
+    ],
+)
+def test_what_passes_alone_is_named_and_few_of_them_pass(
+    tmp_path: Path, flaky: int, broken: int, code: int, summary: str
+) -> None:
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_some.py").write_text(TESTS % {"flaky": flaky, "broken": broken})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_chance", "-n", "2"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert last.startswith(summary)
+    named = [line for line in lines if line.startswith("FLAKY ")]
+    assert sorted(named) == [f"FLAKY test_some.py::test_disturbed[{n}]" for n in range(flaky)]
+    assert ("more than 3 flaky tests fail the run" in lines) == (flaky > 3)
