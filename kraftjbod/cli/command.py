@@ -84,9 +84,11 @@ def tool(**settings: Any) -> Callable[[Callable[..., Any]], Tool]:
     return lambda function: _made(Tool, function, settings)
 
 
-def tool_group(**settings: Any) -> Callable[[Callable[..., Any]], ToolGroup]:
+def tool_group(
+    kind: type[ToolGroup] = ToolGroup, **settings: Any
+) -> Callable[[Callable[..., Any]], ToolGroup]:
     """Make a function the root of a tool that has several commands."""
-    return lambda function: _made(ToolGroup, function, settings)
+    return lambda function: _made(kind, function, settings)
 
 
 def _made(kind: type[C], function: Callable[..., Any], settings: dict[str, Any]) -> C:

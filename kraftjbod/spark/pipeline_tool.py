@@ -10,6 +10,8 @@ from typing import Final
 
 import click
 
+from kraftjbod.cli.command import ToolGroup, tool_group
+
 _DOOR: Final = (
     "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "
     "`pip install kraftjbod[spark]`."
@@ -42,7 +44,7 @@ def job_named(name: str) -> click.Command | None:
     return command
 
 
-class _Jobs(click.Group):
+class _Jobs(ToolGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(JOBS)
 
@@ -54,9 +56,8 @@ class _Jobs(click.Group):
             formatter.write_dl(list(JOBS.items()))
 
 
-@click.command(
-    cls=_Jobs,
-    context_settings={"help_option_names": ["-h", "--help"]},
+@tool_group(
+    _Jobs,
     epilog="`kraftjbod-pipeline JOB --help` tells a job's options.",
 )
 def main() -> None:

@@ -40,7 +40,7 @@ def test_every_job_has_a_help_with_the_options_of_all(job: str) -> None:
 def test_an_unknown_job_is_wrong_usage() -> None:
     done = run(TOOL, "compress")
     assert done.returncode == 2
-    assert "No such command 'compress'" in done.stderr
+    assert done.stderr == "error: No such command 'compress'. (kraftjbod-pipeline --help)\n"
 
 
 def test_without_spark_a_job_says_how_to_get_it(tmp_path: Path) -> None:
@@ -54,6 +54,6 @@ def test_without_spark_a_job_says_how_to_get_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: The pipeline needs Spark, which is not installed here: run `make spark` in a "
+        "error: The pipeline needs Spark, which is not installed here: run `make spark` in a "
         "checkout, or `pip install kraftjbod[spark]`. (missing: pyspark)\n"
     )
