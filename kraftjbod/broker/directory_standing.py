@@ -75,6 +75,10 @@ class DirectoryStanding:
     def is_online(self, directory_id: DirectoryId) -> bool:
         return directory_id in self._online
 
+    def is_registered(self, directory_id: DirectoryId) -> bool:
+        """Whether the registration that holds lists it: a heartbeat names it when it fails."""
+        return directory_id in self._registered
+
     @property
     def needs_amendment(self) -> bool:
         """Whether the controller takes a directory for worse than it is, or has to forget one."""

@@ -516,6 +516,11 @@ class LifecycleState:
             return []
         self._dirs.failed(event.directory_id)
         armed = self._failures.began(event, now_ms)
+        is_asked = self._is_registering and event.directory_id in self._dirs.asked
+        if not is_asked and not self._dirs.is_registered(event.directory_id):
+            # It was on its way back. No heartbeat can name it; a registration leaves it out.
+            self._must_amend = True
+            return [*armed, *self._amend()]
         return [*armed, *self._heartbeat_at_once()]
 
     # --- the end ---------------------------------------------------------------------------------

@@ -735,6 +735,19 @@ def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_told_aga
     assert DisarmReportDeadline(D) in actions
 
 
+def test_a_dir_that_dies_again_before_its_return_was_told_comes_back_all_the_same() -> None:
+    """No registration lists it, so no heartbeat can name it: it is told by a registration, too."""
+    m = lost_b()
+    registration(m.handle(attached(D), 2_000))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    m.handle(attached(B), 2_020)
+    m.handle(dead(B), 2_030)
+    m.handle(attached(B), 2_040)
+    assert registration(m.handle(alive(), 2_050)).log_dirs == (A, C, D)
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_060)
+    assert registration(m.handle(alive(), 2_070)).log_dirs == (A, B, C, D)
+
+
 # --- what must not be ----------------------------------------------------------------------------
 
 
