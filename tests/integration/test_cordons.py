@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from collections.abc import Iterator
 
 import confluent_kafka
@@ -28,7 +27,7 @@ from kafka.admin import ConfigResourceType
 from kraftjbod.core.ids import BrokerId
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.test_tools import BIN, tool
+from tests.integration.tools import Done, called, started, tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(180)]
 
@@ -207,12 +206,10 @@ def test_a_dead_broker_is_uncordoned_through_the_controller(cluster: Cluster) ->
     _wait_cordoned(cluster, 2)
 
 
-def _at_controller(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        str(BIN / "kraftjbod-configs"), "--bootstrap-controller", cluster.local.controller.address,
-        "--entity-type", "brokers", "--entity-name", "2", "--alter", *words,
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def _at_controller(cluster: Cluster, *words: str) -> Done:
+    there = ("--bootstrap-controller", cluster.local.controller.address)
+    entity = ("--entity-type", "brokers", "--entity-name", "2")
+    return called("configs", *there, *entity, "--alter", *words)
 
 
 def test_confluents_client_cordons_and_configures_topics(cluster: Cluster) -> None:
@@ -260,10 +257,9 @@ def test_topics_are_configured_with_kafkas_lines(cluster: Cluster) -> None:
     cluster.create_topic(name)
     entity = ("--entity-type", "topics", "--entity-name", name)
     words = ("--alter", *entity, "--add-config", "retention.ms=5000,cleanup.policy=delete")
-    assert (
-        tool("configs", cluster, *words).stdout == f"Completed updating config for topic {name}.\n"
-    )
-    lines = tool("configs", cluster, "--describe", *entity).stdout.splitlines()
+    told = started("configs", cluster, *words).stdout
+    assert told == f"Completed updating config for topic {name}.\n"
+    lines = started("configs", cluster, "--describe", *entity).stdout.splitlines()
     assert lines[0] == f"Dynamic configs for topic {name} are:"
     assert lines[3].startswith(
         "  retention.ms=5000 sensitive=false "

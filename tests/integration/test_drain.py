@@ -21,7 +21,7 @@ from kraftjbod.testing import mounts
 from tests.integration.clients import read_confluent, write_confluent
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.test_tools import BIN, tool
+from tests.integration.tools import BIN, tool
 
 pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(240)]
 

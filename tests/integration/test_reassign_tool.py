@@ -21,7 +21,7 @@ from kraftjbod.cli.reassignment_throttles import BROKER_THROTTLES, TOPIC_THROTTL
 from tests.integration.clients import read_confluent, write_confluent
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.test_tools import tool
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(120)]
 

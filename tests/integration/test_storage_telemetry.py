@@ -20,7 +20,7 @@ from tests.integration.checker import read
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.full_disks import logs_on, small_disks, wait_state
-from tests.integration.test_tools import tool
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(180)]
 

@@ -23,7 +23,7 @@ from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster
 from tests.integration.live_consumer import LiveConsumer
-from tests.integration.test_tools import tool
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 

@@ -1,35 +1,24 @@
-"""The tools in bin/, as processes, against a real cluster and beside another client."""
+"""The tools against a real cluster and beside another client; each once as a process from bin/."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.clients import COMPRESSIONS, read_confluent, write_confluent
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.tools import BIN, called, started, tool
 
 pytestmark = pytest.mark.process
-
-BIN = Path(__file__).parents[2] / "bin"
 
 
 @pytest.fixture(scope="module")
 def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
     yield make_shared_cluster()
-
-
-def tool(
-    name: str, cluster: Cluster, *words: str, stdin: str = ""
-) -> subprocess.CompletedProcess[str]:
-    command = [str(BIN / f"kraftjbod-{name}"), "--bootstrap-server", cluster.bootstrap, *words]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd="/"
-    )
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
@@ -40,12 +29,12 @@ def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
 
 def test_a_topic_from_its_creation_to_its_end(cluster: Cluster) -> None:
     create(cluster, "whole", 3)
-    shown = tool("topics", cluster, "--describe", "--topic", "whole", "--json")
+    shown = started("topics", cluster, "--describe", "--topic", "whole", "--json")
     [topic] = json.loads(shown.stdout)["topics"]
     assert [sorted(p["replicas"]) for p in topic["partitions"]] == [[1, 2, 3]] * 3
     assert tool("topics", cluster, "--alter", "--topic", "whole", "--partitions", "4").stdout == ""
     assert "PartitionCount: 4" in tool("topics", cluster, "--describe", "--topic", "whole").stdout
-    again = tool("topics", cluster, "--create", "--topic", "whole")
+    again = started("topics", cluster, "--create", "--topic", "whole")
     assert again.returncode == 1
     assert again.stderr == "error: Topic 'whole' already exists.\n"
     assert tool("topics", cluster, "--delete", "--topic", "whole").returncode == 0
@@ -56,10 +45,10 @@ def test_lines_in_are_lines_out(cluster: Cluster) -> None:
     create(cluster, "lines", 3)
     lines = "".join(f"k{n % 7}\tline {n}\n" for n in range(5000))
     words = ("--topic", "lines", "--property", "parse.key=true", "--compression-codec", "gzip")
-    sent = tool("console-producer", cluster, *words, stdin=lines)
+    sent = started("console-producer", cluster, *words, stdin=lines)
     assert (sent.returncode, sent.stderr) == (0, "")
     words = ("--topic", "lines", "--from-beginning", "--property", "print.key=true")
-    read = tool("console-consumer", cluster, *words, "--max-messages", "5000")
+    read = started("console-consumer", cluster, *words, "--max-messages", "5000")
     assert read.returncode == 0
     assert read.stderr == "Processed a total of 5000 messages\n"
     assert sorted(read.stdout.splitlines()) == sorted(lines.splitlines())
@@ -92,7 +81,7 @@ def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
 def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
     create(cluster, "sized")
     tool("console-producer", cluster, "--topic", "sized", stdin="x" * 1000 + "\n")
-    told = tool("log-dirs", cluster, "--describe", "--topic-list", "sized").stdout.splitlines()
+    told = started("log-dirs", cluster, "--describe", "--topic-list", "sized").stdout.splitlines()
     assert told[1] == "Received log directory information from brokers 1,2,3"
     brokers = json.loads(told[2])["brokers"]
     for broker in brokers:
@@ -103,12 +92,10 @@ def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
 
 
 def test_the_health_of_real_daemons(cluster: Cluster) -> None:
-    health = str(BIN / "kraftjbod-health")
     for number, broker in cluster.brokers.items():
-        words = [health, "--bootstrap-server", broker.address]
-        told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        told = called("health", "--bootstrap-server", broker.address)
         serves = f"broker {number} at {broker.address} serves, 3 of 3 log directories are online\n"
         assert (told.returncode, told.stdout, told.stderr) == (0, serves, "")
-    words = [health, "--controller", cluster.local.controller.address]
+    words = [BIN / "kraftjbod-health", "--controller", cluster.local.controller.address]
     told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (told.returncode, told.stderr) == (0, "")

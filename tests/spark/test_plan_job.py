@@ -28,7 +28,7 @@ from kraftjbod.spark.tables import LOG_DIR_SAMPLES, PLAN_DIRS, PLAN_MOVES, REPLI
 from tests.integration.clients import quiet
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.integration.test_tools import tool
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(600)]
 

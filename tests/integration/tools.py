@@ -1,0 +1,61 @@
+"""Our tools on a cluster, in the test's own process or as a shell starts them.
+
+A process costs half a second of CPU before its first word: :func:`tool` calls the command that the
+installed script would call. That the scripts in bin/ do the same, a few tests of
+:func:`started` show.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+import click
+from click.testing import CliRunner
+
+from tests.integration.cluster import Cluster
+
+BIN: Final = Path(__file__).parents[2] / "bin"
+_TIMEOUT_S: Final = 120
+
+Done = subprocess.CompletedProcess[str]
+
+
+def tool(name: str, cluster: Cluster, *words: str, stdin: str = "") -> Done:
+    """Call ``kraftjbod-<name>`` on the cluster; what it does not expect is raised here.
+
+    Its streams are those of the whole process: one call at a time.
+    """
+    return called(name, "--bootstrap-server", cluster.bootstrap, *words, stdin=stdin)
+
+
+def called(name: str, *words: str, stdin: str = "") -> Done:
+    """The same for a tool that is not given the cluster's brokers."""
+    script = f"kraftjbod-{name}"
+    (entry,) = entry_points(group="console_scripts", name=script)
+    done = CliRunner().invoke(
+        _command(entry), words, input=stdin, prog_name=script, catch_exceptions=False
+    )
+    return Done([script, *words], done.exit_code, done.stdout, done.stderr)
+
+
+def _command(entry: EntryPoint) -> click.Command:
+    command = entry.load()
+    assert isinstance(command, click.Command)
+    return command
+
+
+def started(name: str, cluster: Cluster, *words: str, stdin: str = "") -> Done:
+    """Start ``bin/kraftjbod-<name>`` as a process, from a directory that is not the checkout."""
+    command = [BIN / f"kraftjbod-{name}", "--bootstrap-server", cluster.bootstrap, *words]
+    return subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+        cwd="/",
+    )
