@@ -3,6 +3,8 @@
 :class:`Cluster` wraps :class:`~kraftjbod.local.cluster_process.ClusterProcesses`, the product's;
 its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
 
+* Metadata and log directories are asked for again and again: their client is kept, and is made
+  anew when it fails. All else is asked with :meth:`Cluster.admin`, a new client each time.
 * Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.
 * A daemon that reports a bug fails the test that ends next: :meth:`Cluster.bugs`.
 """
@@ -17,10 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
+from kafka.protocol.metadata import MetadataRequest
 
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.timing import ExponentialBackoff
@@ -37,6 +40,8 @@ _POLL_S: Final = 0.1
 _TOLD_LINES: Final = 15
 _TOLD_CHARS: Final = 500
 _METADATA_BYTES: Final = 8 * 1024 * 1024
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class Cluster:
 
     def __init__(self, local: ClusterProcesses) -> None:
         self.local = local
+        self._kept: Any = None
 
     @property
     def bootstrap(self) -> str:
@@ -83,8 +89,15 @@ class Cluster:
 
         :raises AssertionError: naming the daemons that had to be killed.
         """
+        self.close()
         killed = asyncio.run(self.local.stop(timeout_s=WAIT_S))
         assert not killed, f"did not stop in {WAIT_S:.0f} s: {killed}"
+
+    def close(self) -> None:
+        """Let go of the client that is kept; the next question makes another."""
+        client, self._kept = self._kept, None
+        if client is not None:
+            client.close()
 
     def wait_healthy(self) -> None:
         """Wait until every running broker serves."""
@@ -110,9 +123,8 @@ class Cluster:
 
     @contextlib.contextmanager
     def admin(self, broker_id: int | None = None) -> Iterator[Any]:
-        """kafka-python's admin client, on one broker or on any."""
-        servers = self.bootstrap if broker_id is None else self.brokers[broker_id].address
-        client = KafkaAdminClient(bootstrap_servers=servers.split(","), request_timeout_ms=20_000)
+        """kafka-python's admin client, that knows of the others by one broker or by any."""
+        client = self._client(broker_id)
         try:
             yield client
         finally:
@@ -147,8 +159,7 @@ class Cluster:
 
     def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
         """The topic's partitions as broker ``ask``, or any, tells them."""
-        with self.admin(ask) as admin:
-            told = admin.describe_topics([topic])[0]
+        told = self._ask(ask, lambda client: _describe_topic(client, topic, ask))
         return {
             entry["partition_index"]: Partition(
                 leader=entry["leader_id"],
@@ -161,8 +172,7 @@ class Cluster:
 
     def directories(self, broker_id: int) -> dict[str, Directory]:
         """A broker's log directories by path."""
-        with self.admin(broker_id) as admin:
-            (told,) = admin.describe_log_dirs(brokers=[broker_id])
+        (told,) = self._ask(broker_id, lambda client: client.describe_log_dirs(brokers=[broker_id]))
         return {
             entry["log_dir"]: Directory(
                 path=entry["log_dir"],
@@ -248,6 +258,22 @@ class Cluster:
             told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
         return "\n".join(told)
 
+    def _client(self, broker_id: int | None) -> Any:
+        servers = self.bootstrap if broker_id is None else self.brokers[broker_id].address
+        return KafkaAdminClient(bootstrap_servers=servers.split(","), request_timeout_ms=20_000)
+
+    def _ask(self, broker_id: int | None, question: Callable[[Any], _T]) -> _T:
+        """Ask with the client that is kept; if that fails, once more with a new one.
+
+        It may know the brokers as they were, or have to wait before it connects again.
+        """
+        if self._kept is not None:
+            with contextlib.suppress(KafkaError):
+                return question(self._kept)
+            self.close()
+        self._kept = self._client(broker_id)
+        return question(self._kept)
+
     def _is_on_disks(self, topic: str) -> bool:
         parts = self.partitions(topic)
         return all(
@@ -261,6 +287,22 @@ class Cluster:
             part.leader >= 0 and part.isr == tuple(sorted(part.replicas)) and not part.offline
             for part in self.partitions(topic).values()
         )
+
+
+def _describe_topic(client: Any, topic: str, broker_id: int | None) -> dict[str, Any]:
+    """What ``client.describe_topics`` would return, but of the one broker that is asked.
+
+    That one asks any broker, wherever it began; a kept one would go on with the same.
+    """
+    manager = client._manager
+    if broker_id is None:
+        broker_id = random.choice(list(manager.cluster.brokers())).node_id
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+        allow_auto_topic_creation=False,
+    )
+    answer: dict[str, Any] = manager.run(manager.send, request, broker_id).to_dict()["topics"][0]
+    return answer
 
 
 async def _committed_metadata(host: str, port: str) -> MetadataState:

@@ -82,6 +82,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     finally:
         for cluster in made:
             _alive.remove(cluster)
+            cluster.close()
             cluster.local.kill()
             cluster.local.release_ports()
 
