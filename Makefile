@@ -75,6 +75,7 @@ $(SCANS_STAMP): $(STAMP) conf/compile_scans.py kraftjbod/protocol/byte_scans.py
 
 .PHONY: spark
 spark: $(SPARK_STAMP)  ## Add Spark and what the pipeline needs to .venv (half a gigabyte; once)
+	@:
 
 $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 	@echo "spark: installing Spark, a minute"
