@@ -11,6 +11,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 UV := .uv/bin/uv
 UV_VERSION := 0.13.8
+# Compiled modules are kept, in __pycache__: without them a daemon's start costs half as much again,
+# and the tests make hundreds of those.
+unexport PYTHONDONTWRITEBYTECODE
 BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 STAMP := $(VENV)/.stamp
 SPARK_STAMP := $(VENV)/.spark-stamp
