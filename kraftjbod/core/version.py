@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +15,9 @@ def package_version() -> str:
 
     A checkout goes first: what was installed from it may be older than it is.
     """
+    import tomllib  # both take hundredths of a second, and are hardly ever needed
+    from importlib.metadata import PackageNotFoundError, version
+
     if _PROJECT.is_file():
         project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "kraftjbod":

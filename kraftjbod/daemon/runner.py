@@ -48,7 +48,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import uvloop
 
@@ -352,6 +352,17 @@ class _Life:
         self._log.error("daemon_crashed", exc_info=error)
 
 
+class _TellVersion(argparse.Action):
+    """Looks the version up only when asked: that costs hundredths of a second."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"{parser.prog} {record_scans.with_form(package_version())}")
+        parser.exit()
+
+
 def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
     """The configuration file's path, and its keys with the overrides on top."""
     parser = argparse.ArgumentParser(prog=f"kraftjbod-{name}")
@@ -363,8 +374,7 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
         metavar="KEY=VALUE",
         help="replaces one key of the file; may be repeated",
     )
-    told = record_scans.with_form(package_version())
-    parser.add_argument("--version", action="version", version=f"%(prog)s {told}")
+    parser.add_argument("--version", action=_TellVersion, help="say which version this is")
     options = parser.parse_args(argv)
     try:
         text = options.config.read_text(encoding="utf-8")
