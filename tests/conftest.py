@@ -6,6 +6,8 @@
   Everything in a folder of :data:`LONG_FOLDERS` is long.
 * ``@pytest.mark.sampled(n)``: of the cases of a parametrized test all but ``n`` are long. Which,
   :data:`SAMPLE` says: the commit, so that each change is tried with others.
+* A law (``@given``) that names no number of examples is tried with :data:`FEW_EXAMPLES` where what
+  is long is left out, others each time, and with hypothesis's hundred everywhere else.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 #: The environment variable that says which cases are taken; any word will do.
 SAMPLE: Final = "TEST_SAMPLE"
+FEW_EXAMPLES: Final = 25
 LONG_FOLDERS: Final = frozenset({"spark", "compose", "systemd", "disk", "soak"})
 
 #: Folders whose files take long come first, so that no process is left alone with them at the end.
@@ -34,6 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
         command = ["git", "rev-parse", "--short=10", "HEAD"]
         done = subprocess.run(command, cwd=_HERE, capture_output=True, text=True, check=False)
         os.environ[SAMPLE] = done.stdout.strip() or "no-commit"
+    # No law is about time, and a loaded machine makes every example slow.
+    settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("few", settings.get_profile("all"), max_examples=FEW_EXAMPLES)
+    settings.load_profile("few" if config.option.markexpr == "not long" else "all")
 
 
 @pytest.hookimpl(wrapper=True)
