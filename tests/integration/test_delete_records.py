@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -23,6 +21,7 @@ from tests.integration.checker import read
 from tests.integration.clients import quiet, write_confluent
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.tools import Done, started, tool
 
 pytestmark = [
     pytest.mark.process,
@@ -31,7 +30,6 @@ pytestmark = [
 ]
 
 RECORDS = 100
-BIN = Path(__file__).parents[2] / "bin"
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER = 0, 1, 3, 6
 _LIST = message("ListOffsetsRequest")
 _DELETE = message("DeleteRecordsRequest")
@@ -64,18 +62,11 @@ def by_tool(cluster: Cluster, topic: str, offset: int) -> int:
     return int(low_watermark)
 
 
-def _tool(cluster: Cluster, *partitions: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def _tool(cluster: Cluster, *partitions: dict[str, Any], run: Callable[..., Done] = tool) -> Done:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({"version": 1, "partitions": partitions}, file)
         file.flush()
-        words = ["--bootstrap-server", cluster.bootstrap, "--offset-json-file", file.name]
-        return subprocess.run(
-            [str(BIN / "kraftjbod-delete-records"), *words],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        return run("delete-records", cluster, "--offset-json-file", file.name)
 
 
 CLIENTS = [by_kafka_python, by_confluent, by_tool]
@@ -159,6 +150,7 @@ def test_what_is_refused_has_kafkas_codes(cluster: Cluster) -> None:
     ended = _tool(
         cluster,
         {"topic": "refused", "partition": 0, "offset": RECORDS + 1},
+        run=started,
     )
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[-1] == (
