@@ -26,6 +26,7 @@ from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import WAIT_S, Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
@@ -47,16 +48,7 @@ def _start(make_cluster: MakeCluster, **parameters: object) -> Cluster:
 
 def order(cluster: Cluster, *words: str) -> tuple[int, str]:
     """Exit code and what the tool printed."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "kraftjbod.cli.log_dirs_tool"),
-            *("--bootstrap-server", cluster.bootstrap, *words),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S * 2,
-        check=False,
-    )
+    done = tool("log-dirs", cluster, *words)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -512,7 +504,7 @@ def test_a_broker_that_is_killed_over_it_starts_again(
             _go_offline(cluster, path)
             if operation == "reattach":
                 faults.close()
-        tool = subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "kraftjbod.cli.log_dirs_tool"),
                 *("--bootstrap-server", cluster.bootstrap, f"--{operation}", f"{BROKER}:{path}"),
@@ -524,7 +516,7 @@ def test_a_broker_that_is_killed_over_it_starts_again(
             cluster.wait_event(broker, moment)
             broker.kill()
         finally:
-            tool.wait(WAIT_S)
+            process.wait(WAIT_S)
         cluster.start_daemon(broker)
         if operation == "forget" and path.name in {Path(p).name for p in _errors(cluster)}:
             # Either it was forgotten before, or it can be now.
