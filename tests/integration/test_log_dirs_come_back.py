@@ -209,7 +209,6 @@ def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-@pytest.mark.long
 @pytest.mark.disk
 def test_a_disk_that_dies_and_comes_back_unheard_takes_nothing_acknowledged_along(
     make_cluster: MakeCluster,
