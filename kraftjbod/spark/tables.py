@@ -92,6 +92,7 @@ LOG_DIR_SAMPLES: Final = StructType(
         StructField("replica_bytes", LongType()),
         StructField("replicas", LongType()),
         StructField("growth_bytes_per_s", DoubleType()),
+        StructField("log_growth_bytes_per_s", DoubleType()),
         StructField("appended_bytes_total", LongType()),
         StructField("fetched_bytes_total", LongType()),
         StructField("io_total", LongType()),
