@@ -445,16 +445,17 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     }.items():
         assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path
     answers = set()
-    for path, reason in {
+    reasons = {
         "/etc": "not below log.dirs.allowed.roots",
         str(home / "nowhere"): "does not exist",
         str(full / "a-file"): "is no directory",
         str(full): "neither empty nor formatted for this node: it holds a-file",
         str(foreign): "belongs to node 1, and this is node 2",
         str(barred): "Permission denied",
-    }.items():
+    }
+    for count, (path, reason) in enumerate(reasons.items(), start=2):  # the first is home's
         answers.add(refused(cluster, "--add", f"{BROKER}:{path}").replace(path, "PATH"))
-        (*_, told) = cluster.brokers[BROKER].events("new_log_dir_not_taken")
+        told = cluster.wait_event(cluster.brokers[BROKER], "new_log_dir_not_taken", count)
         assert told["log_dir"] == path
         assert reason in told["reason"]
     assert len(answers) == 1

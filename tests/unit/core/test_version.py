@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_checkout_says_what_its_project_file_says() -> None:
 def test_without_a_checkout_it_is_the_installed_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    installed = version.version("kraftjbod")
+    installed = installed_version("kraftjbod")
     for project in (tmp_path / "nowhere", tmp_path / "somebody's.toml"):
         monkeypatch.setattr(version, "_PROJECT", project)
         assert version.package_version() == installed
