@@ -213,6 +213,10 @@ check: lint type tidy unit  ## What every change must pass, in about a minute
 diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tables in the code
 	@$(PY) -m tests.tidy.diagrams
 
+.PHONY: map
+map: setup  ## Write kraftjbod/FILES.md from the docstrings
+	@$(PY) -m tests.tidy.file_map
+
 .PHONY: bench
 bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)

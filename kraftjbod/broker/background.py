@@ -1,4 +1,4 @@
-"""``BackgroundTasks``: coroutines that run beside everything else, none of them forgotten.
+"""LOOP. ``BackgroundTasks``: coroutines that run beside everything else, none of them forgotten.
 
 * A task that is *started* and ends with an exception nobody expected is a bug in what the whole
   broker stands on: it is raised on the loop, where the runner sees it and ends the process.

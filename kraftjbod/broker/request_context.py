@@ -1,4 +1,4 @@
-"""``RequestContext``: what a handler may know of a request besides its body."""
+"""PURE. ``RequestContext``: what a handler may know of a request besides its body."""
 
 from __future__ import annotations
 

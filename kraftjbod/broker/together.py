@@ -1,4 +1,5 @@
-"""The partitions of one request answered side by side, so that a sick disk holds up its own only.
+"""LOOP. The partitions of one request answered side by side, so that a sick disk holds up its own
+only.
 
 Each that has to wait costs a task, so they are begun in slices of work, and not more at once than
 a request may be about.

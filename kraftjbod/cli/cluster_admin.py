@@ -1,4 +1,4 @@
-"""Questions and orders about a cluster: topics, configuration, features, offsets.
+"""WIRE. Questions and orders about a cluster: topics, configuration, features, offsets.
 
 One function per request; each turns error codes into :class:`OperatingError` and leaves trying
 again to :meth:`ClusterClient.retry`.

@@ -1,4 +1,4 @@
-"""A small client of a Kafka cluster, ours or any other: who leads what, and whom to ask.
+"""WIRE. A small client of a Kafka cluster, ours or any other: who leads what, and whom to ask.
 
 * Metadata is fetched when asked for and kept; nothing runs in the background.
 * One connection per broker, opened when needed.

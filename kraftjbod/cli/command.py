@@ -1,4 +1,5 @@
-"""What every tool does the same way: its options, how it reaches a cluster, its errors, its end.
+"""WIRE. What every tool does the same way: its options, how it reaches a cluster, its errors, its
+end.
 
 * Standard output holds results only.
 * An error that somebody expected is one line on standard error that begins with ``error:``, and

@@ -1,4 +1,4 @@
-"""``kraftjbod-configs``: what topics and brokers are configured to, as Kafka's tool shows it.
+"""WIRE. ``kraftjbod-configs``: what topics and brokers are configured to, as Kafka's tool shows it.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, also against a real
 Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: for a

@@ -1,4 +1,4 @@
-"""``kraftjbod-console-consumer``: prints the records of a topic, one per line.
+"""WIRE. ``kraftjbod-console-consumer``: prints the records of a topic, one per line.
 
 Reads all partitions, or one, without a consumer group: nothing is committed, and each run starts
 where its flags say.

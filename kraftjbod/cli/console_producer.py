@@ -1,4 +1,4 @@
-"""``kraftjbod-console-producer``: each line of standard input becomes a record.
+"""WIRE. ``kraftjbod-console-producer``: each line of standard input becomes a record.
 
 Records with a key go where Kafka's own clients would put them, the others round robin by batch.
 What has been read is sent at once and acknowledged before more is read, so a slow cluster slows

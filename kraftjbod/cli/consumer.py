@@ -1,4 +1,4 @@
-"""Reads partitions of one topic from given offsets; no group, nothing is committed.
+"""WIRE. Reads partitions of one topic from given offsets; no group, nothing is committed.
 
 One fetch per leader is on its way at a time, and what has arrived is handed out by
 :meth:`Consumer.poll`. A partition that cannot be read right now is tried again with fresh metadata;

@@ -1,4 +1,5 @@
-"""A small client of the controllers, for what no broker can be asked: a dead broker's settings.
+"""WIRE. A small client of the controllers, for what no broker can be asked: a dead broker's
+settings.
 
 Speaks the RPC of kraftjbod's controllers; Kafka's controllers do not understand it.
 """

@@ -1,4 +1,5 @@
-"""``kraftjbod-delete-records``: let partitions start later, and forget what was before (KIP-107).
+"""WIRE. ``kraftjbod-delete-records``: let partitions start later, and forget what was before
+(KIP-107).
 
 Flags, the file and the output lines are those of Kafka's ``kafka-delete-records.sh``, also against
 a real Kafka; ``--format json`` prints one document instead.

@@ -1,4 +1,4 @@
-"""Where the replicas of a directory or a broker go when it is emptied: rules by bytes.
+"""WIRE. Where the replicas of a directory or a broker go when it is emptied: rules by bytes.
 
 * The largest replica first, each to the directory with most free bytes after what is planned.
 * Nothing goes where it does not fit; what fits nowhere is told, with the best that there is.

@@ -1,4 +1,5 @@
-"""What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, look again, until it is empty.
+"""WIRE. What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, look again, until it is
+empty.
 
 Every round looks at the cluster anew, so that a run which was interrupted is resumed by the same
 order, and what appears or fails meanwhile is part of the next plan. Moves are made by the code of

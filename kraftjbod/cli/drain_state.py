@@ -1,4 +1,4 @@
-"""What a cluster says about a directory or a broker that is being emptied.
+"""WIRE. What a cluster says about a directory or a broker that is being emptied.
 
 From descriptions to what the planner needs, and from its plan to a reassignment. Nothing is asked
 here, and no rule of placing is known here.

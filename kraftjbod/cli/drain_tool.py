@@ -1,4 +1,4 @@
-"""``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
+"""WIRE. ``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
 
 Cordons it, moves its replicas to where there is most room, and says when it may go. The same order
 given again resumes a drain that was interrupted; ``--cancel`` takes it back.

@@ -1,4 +1,4 @@
-"""Signs that a controller which is about to be formatted is one that was lost.
+"""WIRE. Signs that a controller which is about to be formatted is one that was lost.
 
 The metadata of a new cluster and of one whose controller lost its disk look alike: there is none.
 What tells them apart lies beside it: what is left in the directory itself, and the directories of

@@ -1,4 +1,5 @@
-"""``kraftjbod-features``: what the cluster agreed to understand, and how to raise or lower it.
+"""WIRE. ``kraftjbod-features``: what the cluster agreed to understand, and how to raise or lower
+it.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, also against a real
 Kafka, so releases of Kafka have names here that this software cannot run at.

@@ -1,4 +1,4 @@
-"""Reaching a cluster for the first time, or saying who is in the way: the wrong port, nobody.
+"""WIRE. Reaching a cluster for the first time, or saying who is in the way: the wrong port, nobody.
 
 * What is tried is told as soon as it did not work at once; it is given up in time.
 * A controller's port where a broker's belongs, and the other way round, is found out by asking in

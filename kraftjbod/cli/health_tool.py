@@ -1,4 +1,4 @@
-"""``kraftjbod-health``: whether one daemon serves, for health checks and for people.
+"""WIRE. ``kraftjbod-health``: whether one daemon serves, for health checks and for people.
 
 * A broker serves if it answers, is registered, and is not fenced, as far as it knows itself.
 * A controller serves if it is the active one and has committed everything that it decided.

@@ -1,4 +1,5 @@
-"""What ``kraftjbod-log-dirs`` orders: a broker's directory comes back, comes, or goes for good.
+"""WIRE. What ``kraftjbod-log-dirs`` orders: a broker's directory comes back, comes, or goes for
+good.
 
 Only kraftjbod's brokers know how; any other says that it serves no such request.
 """

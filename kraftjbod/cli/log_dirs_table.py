@@ -1,4 +1,4 @@
-"""Log directories as a table for people, and the lines below it.
+"""WIRE. Log directories as a table for people, and the lines below it.
 
 One line for each directory where that fits, or where nobody's screen ends it: in a file, a pipe.
 Otherwise the same facts stand below each other in fewer columns, so that none is missing on a

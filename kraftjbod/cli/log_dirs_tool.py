@@ -1,4 +1,5 @@
-"""``kraftjbod-log-dirs``: what lies in each broker's log directories, as Kafka's tool prints it.
+"""WIRE. ``kraftjbod-log-dirs``: what lies in each broker's log directories, as Kafka's tool prints
+it.
 
 Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
 a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a

@@ -1,4 +1,4 @@
-"""Which partition a key goes to: the same one that Kafka's Java clients choose."""
+"""WIRE. Which partition a key goes to: the same one that Kafka's Java clients choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends record batches to one topic, each exactly once in its log when acks is all.
+"""WIRE. Sends record batches to one topic, each exactly once in its log when acks is all.
 
 * A batch is built once and sent until it is acknowledged, refused or out of time.
 * With acks=all the producer is idempotent: a batch that was stored but whose answer got lost is

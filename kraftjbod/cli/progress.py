@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error. Imported late: rich takes a tenth of a second."""
+"""WIRE. Progress of long work, on standard error. Imported late: rich takes a tenth of a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which brokers the partitions of a topic go to when a tool proposes: Kafka's round robin.
+"""WIRE. Which brokers the partitions of a topic go to when a tool proposes: Kafka's round robin.
 
 * Each broker leads as many partitions as any other, give or take one.
 * The followers of partitions with one leader spread over all other brokers.

@@ -1,4 +1,5 @@
-"""``kraftjbod-reassign-partitions``: move replicas between brokers and disks, as Kafka's tool does.
+"""WIRE. ``kraftjbod-reassign-partitions``: move replicas between brokers and disks, as Kafka's tool
+does.
 
 Beside Kafka's flags: ``dirid:<id>`` in the file where Kafka wants a path, and ``--progress``,
 which waits until everything has moved and shows how far each replica is.

@@ -1,4 +1,5 @@
-"""The files that ``kraftjbod-reassign-partitions`` reads and writes: which replica goes where.
+"""WIRE. The files that ``kraftjbod-reassign-partitions`` reads and writes: which replica goes
+where.
 
 Kafka's JSON (KIP-113, "Scripts"), in which a directory is ``any``, an absolute path, or here also
 ``dirid:`` and a directory id. Rules:

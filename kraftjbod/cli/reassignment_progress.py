@@ -1,4 +1,4 @@
-"""How fast replicas are moving, for people who wait: bytes, rate and time left of each.
+"""WIRE. How fast replicas are moving, for people who wait: bytes, rate and time left of each.
 
 The bytes come from the brokers: a future copy beside the current one (a move between directories),
 or a new replica beside its leader's (a move between brokers). Everything goes to standard error;

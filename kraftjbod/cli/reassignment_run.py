@@ -1,4 +1,4 @@
-"""What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
+"""WIRE. What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
 
 Says Kafka's lines, and the same as facts. Everything that can be checked is checked before the
 first change; what was changed when a later step fails is told before the error.

@@ -1,4 +1,4 @@
-"""How far a reassignment is, from what a cluster says, and Kafka's sentence for it.
+"""WIRE. How far a reassignment is, from what a cluster says, and Kafka's sentence for it.
 
 Two stories per partition: the one that the controller tells (which brokers hold it), and the one
 that each broker tells (which directory holds it, and which shall). Nothing is asked here.

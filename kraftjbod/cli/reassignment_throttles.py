@@ -1,4 +1,4 @@
-"""Which replicas and brokers are slowed down while replicas move between brokers (KIP-73).
+"""WIRE. Which replicas and brokers are slowed down while replicas move between brokers (KIP-73).
 
 A throttle is a list of replicas per topic, read by leaders and by followers, and a rate per
 broker. Every broker that holds or receives a partition gets the rate, as Kafka's tool does it.

@@ -1,4 +1,4 @@
-"""Where replicas are and where they shall be: log directories, moves, reassignments.
+"""WIRE. Where replicas are and where they shall be: log directories, moves, reassignments.
 
 Beside cluster_admin.py and by its rules. An order about many partitions does not raise for one of
 them: it returns the refusals.

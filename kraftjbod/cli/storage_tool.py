@@ -1,4 +1,4 @@
-"""``kraftjbod-storage``: format log dirs, tell about them, dump segments.
+"""WIRE. ``kraftjbod-storage``: format log dirs, tell about them, dump segments.
 
 Flags, output lines and exit codes are Kafka's ``kafka-storage.sh`` (KIP-858, "Storage format
 command"). One thing differs: with ``--ignore-formatted``, a path that this node had a directory
@@ -33,10 +33,10 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
-from kraftjbod.storage.applied_metadata import forget_applied_metadata
-from kraftjbod.storage.bootstrap import write_bootstrap
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
-from kraftjbod.storage.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
+from kraftjbod.storage.identity.applied_metadata import forget_applied_metadata
+from kraftjbod.storage.identity.bootstrap import write_bootstrap
+from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
     MetaPropertiesEnsemble,

@@ -1,4 +1,4 @@
-"""``kraftjbod-topics``: create, list, describe, grow and delete topics, as Kafka's tool does.
+"""WIRE. ``kraftjbod-topics``: create, list, describe, grow and delete topics, as Kafka's tool does.
 
 A topic option names one topic for ``--create`` and is a regular expression for the other actions,
 where a comma separates alternatives.

@@ -1,4 +1,4 @@
-"""``Acceptance``: whether a replica may lead and be in sync, or only if nobody else can.
+"""PURE. ``Acceptance``: whether a replica may lead and be in sync, or only if nobody else can.
 
 * ACCEPTABLE: its broker is active and its directory is online and well;
 * LAST_RESORT: its broker is active, but its directory is saturated or stalled (KIP-928): it holds

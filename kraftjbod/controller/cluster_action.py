@@ -1,4 +1,5 @@
-"""``ClusterActionGuard``: requests that only brokers may make, by the address that they come from.
+"""PURE. ``ClusterActionGuard``: requests that only brokers may make, by the address that they come
+from.
 
 The smallest rule that keeps a stranger from speaking as a broker: what Kafka guards with the
 CLUSTER_ACTION permission is answered only to the hosts of ``cluster.action.allowed.hosts``.

@@ -1,4 +1,5 @@
-"""``ClusterControlManager``: which brokers there are, and which of their directories are online.
+"""PURE. ``ClusterControlManager``: which brokers there are, and which of their directories are
+online.
 
 * a broker registers fenced, with the ids of its directories; an id belongs to one broker;
 * an incarnation keeps every directory it registered *known*, online or not, so that repeating

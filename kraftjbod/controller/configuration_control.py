@@ -1,4 +1,4 @@
-"""``ConfigurationControlManager``: what topics and brokers are configured to.
+"""PURE. ``ConfigurationControlManager``: what topics and brokers are configured to.
 
 * A change is checked as the resource will be after it, before anything is recorded.
 * Topics take every topic-level key; brokers only what they can take over while they run, and the

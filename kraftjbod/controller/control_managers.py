@@ -1,4 +1,5 @@
-"""``ControlManagers``: the whole deciding half of a controller, without queue, log or network.
+"""PURE. ``ControlManagers``: the whole deciding half of a controller, without queue, log or
+network.
 
 * ``decide(request)`` gives records and a response, and changes only soft state (who was heard);
 * ``replay(records)`` is the only thing that changes what was agreed on;

@@ -1,4 +1,4 @@
-"""``DirectoryReturns``: directories that a registration brings back or gives up for good.
+"""PURE. ``DirectoryReturns``: directories that a registration brings back or gives up for good.
 
 * A directory comes back *clean* only if it says so: its clean-shutdown epoch is that of the former
   registration. KIP-966 asks this of whole brokers; here each directory answers for itself.

@@ -1,4 +1,4 @@
-"""Which directories of a broker its dynamic configuration cordons (KIP-1066).
+"""PURE. Which directories of a broker its dynamic configuration cordons (KIP-1066).
 
 The configuration is the one source of truth: where ``cordoned.log.dirs`` was set for a broker, or
 for all of them, the controller reads the cordons there, and what the broker itself says does not

@@ -1,4 +1,4 @@
-"""``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
+"""PURE. ``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
 
 There are two, ``metadata.version`` and ``eligible.leader.replicas.version`` (KIP-966).
 

@@ -1,4 +1,4 @@
-"""Soft state about brokers: when they were last heard, how far they are, what comes next.
+"""PURE. Soft state about brokers: when they were last heard, how far they are, what comes next.
 
 Nothing in here is replicated. A controller that takes leadership starts with fresh contact times,
 so a broker that died meanwhile costs one more session timeout.

@@ -1,4 +1,4 @@
-"""``Assignment``: who holds a partition, where, and who is on the way in or out (KIP-455).
+"""PURE. ``Assignment``: who holds a partition, where, and who is on the way in or out (KIP-455).
 
 A reassignment to ``target`` keeps every replica that the partition had before it until the added
 ones are in sync: the replicas are the target in its order, and after it those that will leave.

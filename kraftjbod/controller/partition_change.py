@@ -1,4 +1,5 @@
-"""From a partition and what is wanted of it to at most one record: election, ISR, ELR, directories.
+"""PURE. From a partition and what is wanted of it to at most one record: election, ISR, ELR,
+directories.
 
 Rules of this file:
 

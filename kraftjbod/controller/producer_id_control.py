@@ -1,4 +1,4 @@
-"""``ProducerIdControlManager``: blocks of producer ids that are never handed out twice."""
+"""PURE. ``ProducerIdControlManager``: blocks of producer ids that are never handed out twice."""
 
 from __future__ import annotations
 

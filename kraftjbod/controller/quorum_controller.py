@@ -1,4 +1,4 @@
-"""``QuorumController``: requests in, committed decisions out.
+"""LOOP. ``QuorumController``: requests in, committed decisions out.
 
 One decision at a time and without a pause in it, brokers' own before a crowd of clients':
 decide, rehearse, replay, propose to the log. So the next decision sees the last one, committed or

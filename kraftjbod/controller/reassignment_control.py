@@ -1,4 +1,4 @@
-"""``ReassignmentControlManager``: moving replicas between brokers on request (KIP-455).
+"""PURE. ``ReassignmentControlManager``: moving replicas between brokers on request (KIP-455).
 
 * Each partition of a request succeeds or fails by itself; one named twice fails the second time.
 * Only replicas that are *added* have to meet conditions. What is there already may stay, whatever

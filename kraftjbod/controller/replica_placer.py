@@ -1,4 +1,4 @@
-"""``StripedReplicaPlacer``: where the replicas of new partitions go.
+"""PURE. ``StripedReplicaPlacer``: where the replicas of new partitions go.
 
 Leaders go round the racks and, in a rack, round its brokers; the other replicas follow on the
 racks after the leader's. So every rack, and in it every broker, gets a leader before any gets a

@@ -1,4 +1,4 @@
-"""``ReplicationControlManager``: who leads, who is in sync, and which directory holds what.
+"""PURE. ``ReplicationControlManager``: who leads, who is in sync, and which directory holds what.
 
 Five things move a leadership or an in-sync set, and all of them end in ``change_partition``:
 

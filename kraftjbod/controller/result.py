@@ -1,4 +1,5 @@
-"""``ControllerResult``: a decision is records to append, and a reply to hold until they commit."""
+"""PURE. ``ControllerResult``: a decision is records to append, and a reply to hold until they
+commit."""
 
 from __future__ import annotations
 

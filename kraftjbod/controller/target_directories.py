@@ -1,5 +1,5 @@
-"""Which directory of a broker a text names (``any``, a path, or ``dirid:`` and an id), and why none
-of them may take a new replica.
+"""PURE. Which directory of a broker a text names (``any``, a path, or ``dirid:`` and an id), and
+why none of them may take a new replica.
 
 Paths only mean something on one broker; the controller knows them from the registrations and
 reads them here and nowhere else.

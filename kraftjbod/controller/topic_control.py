@@ -1,4 +1,4 @@
-"""``TopicControlManager``: create, grow and delete topics.
+"""PURE. ``TopicControlManager``: create, grow and delete topics.
 
 Each topic of a request succeeds or fails by itself; a limit on the whole request refuses it all.
 """

@@ -1,4 +1,4 @@
-"""``TopicRules``: what a topic's configuration and the cluster's features decide."""
+"""PURE. ``TopicRules``: what a topic's configuration and the cluster's features decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of daemons and topics, and every limit of the house.
+"""PURE. Configuration of daemons and topics, and every limit of the house.
 
 Keys are Kafka's where Kafka has one; a field's key is its name with dots for underscores.
 Models are frozen; a module's constructor takes the few values it needs, never the whole model.

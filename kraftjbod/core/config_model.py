@@ -1,4 +1,5 @@
-"""Configuration models by Kafka's key names: a field's key is its name with dots for underscores.
+"""PURE. Configuration models by Kafka's key names: a field's key is its name with dots for
+underscores.
 
 What every model of ``config.py`` and ``topic_config.py`` has in common, and nothing else.
 """

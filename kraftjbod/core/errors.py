@@ -1,4 +1,4 @@
-"""The one tree of errors.
+"""PURE. The one tree of errors.
 
 Three families:
 

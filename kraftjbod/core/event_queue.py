@@ -1,4 +1,4 @@
-"""``EventQueue``: one consumer, bounded, with deadlines that are events too.
+"""LOOP. ``EventQueue``: one consumer, bounded, with deadlines that are events too.
 
 The queue driver of a machine reads its events here:
 ``async for event in queue`` hands them out one at a time and in order;

@@ -1,4 +1,4 @@
-"""Ids that name things in the cluster, and Kafka's text form of a UUID.
+"""PURE. Ids that name things in the cluster, and Kafka's text form of a UUID.
 
 Rules of this file:
 

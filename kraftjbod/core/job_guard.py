@@ -1,4 +1,4 @@
-"""``JobGuard``: background work whose unexpected errors cost that work, never the daemon.
+"""LOOP. ``JobGuard``: background work whose unexpected errors cost that work, never the daemon.
 
 * An error that nobody expected is told with its traceback, counted, and ends the turn of the job
   that met it: nothing else. It is never silent, and never taken for success.

@@ -1,4 +1,4 @@
-"""The states of a log directory, and the table of what leads from one to another.
+"""PURE. The states of a log directory, and the table of what leads from one to another.
 
 * ONLINE: it takes everything.
 * SATURATED (KIP-928): no room. What is there can be read, and what makes room goes on.
@@ -8,7 +8,8 @@
 SATURATED and STALLED are *impaired*: the directory stays registered, but its replicas neither lead
 nor count as in sync wherever another one can.
 The table is all there is: an event that it does not name changes nothing.
-``storage/log_dir_policy.py`` says what each state allows; ``storage/log_dir.py`` finds the events.
+``storage/dirs/log_dir_policy.py`` says what each state allows, ``storage/dirs/log_dir.py`` finds
+the events.
 """
 
 from __future__ import annotations

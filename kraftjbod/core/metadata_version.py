@@ -1,4 +1,4 @@
-"""Levels of ``metadata.version``: what the cluster as a whole has agreed to understand.
+"""PURE. Levels of ``metadata.version``: what the cluster as a whole has agreed to understand.
 
 Names and numbers are Kafka's.
 A level says which fields of records and requests may be used; which versions those are is told

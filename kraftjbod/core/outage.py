@@ -1,4 +1,4 @@
-"""``Outage``: when to tell of something that is tried again and fails again.
+"""PURE. ``Outage``: when to tell of something that is tried again and fails again.
 
 * The first failure is told, then one every ten minutes, and the end of what was told.
 * One that begins within a minute of the last words is told when that minute is over, if it lasts.

@@ -1,4 +1,4 @@
-"""``PeerWarnings``: how often is told what peers do wrong.
+"""PURE. ``PeerWarnings``: how often is told what peers do wrong.
 
 * By name of the event and address of the peer: the first few of a minute are told, the rest is
   counted, and the count goes with the next one that is told, or comes by itself.

@@ -1,4 +1,4 @@
-"""Java-style ``.properties`` text to an ordered mapping, and back.
+"""PURE. Java-style ``.properties`` text to an ordered mapping, and back.
 
 Used for daemon configuration and for ``meta.properties``.
 """

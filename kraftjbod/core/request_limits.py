@@ -1,4 +1,4 @@
-"""What one request may make a daemon do, whoever sent it.
+"""PURE. What one request may make a daemon do, whoever sent it.
 
 What is beyond a limit is answered with an error of its own; the connection stays.
 """

@@ -1,4 +1,4 @@
-"""Configuration that asks for security, which there is none of yet: refused, never ignored.
+"""PURE. Configuration that asks for security, which there is none of yet: refused, never ignored.
 
 A daemon that warned of ``ssl.keystore.location`` and then served in the clear would do what nobody
 asked for. So a listener with another protocol than PLAINTEXT and a key that names security are

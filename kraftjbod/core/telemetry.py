@@ -1,4 +1,4 @@
-"""Diagnostics of a daemon: structured events and named figures.
+"""LOOP. Diagnostics of a daemon: structured events and named figures.
 
 "Log" means the commit log in this house, so what other programs call logging is telemetry here.
 

@@ -1,4 +1,4 @@
-"""Time as numbers: a clock to be handed in, deadlines, back-off, and rates.
+"""PURE. Time as numbers: a clock to be handed in, deadlines, back-off, and rates.
 
 No real clock and no randomness in here; ``daemon/runner.py`` brings both.
 All instants are milliseconds of a monotonic clock unless a name says ``wall``.

@@ -1,4 +1,4 @@
-"""Configuration of topics: a broker's defaults with one topic's own values on top.
+"""PURE. Configuration of topics: a broker's defaults with one topic's own values on top.
 
 Keys are Kafka's topic-level names.
 """

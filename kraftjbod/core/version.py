@@ -1,4 +1,4 @@
-"""Which version of this software runs: what ``kraftjbod.__version__`` says."""
+"""WIRE. Which version of this software runs: what ``kraftjbod.__version__`` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``WallGuard``: what time it is, for decisions that a clock which jumps must not make.
+"""PURE. ``WallGuard``: what time it is, for decisions that a clock which jumps must not make.
 
 The wall clock is compared with the monotonic one. If it moved by more than ten minutes against
 that, nobody knows for now which is right: the wall clock, which may have been set, or the time that

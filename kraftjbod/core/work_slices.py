@@ -1,4 +1,4 @@
-"""Long work on the loop, in slices: everybody else has a turn after each.
+"""LOOP. Long work on the loop, in slices: everybody else has a turn after each.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The log directories of a broker, opened: what its parts are built on."""
+"""WIRE. The log directories of a broker, opened: what its parts are built on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Surroundings
-from kraftjbod.storage.dir_opener import DirOpener
-from kraftjbod.storage.log_cleaner import CleanerLimits
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_manager import LogManager
-from kraftjbod.storage.producer_state import ProducerLimits
+from kraftjbod.daemon.runner import Environment
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.identity.dir_opener import DirOpener
+from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.manager.log_manager import LogManager
 
 #: Directories over the life of the process, those that came back counted anew.
 MAX_LOG_DIRS: Final = 10_000
@@ -32,7 +32,7 @@ class BrokerDisks:
     """For directories that come while the broker runs."""
 
 
-async def open_disks(config: BrokerConfig, around: Surroundings) -> BrokerDisks:
+async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
     """Open every directory.
 
     :raises StartupError: what the operator has to mend.

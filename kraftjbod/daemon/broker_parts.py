@@ -1,4 +1,4 @@
-"""The parts of a broker, built and connected; nothing runs yet when they are built.
+"""WIRE. The parts of a broker, built and connected; nothing runs yet when they are built.
 
 Each part gets the few values of the configuration that it needs, here and nowhere else.
 The order is that of the house: what stands above knows nothing of what stands below.
@@ -9,74 +9,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kraftjbod.broker.alter_log_dirs_manager import ReplicaAlterLogDirsManager
-from kraftjbod.broker.assignments_manager import AssignmentsManager
+from kraftjbod.broker.apis.config_apis import ConfigApis
+from kraftjbod.broker.apis.feature_apis import FeatureApis
+from kraftjbod.broker.apis.follower_fetches import FollowerFetches
+from kraftjbod.broker.apis.kafka_apis import KafkaApis
+from kraftjbod.broker.apis.log_dir_admin_apis import LogDirAdminApis
+from kraftjbod.broker.apis.log_dir_apis import LogDirApis
+from kraftjbod.broker.apis.metadata_apis import MetadataApis
+from kraftjbod.broker.apis.offset_apis import OffsetApis
+from kraftjbod.broker.apis.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
+from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
+from kraftjbod.broker.apis.topic_apis import TopicApis
+from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.broker.config_apis import ConfigApis
-from kraftjbod.broker.controller_channel import ControllerChannel
-from kraftjbod.broker.cordon_lift import CordonLift
-from kraftjbod.broker.damaged_replicas import DamagedReplicas
-from kraftjbod.broker.delayed_operations import FetchPurgatory, OffsetPurgatory
-from kraftjbod.broker.dynamic_configs import DynamicConfigs
-from kraftjbod.broker.feature_apis import FeatureApis
-from kraftjbod.broker.fetch_sessions import FetchSessions, SessionLimits
-from kraftjbod.broker.follower_fetches import FollowerFetches
-from kraftjbod.broker.follower_session import FetchLimits
-from kraftjbod.broker.hosted_replicas import HostedReplicas
-from kraftjbod.broker.isr_manager import IsrManager
-from kraftjbod.broker.kafka_apis import KafkaApis
-from kraftjbod.broker.leftover_copies import LeftoverCopies
-from kraftjbod.broker.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleTimes
-from kraftjbod.broker.log_cleaner_metrics import register_cleaner_figures
-from kraftjbod.broker.log_dir_admin import LogDirAdmin
-from kraftjbod.broker.log_dir_admin_apis import LogDirAdminApis
-from kraftjbod.broker.log_dir_apis import LogDirApis
-from kraftjbod.broker.log_dir_cordons import LogDirCordons
-from kraftjbod.broker.log_dir_metrics import LogDirMetrics
-from kraftjbod.broker.log_dir_monitor import LogDirMonitor
-from kraftjbod.broker.log_dir_state_handler import LogDirStateHandler
-from kraftjbod.broker.metadata_apis import MetadataApis
-from kraftjbod.broker.metadata_cache import MetadataCache
-from kraftjbod.broker.metadata_loader import MetadataLoader
-from kraftjbod.broker.metadata_memory import MetadataMemory
-from kraftjbod.broker.metadata_publisher import BrokerMetadataPublisher
-from kraftjbod.broker.offset_apis import OffsetApis
-from kraftjbod.broker.produce_fetch_apis import ProduceFetchApis
-from kraftjbod.broker.producer_ids import ProducerIdManager
-from kraftjbod.broker.reassignment_apis import ReassignmentApis
-from kraftjbod.broker.record_deletion_apis import RecordDeletionApis
-from kraftjbod.broker.replica_appends import ReplicaAppends
-from kraftjbod.broker.replica_fetcher import ReplicaFetcher
-from kraftjbod.broker.replica_fetcher_manager import ReplicaFetcherManager
-from kraftjbod.broker.replica_manager import ReplicaManager
-from kraftjbod.broker.replica_reads import ReplicaReads
-from kraftjbod.broker.replica_removals import ReplicaRemovals
-from kraftjbod.broker.replication_quotas import ReplicationQuotas
-from kraftjbod.broker.saturated_followers import SaturatedFollowers
-from kraftjbod.broker.scrubs import Scrubs
-from kraftjbod.broker.storage_telemetry_emitter import StorageTelemetryEmitter
-from kraftjbod.broker.storage_telemetry_gatherer import StorageTelemetryGatherer
-from kraftjbod.broker.storage_telemetry_sender import StorageTelemetrySender
-from kraftjbod.broker.storage_telemetry_topic import TelemetryTopicSettings
-from kraftjbod.broker.stray_retention import StrayRetention
-from kraftjbod.broker.topic_apis import TopicApis
-from kraftjbod.broker.topic_configs import TopicConfigs
-from kraftjbod.broker.topic_partitions_apis import TopicPartitionsApis
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
+from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.directories.cordon_lift import CordonLift
+from kraftjbod.broker.directories.log_dir_admin import LogDirAdmin
+from kraftjbod.broker.directories.log_dir_cordons import LogDirCordons
+from kraftjbod.broker.directories.log_dir_metrics import LogDirMetrics
+from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
+from kraftjbod.broker.directories.log_dir_state_handler import LogDirStateHandler
+from kraftjbod.broker.directories.scrubs import Scrubs
+from kraftjbod.broker.directories.stray_retention import StrayRetention
+from kraftjbod.broker.following.follower_session import FetchLimits
+from kraftjbod.broker.following.replica_fetcher import ReplicaFetcher
+from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
+from kraftjbod.broker.following.replication_quotas import ReplicationQuotas
+from kraftjbod.broker.following.saturated_followers import SaturatedFollowers
+from kraftjbod.broker.metadata.metadata_loader import MetadataLoader
+from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.partitions.delayed_operations import FetchPurgatory, OffsetPurgatory
+from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
+from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replicas.isr_manager import IsrManager
+from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
+from kraftjbod.broker.replicas.replica_manager import ReplicaManager
+from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
+from kraftjbod.broker.telemetry.log_cleaner_metrics import register_cleaner_figures
+from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
+from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
+from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.broker.telemetry.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.broker_disks import BrokerDisks
-from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.daemon.runner import Environment
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 from kraftjbod.protocol.rpc_messages import ListenerInfo
-from kraftjbod.storage.asked_moves import AskedMove, AskedMoves
-from kraftjbod.storage.dir_attacher import DirAttacher
-from kraftjbod.storage.mover_pool import MoverPool
-from kraftjbod.storage.slow_dirs import SlowDirs
+from kraftjbod.storage.dirs.slow_dirs import SlowDirs
+from kraftjbod.storage.identity.dir_attacher import DirAttacher
+from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.storage.replicas.asked_moves import AskedMove, AskedMoves
 
 #: First pause after a failure; it doubles from there.
 _FIRST_BACKOFF_MS: Final = 20
@@ -93,7 +93,7 @@ class BrokerParts:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Surroundings,
+        around: Environment,
         disks: BrokerDisks,
         advertised: Sequence[Endpoint],
         tasks: BackgroundTasks,
@@ -538,7 +538,7 @@ class BrokerParts:
 
 
 def _identity(
-    config: BrokerConfig, around: Surroundings, disks: BrokerDisks, advertised: Sequence[Endpoint]
+    config: BrokerConfig, around: Environment, disks: BrokerDisks, advertised: Sequence[Endpoint]
 ) -> BrokerIdentity:
     return BrokerIdentity(
         broker_id=config.node_id,

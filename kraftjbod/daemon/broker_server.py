@@ -1,4 +1,4 @@
-"""The broker daemon: brings a broker up and takes it down.
+"""WIRE. The broker daemon: brings a broker up and takes it down.
 
 The start order; each step needs the ones before it:
 
@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Final
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.broker.lifecycle_state import BrokerState
+from kraftjbod.broker.cluster.lifecycle_state import BrokerState
 from kraftjbod.core.config import BrokerConfig, Endpoint
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
@@ -35,14 +35,14 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.door_limits import broker_door, memory_budget
-from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.daemon.runner import Environment, run_daemon
 from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
-from kraftjbod.storage.dir_loading import LoadProgress
+from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without disks tries to tell the controller before it ends.
@@ -53,9 +53,9 @@ _PROGRESS_EVERY_LOGS: Final = 500
 class BrokerServer:
     """One broker, as the runner sees it."""
 
-    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config
-        self._around = surroundings
+        self._around = environment
         self._tasks = BackgroundTasks()
         self._disks: BrokerDisks | None = None
         self._parts: BrokerParts | None = None

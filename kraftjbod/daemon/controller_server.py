@@ -1,4 +1,4 @@
-"""The controller daemon: what it is made of, and in which order that starts and stops.
+"""WIRE. The controller daemon: what it is made of, and in which order that starts and stops.
 
 Start: metadata dir (lock, identity) -> metadata log (recovery, leadership) -> the door.
 Stop: the door first, then the log, then the dir.
@@ -20,7 +20,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.daemon.runner import Environment, run_daemon
 from kraftjbod.daemon.service_manager import dirs_text
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener
@@ -28,11 +28,11 @@ from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore
-from kraftjbod.storage.bootstrap import forget_fork, read_bootstrap
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
-from kraftjbod.storage.dir_opener import DirOpener
-from kraftjbod.storage.log_dir import LogDirFailureChannel
-from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.identity.bootstrap import forget_fork, read_bootstrap
+from kraftjbod.storage.identity.dir_opener import DirOpener
 
 _SECOND_MS = 1000
 
@@ -40,13 +40,13 @@ _SECOND_MS = 1000
 class ControllerServer:
     """One controller, built of its configuration."""
 
-    def __init__(self, config: ControllerConfig, surroundings: Surroundings) -> None:
+    def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self._config = config
-        self._surroundings = surroundings
+        self._environment = environment
         self._log = get_logger(daemon="controller", node_id=config.node_id)
         self._failures = LogDirFailureChannel(max_dirs=1)
         self._log_dir = make_log_dir(
-            config, surroundings, config.metadata_dir, failures=self._failures
+            config, environment, config.metadata_dir, failures=self._failures
         )
         self._controller: QuorumController | None = None
         self._door: Listener | None = None
@@ -58,7 +58,7 @@ class ControllerServer:
             metadata_dir=log_dir.path,
             node_id=config.node_id,
             cluster_id=config.cluster_id,
-            random_bytes=self._surroundings.random_bytes,
+            random_bytes=self._environment.random_bytes,
             timeout_ms=config.log_dir_io_timeout_ms,
         ).open()
         features = await log_dir.run(
@@ -115,7 +115,7 @@ class ControllerServer:
         return f"{doing}; {dirs_text([self._log_dir])}"
 
     def _build_controller(self, cluster_id: str, features: Mapping[str, int]) -> QuorumController:
-        config, surroundings = self._config, self._surroundings
+        config, environment = self._config, self._environment
         managers = ControlManagers(
             cluster_id=cluster_id,
             session_timeout_ms=config.broker_session_timeout_ms,
@@ -127,8 +127,8 @@ class ControllerServer:
                 replication_factor=config.default_replication_factor,
             ),
             max_partitions_per_request=config.max_partitions_per_request,
-            random_bytes=surroundings.random_bytes,
-            draw_below=surroundings.rng.randrange,
+            random_bytes=environment.random_bytes,
+            draw_below=environment.rng.randrange,
         )
         driver = RaftDriver(
             log_dir=self._log_dir,
@@ -138,7 +138,7 @@ class ControllerServer:
                 segment_bytes=config.metadata_log_segment_bytes,
                 retained_entries=config.metadata_log_retained_entries,
             ),
-            clock=surroundings.clock,
+            clock=environment.clock,
             node_id=config.node_id,
             voters=[voter.node_id for voter in config.controller_quorum_voters],
             first_payload_of_term=NO_RECORDS,
@@ -154,8 +154,8 @@ class ControllerServer:
         return QuorumController(
             managers=managers,
             driver=driver,
-            clock=surroundings.clock,
-            metrics=surroundings.metrics,
+            clock=environment.clock,
+            metrics=environment.metrics,
             features=features,
             min_insync_replicas=config.min_insync_replicas,
             session_timeout_ms=config.broker_session_timeout_ms,

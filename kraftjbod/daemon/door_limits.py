@@ -1,4 +1,4 @@
-"""What the doors of a daemon may hold, as its configuration says.
+"""WIRE. What the doors of a daemon may hold, as its configuration says.
 
 A broker's doors share one memory budget; places are counted per door.
 """

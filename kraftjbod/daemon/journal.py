@@ -1,4 +1,4 @@
-"""Telemetry as structured entries of the systemd journal.
+"""WIRE. Telemetry as structured entries of the systemd journal.
 
 * Events go to journald's own socket, one datagram each, in its native protocol: a field is
   ``NAME=value`` and a newline, or for a value with newlines in it the name, a newline, eight bytes

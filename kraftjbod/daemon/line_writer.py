@@ -1,4 +1,4 @@
-"""``LineWriter``: lines to a file or a pipe from a thread of its own.
+"""WIRE. ``LineWriter``: lines to a file or a pipe from a thread of its own.
 
 * Whoever writes never waits: a system disk that hangs, or a reader that does not read, holds up
   this thread and nothing else.

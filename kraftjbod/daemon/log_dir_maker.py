@@ -1,17 +1,18 @@
-"""A log dir of a daemon's configuration: its limits, its reserve and what it counts as full."""
+"""WIRE. A log dir of a daemon's configuration: its limits, its reserve and what it counts as
+full."""
 
 from __future__ import annotations
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.daemon.runner import Surroundings
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.reserve_file import ReserveFile
-from kraftjbod.storage.room_plan import RoomPlan
+from kraftjbod.daemon.runner import Environment
+from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.dirs.reserve_file import ReserveFile
 
 
 def make_log_dir(
     config: BrokerConfig | ControllerConfig,
-    around: Surroundings,
+    around: Environment,
     path: str,
     *,
     failures: LogDirFailureChannel,
@@ -36,7 +37,7 @@ def make_log_dir(
             size_bytes=config.log_dir_reserve_bytes,
             random_bytes=around.random_bytes,
         ),
-        room_plan=RoomPlan(
+        room_plan=FreeSpacePolicy(
             reserve_bytes=config.log_dir_reserve_bytes,
             min_free_bytes=config.log_dir_min_free_bytes,
             heal_free_bytes=config.log_dir_heal_free_bytes,

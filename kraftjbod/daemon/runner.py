@@ -1,4 +1,4 @@
-"""What both daemons share: the loop, signals, the real clock and randomness, exit codes.
+"""WIRE. What both daemons share: the loop, signals, the real clock and randomness, exit codes.
 
 ``run_daemon`` reads the configuration file, builds one :class:`Daemon` and lives with it:
 
@@ -159,7 +159,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Environment:
     """What only the runner can provide."""
 
     clock: Clock = field(default_factory=SystemClock)
@@ -173,7 +173,7 @@ class Surroundings:
 def run_daemon(
     name: str,
     config_type: type[C],
-    build: Callable[[C, Surroundings], Daemon],
+    build: Callable[[C, Environment], Daemon],
     argv: Sequence[str] | None = None,
 ) -> int:
     """Run one daemon from start to end.
@@ -194,8 +194,8 @@ def run_daemon(
             _send_telemetry(name, config, files, peers)
             for key in unknown_keys(config_type, properties):
                 get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
-            surroundings = Surroundings()
-            daemon = build(config, surroundings)
+            environment = Environment()
+            daemon = build(config, environment)
         except StartupError as e:
             service.tell_status(str(e))
             return _refuse(name, e)
@@ -203,7 +203,7 @@ def run_daemon(
         _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
-                _Life(name, daemon, config, surroundings.metrics, service, peers).live()
+                _Life(name, daemon, config, environment.metrics, service, peers).live()
             )
 
 

@@ -1,4 +1,4 @@
-"""What systemd is told of a daemon: that it serves, how it is, and that its loop still turns.
+"""WIRE. What systemd is told of a daemon: that it serves, how it is, and that its loop still turns.
 
 The protocol is sd_notify's: datagrams of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET``
 names. Without that variable nothing is sent. The watchdog's beat comes from the event loop alone: a
@@ -16,7 +16,7 @@ from typing import Final, Self
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir import LogDir
 
 #: Beats per watchdog interval; systemd advises two.
 _BEATS: Final = 2

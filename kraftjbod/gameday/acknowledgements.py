@@ -1,4 +1,5 @@
-"""The book of one partition's load: what was acknowledged, when and where, and the gaps between."""
+"""PURE. The book of one partition's load: what was acknowledged, when and where, and the gaps
+between."""
 
 from __future__ import annotations
 

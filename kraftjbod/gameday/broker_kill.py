@@ -1,4 +1,4 @@
-"""The scenario of a broker that is killed (SIGKILL), and comes back.
+"""WIRE. The scenario of a broker that is killed (SIGKILL), and comes back.
 
 A broker that ``kraftjbod-local`` (``make up``) started is started again as it does; any other has
 somebody who looks after it, and is waited for.

@@ -1,4 +1,4 @@
-"""The proof: what is in a partition, compared with what was acknowledged.
+"""PURE. The proof: what is in a partition, compared with what was acknowledged.
 
 Every acknowledged record must be there once, unchanged, in order, and at the offset that the
 acknowledgement promised. Records in doubt (sent, never answered) may be there or not.

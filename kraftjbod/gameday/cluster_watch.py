@@ -1,4 +1,5 @@
-"""What a topic's cluster looks like from outside: whose disk leads most, who leads, who is in sync.
+"""WIRE. What a topic's cluster looks like from outside: whose disk leads most, who leads, who is in
+sync.
 
 :class:`ClusterWatch` asks again and again while something else happens, and notes what changed.
 """

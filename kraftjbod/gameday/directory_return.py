@@ -1,4 +1,4 @@
-"""How a log directory of a broker is, and how it comes back: by the wire, with limits."""
+"""WIRE. How a log directory of a broker is, and how it comes back: by the wire, with limits."""
 
 from __future__ import annotations
 

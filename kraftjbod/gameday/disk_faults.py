@@ -1,4 +1,5 @@
-"""The scenarios of disks: one that dies, by file modes, and one that fails through ``FaultFs``.
+"""WIRE. The scenarios of disks: one that dies, by file modes, and one that fails through
+``FaultFs``.
 
 The fault file system is mounted over the live directory before the measurement begins. The broker
 notices another device under its path and gives the directory up; reattached, it goes on with the

@@ -1,4 +1,4 @@
-"""What every fault of a game day can do, and what it was aimed at."""
+"""WIRE. What every fault of a game day can do, and what it was aimed at."""
 
 from __future__ import annotations
 

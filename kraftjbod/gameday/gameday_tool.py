@@ -1,4 +1,4 @@
-"""``kraftjbod-gameday``: break a test cluster on purpose, under load, and say what that cost.
+"""WIRE. ``kraftjbod-gameday``: break a test cluster on purpose, under load, and say what that cost.
 
 It writes at a steady rate, breaks a disk or a broker, mends it, reads everything back, and judges.
 ``--observe`` breaks nothing: it measures while somebody else does, on any Kafka cluster.

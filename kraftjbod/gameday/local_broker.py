@@ -1,4 +1,4 @@
-"""Is this really that broker, and may it be broken: what this machine knows of a broker.
+"""WIRE. Is this really that broker, and may it be broken: what this machine knows of a broker.
 
 Nothing is touched that did not prove itself: a directory by the id in its ``meta.properties``,
 which has to be the one that the broker tells; a process by the port that it listens on and by a

@@ -1,4 +1,5 @@
-"""Records that can be told from everybody else's: numbered, and marked with the run they are of."""
+"""PURE. Records that can be told from everybody else's: numbered, and marked with the run they are
+of."""
 
 from __future__ import annotations
 

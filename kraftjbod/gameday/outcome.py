@@ -1,4 +1,4 @@
-"""What came of a scenario: instants, gaps and findings, and whether that is good enough."""
+"""PURE. What came of a scenario: instants, gaps and findings, and whether that is good enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a game day prints: one table per scenario, and one over all of them."""
+"""WIRE. What a game day prints: one table per scenario, and one over all of them."""
 
 from __future__ import annotations
 

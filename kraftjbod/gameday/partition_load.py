@@ -1,4 +1,4 @@
-"""``PartitionLoad``: one producer's load on one partition, and the book it keeps."""
+"""LOOP. ``PartitionLoad``: one producer's load on one partition, and the book it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a topic from where a load began up to its end, for the proof."""
+"""LOOP. Reads a topic from where a load began up to its end, for the proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One scenario from its topic to its findings, and a time of watching, which has no fault.
+"""LOOP. One scenario from its topic to its findings, and a time of watching, which has no fault.
 
 Whatever goes wrong, and whenever it is interrupted: the fault is undone, the load ends, and the
 topic goes if it was made here. Every wait has a limit.

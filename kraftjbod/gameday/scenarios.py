@@ -1,4 +1,4 @@
-"""The scenarios of a game day: their names, how long they last, and which gaps are normal.
+"""PURE. The scenarios of a game day: their names, how long they last, and which gaps are normal.
 
 The limits of the gaps leave room above what a cluster on two slow cores showed; what a gap is made
 of stands beside each.

@@ -1,4 +1,5 @@
-"""A steady load: one producer per partition, each with connections of its own, at a given rate.
+"""LOOP. A steady load: one producer per partition, each with connections of its own, at a given
+rate.
 
 Each sends a few records every so many milliseconds and waits until they are acknowledged
 (acks=all, idempotent). What was not sent during a gap is not made up for: the rate stays steady, so

@@ -1,4 +1,4 @@
-"""The timeline of a game day as one SVG: the verdict, a legend, and a lane per partition.
+"""PURE. The timeline of a game day as one SVG: the verdict, a legend, and a lane per partition.
 
 Each lane shows how many records were acknowledged in each short slice of time. A gap is drawn where
 it stands out: against what was normal before the fault, and against the limit; only one above the

@@ -1,4 +1,4 @@
-"""``ClusterProcesses``: one controller and some brokers as processes on loopback.
+"""WIRE. ``ClusterProcesses``: one controller and some brokers as processes on loopback.
 
 Lays out a run directory, writes configuration files, formats the disks as the storage tool does,
 starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for

@@ -1,4 +1,4 @@
-"""A local cluster in a table for people, and in one document for programs."""
+"""WIRE. A local cluster in a table for people, and in one document for programs."""
 
 from __future__ import annotations
 

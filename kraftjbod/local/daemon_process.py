@@ -1,4 +1,4 @@
-"""One daemon as a process: start, ask to stop, kill, read what it told.
+"""WIRE. One daemon as a process: start, ask to stop, kill, read what it told.
 
 * A process is signalled only after it proved to be the daemon it is taken for: its command line
   names the daemon's own configuration file.

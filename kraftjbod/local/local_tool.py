@@ -1,4 +1,5 @@
-"""``kraftjbod-local``: a cluster on this machine to try things with, and configuration to copy.
+"""WIRE. ``kraftjbod-local``: a cluster on this machine to try things with, and configuration to
+copy.
 
 ``make up`` and ``make stop`` are calls of it. The cluster's data and all that its daemons tell lie
 in one directory, ``kraftjbod-data`` where nothing else is said.

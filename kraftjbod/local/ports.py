@@ -1,4 +1,4 @@
-"""Free ports on loopback that no other test process takes meanwhile.
+"""WIRE. Free ports on loopback that no other test process takes meanwhile.
 
 A port that is free now is bound only when a daemon gets that far, seconds later. So a port is
 reserved: by a name in the kernel, which has as many of them as there are network namespaces and

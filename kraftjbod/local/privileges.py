@@ -1,4 +1,5 @@
-"""How the daemons of a local cluster are started so that file permissions mean something to them.
+"""WIRE. How the daemons of a local cluster are started so that file permissions mean something to
+them.
 
 Root may read and write whatever its mode says, so a disk "killed" by ``chmod 000`` would not even
 be noticed by a daemon of root's. Started by root, daemons therefore run

@@ -1,4 +1,4 @@
-"""Documented configuration files, as they ship with the package: ``kraftjbod/samples/``.
+"""WIRE. Documented configuration files, as they ship with the package: ``kraftjbod/samples/``.
 
 They are one controller and one broker of a cluster on one host; further brokers are made of the
 first by its number, its port and its directories.

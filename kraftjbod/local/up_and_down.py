@@ -1,4 +1,4 @@
-"""A cluster that outlives the command that started it: up, down, and how it is.
+"""WIRE. A cluster that outlives the command that started it: up, down, and how it is.
 
 * ``up`` makes a cluster where there is none, and starts what is missing of one that is there; what
   runs is left alone.

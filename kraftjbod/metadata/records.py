@@ -1,4 +1,4 @@
-"""Metadata records: the only way in which the cluster's state ever changes.
+"""PURE. Metadata records: the only way in which the cluster's state ever changes.
 
 One entry of the metadata log is a tuple of records that take effect together; its payload is
 ``encode_entry(records, level)``.

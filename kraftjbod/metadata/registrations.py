@@ -1,4 +1,4 @@
-"""Values that the metadata records build: brokers, topics and partitions.
+"""PURE. Values that the metadata records build: brokers, topics and partitions.
 
 Each value is frozen; ``merge(change)`` gives the next one.
 Directory lists of a broker are kept sorted, as its registration record has them.

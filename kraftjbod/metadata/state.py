@@ -1,4 +1,4 @@
-"""``MetadataState``: everything the cluster agreed on, built by replay and by nothing else.
+"""PURE. ``MetadataState``: everything the cluster agreed on, built by replay and by nothing else.
 
 Controllers and brokers use this same class, so they cannot read a record differently.
 

@@ -1,4 +1,4 @@
-"""One TCP connection, for both protocols and both sides; and the gate for socket errors.
+"""LOOP. One TCP connection, for both protocols and both sides; and the gate for socket errors.
 
 * Every ``OSError`` of a socket ends here: as a close reason, a :class:`ConnectionLostError` or,
   for a listener, a :class:`StartupError`.

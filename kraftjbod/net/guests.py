@@ -1,4 +1,4 @@
-"""Who is in: places at a door, counted in all and per address, some of them kept for brokers.
+"""PURE. Who is in: places at a door, counted in all and per address, some of them kept for brokers.
 
 * A stranger takes a free place. The last ``reserved`` ones are no strangers' places.
 * Who finds none, or too many from its own address, stands in the *porch*: the oldest there goes

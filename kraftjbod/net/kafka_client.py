@@ -1,4 +1,4 @@
-"""A connection to a Kafka broker, ours or any other, for follower fetch and for the tools.
+"""LOOP. A connection to a Kafka broker, ours or any other, for follower fetch and for the tools.
 
 Requests may be pipelined: responses come back in order, and each one is checked against the
 request it answers. Versions are negotiated once, when connecting.

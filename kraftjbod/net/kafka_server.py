@@ -1,4 +1,4 @@
-"""The door for Kafka clients and following brokers.
+"""LOOP. The door for Kafka clients and following brokers.
 
 Decodes requests, hands them to the one injected handler and encodes what it gives back.
 ApiVersions is answered here: it tells what the codec speaks, and the features that it is handed.

@@ -1,4 +1,4 @@
-"""A listening port and the connections that came through it; shared by both doors.
+"""LOOP. A listening port and the connections that came through it; shared by both doors.
 
 * Places are limited, in all and per address. Some are kept for brokers: who comes when the others
   are taken waits in the *porch*, where the oldest goes for the next one, and has a few seconds to

@@ -1,4 +1,5 @@
-"""What all connections of a daemon may hold together: requests that came, answers not yet read.
+"""LOOP. What all connections of a daemon may hold together: requests that came, answers not yet
+read.
 
 * Two ledgers with one limit each, as Kafka's ``queued.max.request.bytes``. Who finds one full waits
   for room, in order of arrival; a broker's connection never does.

@@ -1,4 +1,4 @@
-"""The requests of one connection: started in order, bounded, answered.
+"""LOOP. The requests of one connection: started in order, bounded, answered.
 
 * Each request is a task, started in order of arrival.
   What a handler does before its first await therefore keeps the order of pipelined requests.

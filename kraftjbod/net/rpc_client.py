@@ -1,4 +1,4 @@
-"""A client of the RPC between brokers and controllers.
+"""LOOP. A client of the RPC between brokers and controllers.
 
 Connects on the first call, and on the next call after a loss.
 After failures in a row it pauses longer each time; a call that comes meanwhile waits for that, as

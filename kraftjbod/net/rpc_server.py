@@ -1,4 +1,4 @@
-"""The door for the RPC between brokers and controllers.
+"""LOOP. The door for the RPC between brokers and controllers.
 
 Requests of one connection run side by side, so that a metadata request that waits for news does
 not hold up a heartbeat; each answer leaves when it is there.

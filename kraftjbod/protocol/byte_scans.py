@@ -1,4 +1,4 @@
-"""Passes over the bytes of opened v2 records: are they sound, which keys, from which time on.
+"""PURE. Passes over the bytes of opened v2 records: are they sound, which keys, from which time on.
 
 * Typed for mypyc's native integers, so that it can be compiled; the same source runs as it is
   where it was not. Whoever wants the faster of the two asks record_scans.py.

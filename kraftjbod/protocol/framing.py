@@ -1,4 +1,4 @@
-"""Whole frames out of a stream of bytes: four bytes of length, big-endian, then the frame.
+"""PURE. Whole frames out of a stream of bytes: four bytes of length, big-endian, then the frame.
 
 Both wire protocols are framed like this.
 

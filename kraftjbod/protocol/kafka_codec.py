@@ -1,4 +1,4 @@
-"""Kafka's wire protocol: frames to messages and back, for the APIs that brokers serve.
+"""PURE. Kafka's wire protocol: frames to messages and back, for the APIs that brokers serve.
 
 Compiled from Kafka's own schemas on first use, per message and version.
 

@@ -1,4 +1,5 @@
-"""Message schemas compiled to Python: one class per struct, one reader and writer per version.
+"""PURE. Message schemas compiled to Python: one class per struct, one reader and writer per
+version.
 
 The generated source is plain and can be looked at (``kafka_codec.source_of``). Its rules:
 

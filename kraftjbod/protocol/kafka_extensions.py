@@ -1,4 +1,4 @@
-"""What Kafka's protocol has no word for: tagged fields of our own, and an API of our own.
+"""PURE. What Kafka's protocol has no word for: tagged fields of our own, and an API of our own.
 
 A reader skips a tagged field whose number it does not know (KIP-482).
 So every Kafka broker takes our requests and every Kafka client our answers, and only what stands

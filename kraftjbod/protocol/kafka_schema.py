@@ -1,4 +1,4 @@
-"""Kafka's message schemas as values: what fields a message has, in which versions.
+"""PURE. Kafka's message schemas as values: what fields a message has, in which versions.
 
 The schemas are Kafka's own JSON files, shipped as data by the kafka-python package.
 They are read as resources; none of that package's code is imported or run.

@@ -1,4 +1,5 @@
-"""Records of a batch as they lie there: where each begins, its key, and whether it has a value.
+"""PURE. Records of a batch as they lie there: where each begins, its key, and whether it has a
+value.
 
 For log compaction, which looks at keys and copies records without understanding more of them, and
 for searches by time.

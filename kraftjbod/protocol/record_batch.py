@@ -1,4 +1,4 @@
-"""The header of a v2 record batch, seen in place over bytes that stay where they are.
+"""PURE. The header of a v2 record batch, seen in place over bytes that stay where they are.
 
 Everything that a broker must know of a batch stands in its first 61 bytes (big-endian); what lies
 behind them is checked once, when a client sends it (record_validation.py).

@@ -1,4 +1,4 @@
-"""Which form of byte_scans.py runs here: compiled, or the source as it is.
+"""PURE. Which form of byte_scans.py runs here: compiled, or the source as it is.
 
 The name of a compiled module holds the hash of the source that it was compiled from
 (conf/compile_scans.py), and only the one of the very source beside it is ever imported: what was

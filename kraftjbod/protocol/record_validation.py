@@ -1,4 +1,4 @@
-"""What a leader asks of the records that a client sends, beyond their header and its CRC.
+"""PURE. What a leader asks of the records that a client sends, beyond their header and its CRC.
 
 The rules are those of Kafka's LogValidator. A batch is refused as a whole; where single records are
 to blame the error names them. Followers take what their leader sends, which went through here.

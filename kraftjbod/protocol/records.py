@@ -1,4 +1,4 @@
-"""Records inside a v2 batch: building batches, and opening them.
+"""PURE. Records inside a v2 batch: building batches, and opening them.
 
 For the tools and for the metadata log. Brokers only look at where records begin and end, and at
 their keys (byte_scans.py, raw_records.py); on the way of a Fetch nothing is opened.

@@ -1,4 +1,4 @@
-"""Envelopes of the RPC between brokers and controllers, in msgpack.
+"""PURE. Envelopes of the RPC between brokers and controllers, in msgpack.
 
 A frame (see framing.py) holds one msgpack array of five:
 

@@ -1,4 +1,4 @@
-"""Bodies of the RPC about configurations; brokers forward them, tools may send them.
+"""PURE. Bodies of the RPC about configurations; brokers forward them, tools may send them.
 
 The rules are those of rpc_messages.py.
 """

@@ -1,4 +1,4 @@
-"""Bodies of the RPC between brokers and controllers.
+"""PURE. Bodies of the RPC between brokers and controllers.
 
 One frozen pydantic model per message, validated at the door; inside the house they are plain
 values. Names are those of the KIPs and of Kafka, in snake case.

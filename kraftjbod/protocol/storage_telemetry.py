@@ -1,4 +1,4 @@
-"""Records of ``__storage_telemetry``: what brokers say of their log directories and replicas.
+"""PURE. Records of ``__storage_telemetry``: what brokers say of their log directories and replicas.
 
 One JSON object per record, keys as the fields here, in two kinds: :class:`LogDirSample` and
 :class:`ReplicaSample`. ``schema`` is the version; a reader takes records of its own version and

@@ -1,4 +1,4 @@
-"""``RaftCore``: Raft as a pure machine, in etcd's verbs.
+"""PURE. ``RaftCore``: Raft as a pure machine, in etcd's verbs.
 
 The driver's part of the contract:
 

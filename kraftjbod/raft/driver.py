@@ -1,4 +1,4 @@
-"""``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir.
+"""LOOP. ``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir.
 
 * one task persists: term and vote, then entries; what is proposed while a sync runs shares the
   next one (group commit);
@@ -34,10 +34,10 @@ from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock
 from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
-from kraftjbod.raft.log_room import LogRoom
+from kraftjbod.raft.log_space import LogSpace
 from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, RaftLogStore, Snapshot
-from kraftjbod.storage.log_dir import LogDir
-from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
 #: What an entry costs in memory beside its payload.
 _ENTRY_OVERHEAD_BYTES: Final = 200
@@ -95,7 +95,7 @@ class RaftDriver:
         :param start_timeout_ms: how long a start waits for an impaired disk.
         """
         self._log_dir = log_dir
-        self._room = LogRoom(log_dir=log_dir, last_bytes=last_room_bytes)
+        self._room = LogSpace(log_dir=log_dir, last_bytes=last_room_bytes)
         self._retry_interval_ms = retry_interval_ms
         self._start_timeout_ms = start_timeout_ms
         self._store = store

@@ -1,4 +1,4 @@
-"""One entry of the metadata log as one v2 record batch of one record.
+"""PURE. One entry of the metadata log as one v2 record batch of one record.
 
 The record's value is the payload. Its key is the offset of the first entry that was written by
 the same append: entries before that one were durable when this one was written, so a batch that

@@ -1,4 +1,4 @@
-"""``RaftLogStore``: entries, term and vote, and snapshots on the metadata log dir.
+"""DISK. ``RaftLogStore``: entries, term and vote, and snapshots on the metadata log dir.
 
 In ``__cluster_metadata-0/``:
 
@@ -34,7 +34,7 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
-from kraftjbod.storage.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 QUORUM_STATE: Final = "quorum-state"

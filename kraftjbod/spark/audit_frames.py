@@ -1,4 +1,4 @@
-"""What an audit compares: acknowledgements with records, and records with one another.
+"""FRAME. What an audit compares: acknowledgements with records, and records with one another.
 
 * A record that was acknowledged is looked for at the offset that was promised, and nowhere else.
 * Each function gives the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``, and

@@ -1,4 +1,5 @@
-"""``kraftjbod-pipeline audit``: what producers were acknowledged, beside what the cluster holds.
+"""WIRE. ``kraftjbod-pipeline audit``: what producers were acknowledged, beside what the cluster
+holds.
 
 Everything is compared up to where logs ended when the job began. Differences go to the table
 ``audit_differences``; what could not be checked is said as loudly as what was found.

@@ -1,4 +1,5 @@
-"""What an audit works on: acknowledgements, records and batches, each read once, and their sums.
+"""WIRE. What an audit works on: acknowledgements, records and batches, each read once, and their
+sums.
 
 * Acknowledgements and records come together by stretches of offsets, in one shuffle, and are kept
   on the executors' disks: rules that are asked later see what the sums were made of.

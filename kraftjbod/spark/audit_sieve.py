@@ -1,4 +1,4 @@
-"""Where an audit has to look closely: everything else is well by its sums.
+"""PURE. Where an audit has to look closely: everything else is well by its sums.
 
 A partition is looked at in stretches of offsets. The executors count in one pass what lies in each
 (``STRETCH_SUMS``, ``BATCH_SUMS``); a stretch in which every offset has its one record, every

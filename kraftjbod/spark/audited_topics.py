@@ -1,4 +1,4 @@
-"""Records of topics for an audit, by our source, without what cannot be read.
+"""WIRE. Records of topics for an audit, by our source, without what cannot be read.
 
 A partition whose only in-sync replica is damaged would stop every reader at the damage. The audit
 has found such places in the replicas' batches and reads around them, so that what lies behind is

@@ -1,4 +1,4 @@
-"""Which log directories there are now, by what their brokers said last.
+"""FRAME. Which log directories there are now, by what their brokers said last.
 
 A broker tells of all its directories, offline ones too, so one that its broker does not tell of any
 more was given up. A broker that tells nothing any more may be dead: its directories stay.

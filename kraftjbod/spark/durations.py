@@ -1,4 +1,5 @@
-"""Durations as people write them in options: ``90 seconds``, ``5 min``, ``500 ms``, ``7d``."""
+"""PURE. Durations as people write them in options: ``90 seconds``, ``5 min``, ``500 ms``,
+``7d``."""
 
 from __future__ import annotations
 

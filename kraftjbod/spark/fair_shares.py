@@ -1,4 +1,4 @@
-"""What each directory should hold: everything dealt out so that all are at one level.
+"""PURE. What each directory should hold: everything dealt out so that all are at one level.
 
 A directory's share of the bytes goes by its size, its share of what is written does not: disks
 differ more in size than in speed. What a directory cannot give or take bounds its share.

@@ -1,4 +1,4 @@
-"""When each log directory will be full, from how its used bytes grew, with a 95 % band.
+"""FRAME. When each log directory will be full, from how its used bytes grew, with a 95 % band.
 
 * Used bytes are those of the file system, ``total - free``. They are averaged over
   :data:`PARTS` equal parts of the time, a line is fitted to the averages by least squares, and the

@@ -1,4 +1,4 @@
-"""How topics, brokers and directories grow, and how evenly bytes lie.
+"""FRAME. How topics, brokers and directories grow, and how evenly bytes lie.
 
 * Growth is the change from the first to the last sample, over the time between them. Of a topic it
   is the change of all its replicas together: one that moves to another broker is no growth, since

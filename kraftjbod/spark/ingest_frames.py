@@ -1,4 +1,5 @@
-"""Records of topics as rows of the table ``ingested``: good, late or corrupt, and none left out.
+"""FRAME. Records of topics as rows of the table ``ingested``: good, late or corrupt, and none left
+out.
 
 * ``corrupt``: the value is not what its schema says: no UTF-8, no JSON object of these fields and
   types, or null in a field that is declared NOT NULL. Fields that the schema does not name do not

@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline ingest``: topics to one Parquet table, each record exactly once.
+"""WIRE. ``kraftjbod-pipeline ingest``: topics to one Parquet table, each record exactly once.
 
 One streaming query: source, judgement, file sink. Its checkpoint and the sink's own log
 (``_spark_metadata`` in the table's folder) make a batch that is done again leave its rows once, so

@@ -1,4 +1,5 @@
-"""Which Java Spark starts with: ``JAVA_HOME``, then ``java`` on PATH, then the runtime from PyPI.
+"""WIRE. Which Java Spark starts with: ``JAVA_HOME``, then ``java`` on PATH, then the runtime from
+PyPI.
 
 * What is too old or does not answer is passed over; the error at the end names all of it.
 * Spark is never given that Java as it is, but a launcher in front of it (:func:`launcher_home`),

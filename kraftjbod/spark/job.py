@@ -1,4 +1,5 @@
-"""What every job of ``kraftjbod-pipeline`` does the same way: options, session, progress, end.
+"""WIRE. What every job of ``kraftjbod-pipeline`` does the same way: options, session, progress,
+end.
 
 A job is a function ``work(job) -> JobOutcome`` under a click command made with :func:`job_command`.
 Results go to standard output (with ``--json`` one document), progress and errors to standard error.

@@ -1,4 +1,4 @@
-"""How far a job is, in one line at the foot of a terminal; nothing where nobody watches.
+"""WIRE. How far a job is, in one line at the foot of a terminal; nothing where nobody watches.
 
 A thread asks Spark twice a second: tasks of the stages that run, and the last batch of a streaming
 query. It only looks, and ends when Spark does.

@@ -1,4 +1,5 @@
-"""What a cluster says of the logs that an audit looks at: their offsets, and where replicas lie.
+"""WIRE. What a cluster says of the logs that an audit looks at: their offsets, and where replicas
+lie.
 
 Asked once, on the driver; afterwards everybody reads up to the ends that were told here.
 """

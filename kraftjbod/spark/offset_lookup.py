@@ -1,4 +1,4 @@
-"""What the driver asks the cluster: which partitions a read has, and which offsets they have.
+"""WIRE. What the driver asks the cluster: which partitions a read has, and which offsets they have.
 
 * One question about metadata and one to each leader, whatever the number of partitions.
 * No question creates a topic.

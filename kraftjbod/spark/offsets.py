@@ -1,4 +1,5 @@
-"""Arithmetic of offsets: what a read covers, how it is cut into tasks, and what has been lost.
+"""PURE. Arithmetic of offsets: what a read covers, how it is cut into tasks, and what has been
+lost.
 
 * A range is ``start <= offset < end``; how many records lie in it is not known: compaction and
   transactions leave offsets out.

@@ -1,4 +1,5 @@
-"""Options of the source: the names, meanings and defaults of Spark's official Kafka connector.
+"""PURE. Options of the source: the names, meanings and defaults of Spark's official Kafka
+connector.
 
 * Names are looked up without regard to case, as Spark does; a name that nobody knows is an error.
 * ``kafka.NAME`` reaches the client library, librdkafka. Where Java's client has another name for a

@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline``: jobs on Spark over topics and storage state.
+"""WIRE. ``kraftjbod-pipeline``: jobs on Spark over topics and storage state.
 
 Each job is imported when it is asked for, so that ``--help`` does not wait for Spark.
 """

@@ -1,4 +1,5 @@
-"""Directories and replicas in, moves out: a plan of any size, broker by broker on the executors.
+"""FRAME. Directories and replicas in, moves out: a plan of any size, broker by broker on the
+executors.
 
 The frames between, in the order in which they come to be::
 

@@ -1,4 +1,5 @@
-"""``kraftjbod-pipeline plan``: which replicas to move, as a file for kraftjbod-reassign-partitions.
+"""WIRE. ``kraftjbod-pipeline plan``: which replicas to move, as a file for
+kraftjbod-reassign-partitions.
 
 The driver sees sums of directories, executors see the replicas of one broker at a time. Only what
 moves comes back to the driver, for it is written to one file. Nothing is changed in the cluster.

@@ -1,4 +1,5 @@
-"""Which moves of a plan are made when only so many are allowed: whole ones, good by themselves.
+"""PURE. Which moves of a plan are made when only so many are allowed: whole ones, good by
+themselves.
 
 A plan is made as if all of it were done: a later move counts on what earlier ones took away or
 brought. So a limit may not just leave some out.

@@ -1,4 +1,5 @@
-"""The picture of a plan: how full the directories are before and after, and how much they write.
+"""WIRE. The picture of a plan: how full the directories are before and after, and how much they
+write.
 
 Few directories have a line each; of many it shows how they are spread. Rows are ``plan_dirs``'.
 A directory whose size is not known has no share of anything; the picture says how many there are.

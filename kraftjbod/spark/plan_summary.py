@@ -1,4 +1,4 @@
-"""What a plan brings, in figures and in words: before, after, and what it cannot bring.
+"""WIRE. What a plan brings, in figures and in words: before, after, and what it cannot bring.
 
 Shares are those of fair_shares.py: of each broker's own bytes, or of the cluster's where replicas
 may change brokers.

@@ -1,4 +1,5 @@
-"""Schemas of the frames that plans are made of; what is written to disk has its in tables.py."""
+"""FRAME. Schemas of the frames that plans are made of; what is written to disk has its in
+tables.py."""
 
 from __future__ import annotations
 

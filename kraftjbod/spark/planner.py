@@ -1,4 +1,5 @@
-"""Which replicas of one broker move to which of its directories: rules by bytes, then by rate.
+"""PURE. Which replicas of one broker move to which of its directories: rules by bytes, then by
+rate.
 
 Goals, in this order:
 

@@ -1,4 +1,4 @@
-"""How every plot of the pipeline looks: colours, figures, and SVG that a page can take in.
+"""WIRE. How every plot of the pipeline looks: colours, figures, and SVG that a page can take in.
 
 * Figures are drawn in the colours of the light scheme. Inside a page each of them becomes a CSS
   variable, so that the page's scheme decides; a picture in a file keeps them as they are.

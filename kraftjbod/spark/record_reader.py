@@ -1,4 +1,4 @@
-"""`RecordReader`: one range of one partition as Arrow batches, on an executor.
+"""WIRE. `RecordReader`: one range of one partition as Arrow batches, on an executor.
 
 * It begins and ends at exact offsets, also where offsets are missing; nothing is committed, and no
   consumer group is joined.

@@ -1,4 +1,5 @@
-"""`RecordWriter`: the records of one task to the cluster, every one acknowledged or the task fails.
+"""WIRE. `RecordWriter`: the records of one task to the cluster, every one acknowledged or the task
+fails.
 
 * The producer is idempotent and waits for all in-sync replicas, unless the settings say otherwise.
 * Every delivery report is looked at. The first bad one ends the writer with an error that names the

@@ -1,4 +1,4 @@
-"""The record batches of every in-sync replica, each read from its own broker, on executors.
+"""WIRE. The record batches of every in-sync replica, each read from its own broker, on executors.
 
 * Brokers are asked as one who compares replicas (replica id -2, Kafka's debugging consumer): then
   followers answer too, with what they hold themselves, up to what is committed.

@@ -1,4 +1,5 @@
-"""Replicas side by side, batch by batch: what they hold at the same offsets, and whose records.
+"""FRAME. Replicas side by side, batch by batch: what they hold at the same offsets, and whose
+records.
 
 * The leader is the yardstick. Another replica differs where it has no batch that the leader has,
   another one, or one that the leader has not.

@@ -1,4 +1,4 @@
-"""What a report is made of, read from the tables and small enough for one process.
+"""WIRE. What a report is made of, read from the tables and small enough for one process.
 
 A table that is not there leaves its part None. What grows with time or records comes in buckets and
 counts (``report_frames``); what is collected grows with the number of directories at most.

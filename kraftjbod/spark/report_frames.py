@@ -1,4 +1,4 @@
-"""What a report shows, as frames that are small however long and large the cluster is.
+"""FRAME. What a report shows, as frames that are small however long and large the cluster is.
 
 Each frame ends in a schema of this file. Times are seconds since 1970, so that no driver's time
 zone has a say in them. ``bucket_s`` is how many seconds one column of a plot stands for; ``chosen``

@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline report``: one HTML page about the cluster's storage, from the tables.
+"""WIRE. ``kraftjbod-pipeline report``: one HTML page about the cluster's storage, from the tables.
 
 The page is a single file that needs no network, smaller than ``report_page.MOST_BYTES``
 for any number of directories: what grows with the cluster is drawn as bands and counts.

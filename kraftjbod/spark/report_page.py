@@ -1,4 +1,4 @@
-"""A page of HTML that needs nothing but itself: no script, no font, no address.
+"""WIRE. A page of HTML that needs nothing but itself: no script, no font, no address.
 
 Everything that is not :class:`Html` is escaped, so that a topic or a path may hold what it likes.
 The page forbids itself the network (Content-Security-Policy). Light, dark and print are one CSS.

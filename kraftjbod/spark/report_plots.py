@@ -1,4 +1,4 @@
-"""Plots of how directories were over time: how full, and how slow.
+"""WIRE. Plots of how directories were over time: how full, and how slow.
 
 Each takes plain rows (of ``report_frames``' schemas, times in seconds) and gives a :class:`Plot`.
 Up to :data:`MOST_DIRS` directories are drawn one by one; of more, all appear in bands and counts,

@@ -1,4 +1,4 @@
-"""The sections of a report: what the figures say in a sentence, their tables and their plots.
+"""WIRE. The sections of a report: what the figures say in a sentence, their tables and their plots.
 
 A section whose tables are missing says which job writes them.
 """

@@ -1,4 +1,4 @@
-"""The CSS of a report: one column, two colour schemes, paper.
+"""WIRE. The CSS of a report: one column, two colour schemes, paper.
 
 The colours of plots are those of ``plot_style``, as variables of the same names.
 """

@@ -1,4 +1,4 @@
-"""The cluster in a row of figures, for people on top of a page and for programs."""
+"""WIRE. The cluster in a row of figures, for people on top of a page and for programs."""
 
 from __future__ import annotations
 

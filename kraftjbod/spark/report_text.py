@@ -1,4 +1,5 @@
-"""How a report says figures: times, durations, sizes, rates and shares, the same everywhere."""
+"""WIRE. How a report says figures: times, durations, sizes, rates and shares, the same
+everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plot of states over time: which directory failed, filled up, hung or was emptied when.
+"""WIRE. The plot of states over time: which directory failed, filled up, hung or was emptied when.
 
 One row per directory, a bar for each stretch of time in one state. Bars of one look are one shape
 where there are many: thousands by themselves would take a minute to draw, and megabytes.

@@ -1,4 +1,5 @@
-"""Plots of where things go: when directories will be full, which topics grow, what a plan does.
+"""WIRE. Plots of where things go: when directories will be full, which topics grow, what a plan
+does.
 
 Rows are those of ``log_dir_forecasts``, ``growth`` and ``plan_dirs``, with times in seconds.
 """

@@ -1,4 +1,4 @@
-"""The one way to a Spark session: Java found, quiet, in UTC, with our source and sink in it.
+"""WIRE. The one way to a Spark session: Java found, quiet, in UTC, with our source and sink in it.
 
 Three ways to start:
 

@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline session``: several jobs in one Spark session, which starts once.
+"""WIRE. ``kraftjbod-pipeline session``: several jobs in one Spark session, which starts once.
 
 Standard input names the jobs, a line each, as they would stand behind ``kraftjbod-pipeline``; they
 are done one after the other, each by the code that does it alone. Standard output answers with a

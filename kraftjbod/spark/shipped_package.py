@@ -1,4 +1,4 @@
-"""This package as one file, for executors that do not have it.
+"""WIRE. This package as one file, for executors that do not have it.
 
 They need what the package imports (its dependencies with the extra ``spark``), and not the package:
 it is the driver's, so that driver and executors never disagree about its version.

@@ -1,4 +1,4 @@
-"""The sink `kraftjbod`: frames to topics, in batches and in streams.
+"""WIRE. The sink `kraftjbod`: frames to topics, in batches and in streams.
 
 A row is a record. Columns are those of Spark's official Kafka connector:
 

@@ -1,4 +1,4 @@
-"""The newest samples of telemetry as the tables ``log_dirs`` and ``replicas``.
+"""FRAME. The newest samples of telemetry as the tables ``log_dirs`` and ``replicas``.
 
 What a broker says at one time is one look. A directory or replica that is missing in its broker's
 latest look, give or take :data:`LOOK_S`, is gone from there. ``free_bytes`` is what file systems

@@ -1,4 +1,4 @@
-"""The data source ``kraftjbod``: topics as Spark frames, in batches and as streams, and back.
+"""WIRE. The data source ``kraftjbod``: topics as Spark frames, in batches and as streams, and back.
 
 ``spark.read.format("kraftjbod")`` takes the options of Spark's official Kafka connector and gives
 its columns, without a jar. Options are those of options.py; one of them is ours: ``columns``, the

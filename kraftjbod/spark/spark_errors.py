@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in one line: its own messages run to pages.
+"""PURE. What went wrong in Spark, in one line: its own messages run to pages.
 
 The last exception of a Python worker says more than all of Spark's frames around it, so it wins;
 otherwise it is the first line of Spark's message without its codes.

@@ -1,4 +1,4 @@
-"""What lies where in a live cluster, as the tables ``log_dirs`` and ``replicas``.
+"""WIRE. What lies where in a live cluster, as the tables ``log_dirs`` and ``replicas``.
 
 Any Kafka cluster that tells the sizes of its disks (Kafka 3.3 and later) will do. Where a broker
 tells no states, a directory is online or, with an error, offline.

@@ -1,4 +1,4 @@
-"""Tables on their file system, of three kinds, and the one way to read any of them.
+"""WIRE. Tables on their file system, of three kinds, and the one way to read any of them.
 
 * A table that a streaming query appends to: Spark's file sink keeps a log in it
   (``_spark_metadata``), and readers see whole batches only.

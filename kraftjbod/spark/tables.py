@@ -1,4 +1,5 @@
-"""The tables of the pipeline, and their schemas: every read and every write ends in one of them.
+"""FRAME. The tables of the pipeline, and their schemas: every read and every write ends in one of
+them.
 
 A table is a folder of Parquet files of its name under the folder that ``--tables`` gives.
 Times are UTC timestamps, sizes bytes, rates bytes per second, latencies milliseconds.

@@ -1,4 +1,4 @@
-"""Records of ``__storage_telemetry`` as tables: directories, replicas, and what is neither.
+"""FRAME. Records of ``__storage_telemetry`` as tables: directories, replicas, and what is neither.
 
 Every record becomes a row of exactly one of ``log_dir_samples``, ``replica_samples`` and
 ``telemetry_rejects``, which says why it is none of the others. A reject is a record that is no JSON

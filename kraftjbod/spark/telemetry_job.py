@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline telemetry``: what brokers tell of their disks, as tables.
+"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers tell of their disks, as tables.
 
 Four streaming queries read ``__storage_telemetry``, each with a checkpoint of its own below
 ``--checkpoint`` and a file sink, so each record is in their tables once, whatever is killed when:

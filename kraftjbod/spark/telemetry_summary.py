@@ -1,4 +1,4 @@
-"""What the tables of ``telemetry`` say, in a few figures for people and programs.
+"""WIRE. What the tables of ``telemetry`` say, in a few figures for people and programs.
 
 Only what is small is collected: counts, and the first rows of tables with a row per directory.
 """

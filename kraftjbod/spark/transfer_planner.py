@@ -1,4 +1,5 @@
-"""Which replicas go from one broker to another: how many bytes by the driver, which by executors.
+"""PURE. Which replicas go from one broker to another: how many bytes by the driver, which by
+executors.
 
 First :func:`byte_tasks` and :func:`rate_tasks` look at sums of brokers, a row each, and say how
 much each broker that has too much hands to which other one. Then :func:`choose` picks replicas for

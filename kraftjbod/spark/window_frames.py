@@ -1,4 +1,4 @@
-"""Samples of log directories in windows of time: usage, rates and latencies of each window.
+"""FRAME. Samples of log directories in windows of time: usage, rates and latencies of each window.
 
 * A counter grows from one sample of a directory to the next; the growth counts in the window of the
   later one, whole, and so does the time between the two. So nothing is lost at a window's edge and

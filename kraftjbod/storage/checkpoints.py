@@ -1,4 +1,5 @@
-"""Small text files in Kafka's formats: offset checkpoints, leader epochs, topic id, clean mark.
+"""PURE. Small text files in Kafka's formats: offset checkpoints, leader epochs, topic id, clean
+mark.
 
 Each is replaced as a whole and atomically by ``vfs.write_atomically``; what is here are the
 texts, and what reading them may find.

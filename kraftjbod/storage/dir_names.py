@@ -1,4 +1,4 @@
-"""Names of directories and files in a log dir: parse and format, nothing else.
+"""PURE. Names of directories and files in a log dir: parse and format, nothing else.
 
 A replica's directory is ``<topic>-<partition>``; one on its way out is
 ``<topic>-<partition>.<32 hex digits>-delete``, one that belongs to nobody ends in ``-stray``,

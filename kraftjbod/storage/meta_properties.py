@@ -1,4 +1,4 @@
-"""``meta.properties``: which cluster, node and directory a disk belongs to.
+"""DISK. ``meta.properties``: which cluster, node and directory a disk belongs to.
 
 * The file is Kafka's, version 1 (KIP-858, "Storage format command"); version 0 can be read.
 * :class:`MetaPropertiesEnsemble` holds what all dirs of a node say, and refuses contradictions

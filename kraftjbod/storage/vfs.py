@@ -1,4 +1,5 @@
-"""The only door to the file system: ``Vfs`` and ``VfsFile``, and what they are on a real machine.
+"""DISK. The only door to the file system: ``Vfs`` and ``VfsFile``, and what they are on a real
+machine.
 
 * Everything here is synchronous and runs in a log dir's own thread. The one exception is
   ``read_cached_at``, which never waits for the disk and may therefore run on the loop.

@@ -1,4 +1,5 @@
-"""``FaultFs``: a file system over a directory that fails when it is told to, and is well again.
+"""WIRE. ``FaultFs``: a file system over a directory that fails when it is told to, and is well
+again.
 
 It shows what is in ``backing``, which may be the very directory that it is mounted on: then whoever
 uses that path goes through the fault file system, and finds the same files. Five faults:

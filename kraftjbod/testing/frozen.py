@@ -1,4 +1,5 @@
-"""A disk that hangs or crawls: a frozen file system, and a process that thaws it whatever happens.
+"""WIRE. A disk that hangs or crawls: a frozen file system, and a process that thaws it whatever
+happens.
 
 While it is frozen every write, create and fsync waits in the kernel and cannot be killed; what is
 cached can be read. A disk that crawls is frozen most of the time and thawed for moments, so that

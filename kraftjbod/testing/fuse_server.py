@@ -1,4 +1,4 @@
-"""The server of the fault file system: shows a directory by FUSE, and fails as it is told.
+"""WIRE. The server of the fault file system: shows a directory by FUSE, and fails as it is told.
 
 It speaks the kernel's protocol (linux/fuse.h, 7.31) with no library, one operation after the other.
 ``fault_fs.py`` starts it as a process and writes its orders: a file of one line that is replaced in

@@ -1,4 +1,4 @@
-"""What a killed test left behind: its daemons and its disks.
+"""WIRE. What a killed test left behind: its daemons and its disks.
 
 Daemons of a test live in sessions of their own and outlive it if it is killed. They are known by
 their run directory, whose name holds the pid of the test's process; disks are known in the same

@@ -1,4 +1,4 @@
-"""``LocalCluster``: a cluster of real daemons for a test, on disks that fail when it says so.
+"""WIRE. ``LocalCluster``: a cluster of real daemons for a test, on disks that fail when it says so.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Disks for log directories, and the eight ways in which they fail.
+"""WIRE. Disks for log directories, and the eight ways in which they fail.
 
 | fault | what a broker gets from then on | plain | ext4 | xfs | tmpfs | fuse |
 |---|---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Disks that a test may break: real file systems on loop devices and in memory.
+"""WIRE. Disks that a test may break: real file systems on loop devices and in memory.
 
 * :func:`mounted` makes one and undoes it whatever happens; names are unique per process.
 * A :class:`Disk` knows the ways to die: :meth:`Disk.shut_down` (every call fails with EIO),

@@ -1,4 +1,4 @@
-"""Fixtures for pytest; installing kraftjbod is all that it takes to have them.
+"""WIRE. Fixtures for pytest; installing kraftjbod is all that it takes to have them.
 
 * ``kraftjbod_cluster``: a cluster for one test, that may kill what it likes.
 * ``kraftjbod_session_cluster``: one for all tests that leave it whole; each process of

@@ -1,4 +1,4 @@
-"""What was acknowledged, written down for the pipeline's ``audit``: JSON lines.
+"""WIRE. What was acknowledged, written down for the pipeline's ``audit``: JSON lines.
 
 One line per acknowledged batch: where it is, whose it is (``producer``, ``sequence`` of its first
 record) and the CRC-32 (zlib's) of each record's key and value, so that the audit can tell a record

@@ -1,4 +1,4 @@
-"""A disk dies under load: which one, how, what was seen when, and how it comes back.
+"""WIRE. A disk dies under load: which one, how, what was seen when, and how it comes back.
 
 The disk is a log directory; it dies by ``chmod 000``. Times come from three places: this
 process's clock, the broker's telemetry, and the clients' own acknowledgements.

@@ -1,4 +1,4 @@
-"""`JobSession`: ``kraftjbod-pipeline session`` as a process beside the tour, and its answers.
+"""WIRE. `JobSession`: ``kraftjbod-pipeline session`` as a process beside the tour, and its answers.
 
 The process starts Spark once for all jobs. Whether it can is told when the first job is asked for:
 what the tour does before that goes its way without Spark. What the jobs say meanwhile goes to a

@@ -1,4 +1,4 @@
-"""``make run``: the tour.
+"""WIRE. ``make run``: the tour.
 
 The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
 busiest log directory under load, reads everything back, and repairs the disk. Then Spark takes the

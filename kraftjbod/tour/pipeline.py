@@ -1,4 +1,4 @@
-"""The second half of ``make run``: the data pipeline on the cluster of the first half.
+"""WIRE. The second half of ``make run``: the data pipeline on the cluster of the first half.
 
 The jobs are those that a user runs, in one Spark session (:class:`JobSession`), and answer with
 JSON documents. The tour needs neither Spark nor Java itself: where the jobs cannot run, that is

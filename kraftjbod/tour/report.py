@@ -1,4 +1,4 @@
-"""What the tour prints and writes down: plain words, tables, and ``tour.json``."""
+"""WIRE. What the tour prints and writes down: plain words, tables, and ``tour.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real input: every line of the Python standard library's source, dealt out to partitions.
+"""WIRE. Real input: every line of the Python standard library's source, dealt out to partitions.
 
 The stream of a partition is endless and always the same: its lines in order, and round again.
 So what record ``index`` must be is known without keeping what was sent.

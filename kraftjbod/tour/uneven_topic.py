@@ -1,4 +1,4 @@
-"""A topic that lies all on the first disk of every broker, for a planner to even out.
+"""WIRE. A topic that lies all on the first disk of every broker, for a planner to even out.
 
 Real input: the files of Python's standard library, a record each, until there is enough of them.
 """

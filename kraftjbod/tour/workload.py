@@ -1,4 +1,4 @@
-"""The load: one producer per partition, each with connections of its own, all at full speed.
+"""WIRE. The load: one producer per partition, each with connections of its own, all at full speed.
 
 Each producer sends the next batch when the last one is acknowledged (acks=all), and notes when that
 was. It goes on until told to stop, at least once through its lines, at most ``max_s`` seconds.

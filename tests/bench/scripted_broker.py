@@ -21,8 +21,8 @@ from typing import Final
 
 import uvloop
 
-from kraftjbod.broker.assignments_manager import AssignmentsManager
-from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition, Uuid

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_cleaner import CleanerLimits
-from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing import mounts
 from tests.faults.compaction_rig import (

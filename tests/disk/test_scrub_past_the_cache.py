@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.storage.segment import LogSegment
-from kraftjbod.storage.segment_scrub import SegmentScrub
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing import mounts
 from tests.faults.rig import batch, headers_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_dir import LogDirFailureChannel
-from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_manager import LogManager
-from kraftjbod.storage.mover_pool import MoverPool
+from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.storage.vfs import Vfs
 from tests.faults.rig import (
     TOPIC_ID,

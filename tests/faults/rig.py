@@ -13,14 +13,14 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
-from kraftjbod.storage.housekeeping import Housekeeping
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_handle import LogHandle, ReadResult
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.dirs.reserve_file import ReserveFile
+from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.manager.housekeeping import Housekeeping
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
-from kraftjbod.storage.offset_checkpoints import each_online
-from kraftjbod.storage.reserve_file import ReserveFile
-from kraftjbod.storage.room_plan import RoomPlan
+from kraftjbod.storage.replicas.offset_checkpoints import each_online
 from kraftjbod.storage.vfs import Vfs
 
 CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
@@ -142,7 +142,7 @@ def open_dir(
             size_bytes=reserve_bytes,
             random_bytes=random_bytes_of(number),
         ),
-        room_plan=RoomPlan(
+        room_plan=FreeSpacePolicy(
             reserve_bytes=reserve_bytes,
             min_free_bytes=min_free_bytes,
             heal_free_bytes=heal_free_bytes,

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dir_attacher import DirAttacher
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.identity.dir_attacher import DirAttacher
+from kraftjbod.storage.manager.log_manager import LogManager
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.log_cleaner import CleanerLimits
-from kraftjbod.storage.log_dir_policy import OpKind
-from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
 from tests.faults.compaction_rig import (
     NOW_MS,
     History,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.manager.log_manager import LogManager
 from tests.faults.rig import (
     TOPIC_ID,
     TP,

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import CorruptRecordError, OffsetOutOfRangeError
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import (
     TOPIC_ID,

@@ -10,8 +10,8 @@ import pytest
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.rig import (
     TOPIC_ID,

@@ -25,8 +25,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.log_handle import LogHandle
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
 from tests.faults.rig import (
     TOPIC_ID,
     TP,

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.record_batch import Compression
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, VfsFile
 from tests.faults.compaction_rig import NOW_MS, compacting_manager, flush_and_roll
 from tests.faults.rig import (

@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.broker.follower_state import Moments, Speaker
-from kraftjbod.broker.isr_change import IsrChange
-from kraftjbod.broker.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle_events import (
     Action,
     AnnounceChanges,
     BecameReady,
@@ -37,8 +35,10 @@ from kraftjbod.broker.lifecycle_events import (
     Started,
     WokeUp,
 )
-from kraftjbod.broker.lifecycle_state import BrokerIdentity, LifecycleState, LifecycleTimes
-from kraftjbod.broker.partition import NO_EPOCH, Partition, Role, RoleChange
+from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleState, LifecycleTimes
+from kraftjbod.broker.partitions.follower_state import Moments, Speaker
+from kraftjbod.broker.partitions.isr_change import IsrChange
+from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition, Role, RoleChange
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES

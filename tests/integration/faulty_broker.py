@@ -31,7 +31,7 @@ import structlog
 
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.broker_server import BrokerServer
-from kraftjbod.daemon.runner import Surroundings, run_daemon
+from kraftjbod.daemon.runner import Environment, run_daemon
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -158,11 +158,11 @@ class ArmedVfs(FaultVfs):
         return done
 
 
-def _build(config: BrokerConfig, surroundings: Surroundings) -> BrokerServer:
+def _build(config: BrokerConfig, environment: Environment) -> BrokerServer:
     vfs = ArmedVfs(Path(config.metadata_dir).parent)
     processors = structlog.get_config()["processors"]
     structlog.configure(processors=[vfs.door.on_event, *processors])
-    return BrokerServer(config, dataclasses.replace(surroundings, make_vfs=lambda: vfs))
+    return BrokerServer(config, dataclasses.replace(environment, make_vfs=lambda: vfs))
 
 
 if __name__ == "__main__":

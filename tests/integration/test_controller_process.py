@@ -21,7 +21,7 @@ from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.storage.bootstrap import write_bootstrap
+from kraftjbod.storage.identity.bootstrap import write_bootstrap
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 

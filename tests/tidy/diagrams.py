@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from kraftjbod.broker import replica_states
+from kraftjbod.broker.partitions import replica_states
 from kraftjbod.core import log_dir_state
-from kraftjbod.storage import log_dir_policy
+from kraftjbod.storage.dirs import log_dir_policy
 from tests.tidy.house import PACKAGE
 
 PAGE: Final = PACKAGE / "STATES.md"
@@ -49,7 +49,7 @@ MACHINES: Final = (
     ),
     Machine(
         title="A replica on a broker",
-        source="broker/replica_states.py",
+        source="broker/partitions/replica_states.py",
         intro="SATURATED and STALLED follow the directory under the replica (KIP-928). "
         "Whether it leads or follows is another question.",
         first=replica_states.ReplicaState.MAKING,
@@ -59,7 +59,7 @@ MACHINES: Final = (
 
 _ALLOWED_HEAD: Final = """## What a directory takes in which state
 
-Source: [storage/log_dir_policy.py](storage/log_dir_policy.py).
+Source: [storage/dirs/log_dir_policy.py](storage/dirs/log_dir_policy.py).
 """
 
 

@@ -13,40 +13,28 @@ PACKAGE = ROOT / "kraftjbod"
 MAP = PACKAGE / "ARCHITECTURE.md"
 
 _ROOM_ROW = re.compile(r"^\| `(?P<room>[a-z]+)` \| (?P<sees>[^|]*) \|")
-_FILE_ROW = re.compile(r"^\| `(?P<path>[a-z_]+/[a-z_0-9]+\.py)` \| (?P<colour>[A-Z]+) \|")
 _DOOR_ROW = re.compile(r"^\| ([a-z_0-9]+) \| (?P<doors>`[^|]*) \|$")
-
-
-@dataclass(frozen=True)
-class DrawnFile:
-    """One row of the map."""
-
-    path: str
-    colour: str
+_COLOUR = re.compile(r"(PURE|DISK|LOOP|WIRE|FRAME)\. ")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """ARCHITECTURE.md: rooms with what they may see, files in import order, doors."""
+    """ARCHITECTURE.md: rooms with what they may see, and the doors of foreign packages."""
 
     sees: dict[str, frozenset[str]]
-    files: tuple[DrawnFile, ...]
     doors: dict[str, frozenset[str]]
 
 
 def read_drawing() -> Drawing:
-    """The map's three tables."""
+    """The two tables of the map that people write."""
     sees: dict[str, frozenset[str]] = {}
-    files: list[DrawnFile] = []
     doors: dict[str, frozenset[str]] = {}
     for line in MAP.read_text().splitlines():
         if room := _ROOM_ROW.match(line):
             sees[room["room"]] = frozenset(re.findall(r"[a-z]+", room["sees"]))
-        elif file := _FILE_ROW.match(line):
-            files.append(DrawnFile(file["path"], file["colour"]))
         elif door := _DOOR_ROW.match(line):
             doors[door[1]] = frozenset(re.findall(r"`([^`]+)`", door["doors"]))
-    return Drawing(sees, tuple(files), doors)
+    return Drawing(sees, doors)
 
 
 @dataclass(frozen=True)
@@ -66,6 +54,27 @@ class SourceFile:
     @property
     def room(self) -> str:
         return self.path.split("/")[0]
+
+    @property
+    def folder(self) -> str:
+        """The room, or the room within it, that the file lies in."""
+        return self.path.rpartition("/")[0]
+
+    @cached_property
+    def docstring(self) -> str:
+        return ast.get_docstring(self.tree) or ""
+
+    @cached_property
+    def colour(self) -> str:
+        """The first word of the docstring; "" if it is none of the colours."""
+        found = _COLOUR.match(self.docstring)
+        return found[1] if found else ""
+
+    @property
+    def purpose(self) -> str:
+        """The first paragraph of the docstring, without the colour, on one line."""
+        first = " ".join(self.docstring.partition("\n\n")[0].split())
+        return _COLOUR.sub("", first, count=1)
 
     @cached_property
     def imports(self) -> frozenset[str]:

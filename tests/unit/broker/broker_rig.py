@@ -24,7 +24,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.broker_parts import BrokerParts
-from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.daemon.runner import Environment
 from kraftjbod.metadata.records import (
     ConfigRecord,
     Listener,
@@ -55,8 +55,8 @@ from kraftjbod.protocol.rpc_messages import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from kraftjbod.storage.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.log_manager import LogManager
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
 from tests.faults.vfs_fault import FaultVfs
@@ -117,7 +117,7 @@ class BrokerRig:
         self.broker_id = BrokerId(broker_id)
         self.controller = controller
         self.tasks = BackgroundTasks()
-        self.around = Surroundings(random_bytes=random_bytes_of(broker_id))
+        self.around = Environment(random_bytes=random_bytes_of(broker_id))
         self.failures = LogDirFailureChannel(max_dirs=99)
         self.dirs: list[LogDir] = []
         self.disks_at: dict[str, Vfs] = {f"/d{n}": vfs for n, vfs in enumerate(vfss, 1)}

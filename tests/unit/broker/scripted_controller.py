@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.config import Voter
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.wall_guard import PossibleNow

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 from kraftjbod.cli.storage_tool import main
 from kraftjbod.core.ids import Uuid
-from kraftjbod.storage.applied_metadata import (
+from kraftjbod.storage.identity.applied_metadata import (
     AppliedMetadata,
     read_applied_metadata,
     write_applied_metadata,
 )
-from kraftjbod.storage.bootstrap import read_bootstrap
+from kraftjbod.storage.identity.bootstrap import read_bootstrap
 from kraftjbod.storage.vfs import RealVfs, write_atomically
 from tests.faults.rig import batch
 

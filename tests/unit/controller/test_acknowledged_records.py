@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kraftjbod.broker.follower_state import Moments, Speaker
-from kraftjbod.broker.isr_change import IsrChange
-from kraftjbod.broker.partition import NO_EPOCH, Partition, Role, RoleChange
+from kraftjbod.broker.partitions.follower_state import Moments, Speaker
+from kraftjbod.broker.partitions.isr_change import IsrChange
+from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition, Role, RoleChange
 from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.ids import (
     UNKNOWN_BROKER_EPOCH,

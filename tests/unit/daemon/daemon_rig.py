@@ -10,7 +10,7 @@ from pathlib import Path
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.daemon.runner import Environment
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir
@@ -82,7 +82,7 @@ async def controller() -> AsyncIterator[int]:
         "log.dir.reserve.bytes": "65536",
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
-    server = ControllerServer(config, Surroundings(make_vfs=lambda: vfs))
+    server = ControllerServer(config, Environment(make_vfs=lambda: vfs))
     await server.start()
     try:
         yield port

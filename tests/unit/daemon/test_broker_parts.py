@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.broker.lifecycle_state import BrokerState
+from kraftjbod.broker.cluster.lifecycle_state import BrokerState
 from kraftjbod.core.config import Endpoint
 from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.broker_parts import BrokerParts
-from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.daemon.runner import Environment
 from tests.faults.rig import CLUSTER_ID
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
 
@@ -25,7 +25,7 @@ async def _close(disks: BrokerDisks) -> None:
 async def test_nothing_runs_when_the_parts_are_built(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     config = broker_config(NO_CONTROLLER, path)
-    around, tasks = Surroundings(), BackgroundTasks()
+    around, tasks = Environment(), BackgroundTasks()
     disks = await open_disks(config, around)
     threads = threading.active_count()
     advertised = [Endpoint("PLAINTEXT", "127.0.0.1", 9)]
@@ -42,7 +42,7 @@ async def test_nothing_runs_when_the_parts_are_built(tmp_path: Path) -> None:
 
 async def test_the_figures_of_a_broker_are_there_from_the_start(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
-    config, around = broker_config(NO_CONTROLLER, path), Surroundings()
+    config, around = broker_config(NO_CONTROLLER, path), Environment()
     disks = await open_disks(config, around)
     parts = BrokerParts(config, around, disks, (), BackgroundTasks())
     figures = around.metrics.snapshot()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.broker.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import (
     ConnectionLostError,
@@ -35,7 +35,7 @@ from kraftjbod.daemon.runner import (
     EXIT_METADATA_DIR_LOST,
     EXIT_REFUSED,
     EXIT_STARTUP,
-    Surroundings,
+    Environment,
 )
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -59,7 +59,7 @@ TIMEOUT_MS = 5_000
 @contextlib.asynccontextmanager
 async def serving(config: BrokerConfig) -> AsyncIterator[BrokerServer]:
     """A broker that serves, and is stopped in order."""
-    server = BrokerServer(config, Surroundings())
+    server = BrokerServer(config, Environment())
     async with asyncio.timeout(PATIENCE_S):
         try:
             await server.start()
@@ -164,7 +164,7 @@ async def test_the_status_tells_what_it_does_and_how_its_directories_are(tmp_pat
     metadata = format_disk(tmp_path / "m", 4)
     async with controller() as port:
         config = broker_config(port, *paths, metadata_log_dir=metadata)
-        assert BrokerServer(config, Surroundings()).status() == "opening log directories"
+        assert BrokerServer(config, Environment()).status() == "opening log directories"
         async with serving(config) as server:
             assert server.status() == ("running; log directories: 3 online, 0 impaired, 0 offline")
             (tmp_path / "d2" / "meta.properties").unlink()
@@ -256,7 +256,7 @@ async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
 async def test_a_cluster_that_refuses_it_is_a_failed_start(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
     async with controller() as port, asyncio.timeout(PATIENCE_S):
-        server = BrokerServer(broker_config(port, path), Surroundings())
+        server = BrokerServer(broker_config(port, path), Environment())
         with pytest.raises(StartupError, match="cluster"):
             await server.start()
         await server.stop()
@@ -266,7 +266,7 @@ async def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path) ->
     """The runner cancels ``start`` when a signal comes, whatever it waits for."""
     path = format_disk(tmp_path / "d1", 1)
     async with asyncio.timeout(PATIENCE_S):
-        server = BrokerServer(broker_config(free_port(), path), Surroundings())
+        server = BrokerServer(broker_config(free_port(), path), Environment())
         starting = asyncio.create_task(server.start())
         while not server.ports:
             await asyncio.sleep(0.001)

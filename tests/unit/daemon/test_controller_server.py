@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import KafkaStorageError, StartupError
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.runner import Surroundings
+from kraftjbod.daemon.runner import Environment
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -18,7 +18,7 @@ from tests.faults.vfs_mem import MemVfs
 
 def _server(
     vfs: FaultVfs,
-    surroundings: Surroundings | None = None,
+    environment: Environment | None = None,
     keys: Mapping[str, str] | None = None,
 ) -> ControllerServer:
     properties = {
@@ -31,7 +31,7 @@ def _server(
         **(keys or {}),
     }
     config = ControllerConfig.from_properties(properties, source="test", base_dir="/")
-    around = replace(surroundings or Surroundings(), make_vfs=lambda: vfs)
+    around = replace(environment or Environment(), make_vfs=lambda: vfs)
     return ControllerServer(config, around)
 
 
@@ -44,10 +44,10 @@ def vfs() -> FaultVfs:
 
 async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
     for life in (1, 2):
-        surroundings = Surroundings()
-        server = _server(vfs, surroundings)
+        environment = Environment()
+        server = _server(vfs, environment)
         await server.start()
-        assert surroundings.metrics.snapshot()["LastCommittedRecordOffset"] == life
+        assert environment.metrics.snapshot()["LastCommittedRecordOffset"] == life
         await server.stop()
 
 

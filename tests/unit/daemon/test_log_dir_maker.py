@@ -8,8 +8,8 @@ from pathlib import Path
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Surroundings
-from kraftjbod.storage.log_dir import LogDirFailureChannel
+from kraftjbod.daemon.runner import Environment
+from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
@@ -21,7 +21,7 @@ async def test_it_has_the_reserve_and_the_limits_of_its_configuration(tmp_path: 
         9, path, log_dir_reserve_bytes="5000", log_dir_min_free_bytes=str(1 << 62)
     )
     failures = LogDirFailureChannel(max_dirs=1)
-    log_dir = make_log_dir(config, Surroundings(), path, failures=failures, is_cordoned=True)
+    log_dir = make_log_dir(config, Environment(), path, failures=failures, is_cordoned=True)
     assert log_dir.is_cordoned
     await log_dir.secure_reserve()
     assert log_dir.reserve_bytes == 5000

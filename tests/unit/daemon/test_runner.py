@@ -32,8 +32,8 @@ class Daemon:
     async def stop(self): print("stopped", flush=True)
     def status(self): return "well"
 
-def build(config, surroundings):
-    surroundings.metrics.count("Started")
+def build(config, environment):
+    environment.metrics.count("Started")
     return Mine()
 """
 
@@ -339,7 +339,7 @@ def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
     [
         "class Mine(Daemon):\n    async def start(self): raise StartupError('in use')\n",
         "class Mine(Daemon):\n    async def start(self): raise KafkaStorageError('in use')\n",
-        "def build(config, surroundings): raise StartupError('in use')\n",
+        "def build(config, environment): raise StartupError('in use')\n",
     ],
 )
 def test_the_last_a_service_manager_hears_is_why_it_ended(tmp_path: Path, body: str) -> None:

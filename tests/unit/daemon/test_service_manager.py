@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConfigError, LogDirImpairedError
 from kraftjbod.daemon.service_manager import ServiceManager, dirs_text
-from kraftjbod.storage.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from tests.faults.rig import open_dir
 from tests.faults.vfs_mem import MemVfs
 

@@ -23,7 +23,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot
-from kraftjbod.storage.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs

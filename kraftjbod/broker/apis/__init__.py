@@ -1,0 +1,1 @@
+"""One handler per API of the Kafka protocol, by families of requests."""

@@ -1,0 +1,481 @@
+"""LOOP. DescribeConfigs and IncrementalAlterConfigs: what is configured, where it comes from,
+changes.
+
+Values are the ones in force; a synonym is another place that could set the same thing, with the
+value it has there, the winning one first. No value of this version is a secret.
+Changes are forwarded to the controller. What only a broker can know, it checks here and says so:
+its own values, and those of all brokers. Another broker's are refused while that one is there to
+be asked; once it is not, the controller takes what does no harm unchecked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.directories.cordon_checks import checked_cordons
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
+from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.ids import BrokerId, is_broker_id
+from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.topic_config import (
+    DEFAULT_MIN_INSYNC_REPLICAS,
+    MIN_INSYNC_REPLICAS,
+    CleanupPolicy,
+    ThrottledReplicas,
+)
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+    ResourceOutcome,
+)
+
+DescribeConfigsResponse = message("DescribeConfigsResponse")
+IncrementalAlterConfigsResponse = message("IncrementalAlterConfigsResponse")
+
+
+class ConfigSource(IntEnum):
+    """Kafka's numbers."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+#: The broker's keys that set a topic key's default, the strongest first.
+_BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "retention.ms": ("log.retention.ms", "log.retention.hours"),
+    "retention.bytes": ("log.retention.bytes",),
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "min.insync.replicas": ("min.insync.replicas",),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+    "cleanup.policy": ("log.cleanup.policy",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms",),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "max.message.bytes": ("message.max.bytes",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
+}
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the resource more than once; put all its changes together",
+    code=ErrorCode.INVALID_REQUEST,
+)
+_OPERATIONS: Final = range(4)
+#: What each key of a broker is where nothing sets it; None where it has to be set.
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    str(field.alias): None if field.is_required() else field.default
+    for field in BrokerConfig.model_fields.values()
+}
+_MAX_INT: Final = 2**31 - 1
+
+_Synonym = tuple[str, str, ConfigSource]
+"""A key that could set the value, what it says, and where it stands."""
+
+
+class _Entry(NamedTuple):
+    key: str
+    value: Any
+    synonyms: list[_Synonym]
+    read_only: bool
+
+
+class ConfigApis:
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        cache: MetadataCache,
+        topic_configs: TopicConfigs,
+        dynamic_configs: DynamicConfigs,
+        channel: ControllerChannel,
+        own_dirs: Callable[[], Collection[str]],
+    ) -> None:
+        """``own_dirs`` gives the paths of this broker's directories, which may come and go."""
+        self._broker_id = config.node_id
+        self._config = config
+        self._cache = cache
+        self._topic_configs = topic_configs
+        self._dynamic_configs = dynamic_configs
+        self._channel = channel
+        self._own_dirs = own_dirs
+        self._forward_timeout_ms = config.controller_request_timeout_ms
+        self._broker_values: Mapping[str, Any] = config.by_key()
+        self._default_entries: list[_Entry] = []
+        self._set_by_file: Collection[str] = frozenset(
+            name.replace("_", ".") for name in config.model_fields_set
+        )
+
+    async def describe_configs(self, request: Message, context: RequestContext) -> Message:
+        """Each resource once, however often it is named, and as far as one answer goes."""
+        answer = _DescribeAnswer(context.api_version, with_synonyms=request.include_synonyms)
+        async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
+            try:
+                answer.require_room()
+                entries = self._entries_of(resource_type, name)
+                answer.add(resource_type, name, entries, keys)
+            except OperatingError as e:
+                answer.refuse(resource_type, name, e)
+        response: Message = DescribeConfigsResponse(results=answer.results)
+        return response
+
+    async def incremental_alter_configs(
+        self, request: Message, _context: RequestContext
+    ) -> Message:
+        refused: list[ResourceOutcome] = []
+        altered = await forward(
+            self._channel,
+            self._to_alter(request.resources, refused),
+            ask=lambda part: IncrementalAlterConfigsRequest(
+                resources=part,
+                validate_only=request.validate_only,
+                validated_by=self._broker_id,
+            ),
+            outcomes=lambda answer: answer.resources,
+            refuse=lambda resource, e: _refused(resource.resource_type, resource.name, e),
+            timeout_ms=self._forward_timeout_ms,
+        )
+        outcomes = (*altered, *refused)
+        response: Message = IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                    error_code=outcome.error_code,
+                    error_message=outcome.error_message,
+                    resource_type=outcome.resource_type,
+                    resource_name=outcome.name,
+                )
+                for outcome in outcomes
+            ]
+        )
+        return response
+
+    def _to_alter(
+        self, resources: Sequence[Message], refused: list[ResourceOutcome]
+    ) -> Iterator[AlteredResource]:
+        """What the controller shall decide about; ``refused`` gets the rest, each once."""
+        named = Counter((r.resource_type, r.resource_name) for r in resources)
+        for resource in resources:
+            key = resource.resource_type, resource.resource_name
+            times = named.pop(key, 0)
+            if times == 1:
+                try:
+                    yield self._checked(_altered(resource))
+                except OperatingError as e:
+                    refused.append(_refused(*key, e))
+            elif times > 1:
+                refused.append(_refused(*key, _NAMED_TWICE))
+
+    def _checked(self, resource: AlteredResource) -> AlteredResource:
+        """:raises OperatingError: INVALID_REQUEST, if another broker has to be asked, or a
+        directory cannot be cordoned."""
+        if resource.resource_type != ResourceType.BROKER:
+            return resource
+        is_own = resource.name == str(self._broker_id)
+        if resource.name and not is_own:
+            self._require_gone(resource.name)
+            return resource
+        known = self._own_dirs() if is_own else self._all_dirs()
+        return resource.model_copy(
+            update={
+                "changes": tuple(
+                    checked_cordons(change, self._config, known, is_own=is_own)
+                    if change.name == CORDONED_LOG_DIRS
+                    else change
+                    for change in resource.changes
+                )
+            }
+        )
+
+    def _require_gone(self, name: str) -> None:
+        if not is_broker_id(name):
+            return
+        other = self._cache.state.brokers.get(BrokerId(int(name)))
+        if other is not None and other.is_active:
+            raise OperatingError(
+                f"Unexpected broker id, expected {self._broker_id} or an empty name, but received "
+                f"{name}; ask broker {name} itself",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+
+    def _all_dirs(self) -> Collection[str]:
+        """Every directory that some broker registered, and this broker's own."""
+        registered = (
+            path
+            for broker in self._cache.state.brokers.values()
+            for path in broker.log_dir_paths.values()
+        )
+        return {*self._own_dirs(), *registered}
+
+    def _entries_of(self, resource_type: int, name: str) -> Iterable[_Entry]:
+        match resource_type:
+            case ResourceType.TOPIC:
+                return self._topic_entries(name)
+            case ResourceType.BROKER:
+                return self._broker_entries(name)
+            case _:
+                raise OperatingError(
+                    f"resource type {resource_type} has no configuration here",
+                    code=ErrorCode.INVALID_REQUEST,
+                )
+
+    def _topic_entries(self, topic: str) -> Iterable[_Entry]:
+        if topic not in self._cache.state.topic_ids:
+            raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
+        own = self._cache.state.topic_config(topic)
+        in_force = self._topic_configs.get(topic).by_key()
+        for default in self._topic_defaults():
+            key = default.key
+            if key == MIN_INSYNC_REPLICAS:
+                yield self._min_isr_of(topic, default)
+            elif key in own:
+                own_value = (key, own[key], ConfigSource.TOPIC)
+                yield _Entry(key, in_force[key], [own_value, *default.synonyms], False)
+            else:
+                yield default
+
+    def _min_isr_of(self, topic: str, default: _Entry) -> _Entry:
+        """The topic's own, else the whole cluster's; else two, or what a file raises it to.
+
+        By default no topic needs more than it has replicas.
+        """
+        key, state = default.key, self._cache.state
+        own = state.topic_config(topic).get(key)
+        synonyms = [] if own is None else [(key, own, ConfigSource.TOPIC)]
+        synonyms += self._dynamic_synonyms(key)
+        value = self._topic_configs.get(topic).min_insync_replicas
+        if not synonyms:
+            registered = state.topics.get(state.topic_ids[topic])
+            partitions = registered.partitions.values() if registered is not None else ()
+            value = min(value, max((p.replication_factor for p in partitions), default=value))
+        counts = [s for s in default.synonyms if int(s[1]) >= DEFAULT_MIN_INSYNC_REPLICAS]
+        return _Entry(key, value, [*synonyms, *counts], False)
+
+    def _topic_defaults(self) -> list[_Entry]:
+        """Of a topic without values of its own; the same object at every call."""
+        if not self._default_entries:
+            for key, value in self._topic_configs.defaults.by_key().items():
+                broker_keys = _BROKER_KEYS.get(key, ())
+                synonyms = self._broker_synonyms(broker_keys)
+                if not broker_keys:
+                    synonyms.append((key, _text(value), ConfigSource.DEFAULT))
+                self._default_entries.append(_Entry(key, value, synonyms, False))
+        return self._default_entries
+
+    def _broker_entries(self, name: str) -> Iterable[_Entry]:
+        if name not in (str(self._broker_id), ""):
+            raise OperatingError(
+                f"this is broker {self._broker_id}; ask broker {name} itself",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        if not name:
+            # What is described of all brokers is only what was set for all of them.
+            for key, text in self._cache.state.configs.get((ResourceType.BROKER, ""), {}).items():
+                source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+                yield _Entry(key, text, [(key, text, source)], False)
+            return
+        dynamic = self._dynamic_configs.current.by_key()
+        for key, value in self._broker_values.items():
+            synonyms = [*self._dynamic_synonyms(key), *self._broker_synonyms((key,))]
+            yield _Entry(key, dynamic.get(key, value), synonyms, key not in dynamic)
+
+    def _dynamic_synonyms(self, key: str) -> Iterable[_Synonym]:
+        for value in self._dynamic_configs.values_of(key):
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+            if value.is_own:
+                source = ConfigSource.DYNAMIC_BROKER
+            yield key, value.text, source
+
+    def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
+        """What the broker's file says of these keys, then what they say by default."""
+        in_file = [
+            key for key in keys if key in self._set_by_file and self._broker_values[key] is not None
+        ]
+        by_default = [(key, default) for key in keys if (default := _DEFAULTS[key]) is not None]
+        return [
+            *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
+            *((k, _text(default), ConfigSource.DEFAULT) for k, default in by_default),
+        ]
+
+
+class _DescribeAnswer:
+    """Results of DescribeConfigs, encoded one by one, so that a long answer stays small."""
+
+    def __init__(self, version: int, *, with_synonyms: bool) -> None:
+        self._version = version
+        self._with_synonyms = with_synonyms
+        self._bytes = 0
+        #: Encoded entries by the id of the entry: thousands of topics share their defaults.
+        self._encoded: dict[int, tuple[_Entry, bytes]] = {}
+        self.results: list[bytes] = []
+
+    def require_room(self) -> None:
+        """:raises OperatingError: INVALID_REQUEST, when the answer is long enough."""
+        if len(self.results) >= MAX_ITEMS_PER_REQUEST or self._bytes >= MAX_ANSWER_BYTES:
+            raise OperatingError(
+                "the answer is too long already; ask for this one again",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+
+    def add(
+        self,
+        resource_type: int,
+        name: str,
+        entries: Iterable[_Entry],
+        keys: Collection[str] | None,
+    ) -> None:
+        """:param keys: the wanted ones; None for all."""
+        configs = [self._encode(e) for e in entries if keys is None or e.key in keys]
+        self._put(
+            DescribeConfigsResponse.DescribeConfigsResult(
+                resource_type=resource_type,
+                resource_name=name,
+                error_message=None,
+                configs=configs,
+            )
+        )
+
+    def refuse(self, resource_type: int, name: str, error: OperatingError) -> None:
+        self._put(
+            DescribeConfigsResponse.DescribeConfigsResult(
+                resource_type=resource_type,
+                resource_name=name,
+                error_code=error.code,
+                error_message=error.message,
+            )
+        )
+
+    def _put(self, result: Message) -> None:
+        encoded = encode_part(self._version, result)
+        self._bytes += len(encoded)
+        self.results.append(encoded)
+
+    def _encode(self, entry: _Entry) -> bytes:
+        found = self._encoded.get(id(entry))
+        if found is None:
+            # With the entry itself, so that its id stays its own.
+            described = _entry(entry, with_synonyms=self._with_synonyms)
+            found = self._encoded[id(entry)] = entry, encode_part(self._version, described)
+        return found[1]
+
+
+def _folded(resources: Iterable[Message]) -> dict[tuple[int, str], set[str] | None]:
+    """The wanted keys of each resource that is named; None for all of them."""
+    folded: dict[tuple[int, str], set[str] | None] = {}
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        wanted = resource.configuration_keys
+        if not wanted:
+            folded[key] = None
+        elif (keys := folded.setdefault(key, set())) is not None:
+            keys.update(wanted)
+    return folded
+
+
+def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOutcome:
+    return ResourceOutcome(
+        resource_type=resource_type, name=name, error_code=error.code, error_message=error.message
+    )
+
+
+def _altered(resource: Message) -> AlteredResource:
+    """:raises OperatingError: INVALID_REQUEST, for an operation that Kafka does not have."""
+    for change in resource.configs:
+        if change.config_operation not in _OPERATIONS:
+            raise OperatingError(
+                f"{change.name}: operation {change.config_operation} is none of 0 (set), "
+                "1 (delete), 2 (append) and 3 (subtract)",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+    return AlteredResource(
+        resource_type=resource.resource_type,
+        name=resource.resource_name,
+        changes=tuple(
+            ConfigChange(name=change.name, operation=change.config_operation, value=change.value)
+            for change in resource.configs
+        ),
+    )
+
+
+def _entry(entry: _Entry, *, with_synonyms: bool) -> Message:
+    described: Message = DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.key,
+        value=None if entry.value is None else _text(entry.value),
+        read_only=entry.read_only,
+        config_source=entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=text, source=source)
+            for name, text, source in (entry.synonyms if with_synonyms else ())
+        ],
+        config_type=_type_of(entry.value),
+        documentation=None,
+    )
+    return described
+
+
+def _type_of(value: Any) -> ConfigType:
+    match value:
+        case bool():
+            return ConfigType.BOOLEAN
+        case int():
+            return ConfigType.INT if value <= _MAX_INT else ConfigType.LONG
+        case float():
+            return ConfigType.DOUBLE
+        case tuple():
+            return ConfigType.LIST
+        case _:
+            return ConfigType.STRING
+
+
+def _text(value: Any) -> str:
+    """A value as Kafka writes it in a properties file."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case ThrottledReplicas() | CleanupPolicy():
+            return str(value)
+        case tuple():
+            return ",".join(_part_text(part) for part in value)
+        case _:
+            return str(value)
+
+
+def _part_text(part: Any) -> str:
+    match part:
+        case (str(name), str(host), int(port)):
+            return f"{name}://{host}:{port}"
+        case (int(node_id), str(host), int(port)):
+            return f"{node_id}@{host}:{port}"
+        case _:
+            return str(part)

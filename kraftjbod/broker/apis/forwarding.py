@@ -1,0 +1,99 @@
+"""LOOP. Requests about many things on their way to the controller: in parts, one after the other.
+
+* A part is bounded in number and in bytes, so that neither the controller nor what else this broker
+  has to say to it waits for long behind a large request.
+* Each part takes effect by itself, as each thing in Kafka's requests does. When one is refused as
+  a whole, or not answered, its things and all that were not asked yet get that error.
+* A thing that is too large alone is refused here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from kraftjbod.broker.cluster.controller_channel import Asks, ControllerChannel, forward_timeout_ms
+from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
+from kraftjbod.core.request_limits import (
+    MAX_FORWARDED_BYTES,
+    MAX_FORWARDED_ITEMS,
+    MAX_ITEMS_PER_REQUEST,
+)
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.protocol.rpc_codec import encoded_size
+from kraftjbod.protocol.rpc_messages import RpcBody, RpcResponse
+
+Item = TypeVar("Item", bound=RpcBody)
+Outcome = TypeVar("Outcome", bound=RpcBody)
+R = TypeVar("R", bound=RpcResponse)
+
+_TOO_LARGE: Final = OperatingError(
+    f"this is more than the {MAX_FORWARDED_BYTES} bytes that may be said of one thing",
+    code=ErrorCode.INVALID_REQUEST,
+)
+_TOO_MANY: Final = OperatingError(
+    f"one request may be about {MAX_ITEMS_PER_REQUEST} things; ask again for this one",
+    code=ErrorCode.INVALID_REQUEST,
+)
+
+
+async def forward(
+    channel: ControllerChannel,
+    items: Iterable[Item],
+    *,
+    ask: Callable[[tuple[Item, ...]], Asks[R]],
+    outcomes: Callable[[R], Sequence[Outcome]],
+    refuse: Callable[[Item, OperatingError], Outcome],
+    timeout_ms: int,
+    raises_first: bool = False,
+) -> list[Outcome]:
+    """The outcome of each item.
+
+    :param timeout_ms: for all parts together, as the client said it.
+    :param raises_first: raise what refuses the first part, before which nothing was done.
+    :raises OperatingError: then.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + forward_timeout_ms(timeout_ms) / 1000
+    ended: list[Outcome] = []
+    failure: OperatingError | None = None
+    has_answered = False
+    async for part in _parts(items, ended, refuse):
+        remaining_ms = round((deadline_s - loop.time()) * 1000)
+        if failure is None and remaining_ms <= 0 and has_answered:
+            failure = RequestTimedOutError("the time was up before this was asked")
+        if failure is None:
+            try:
+                response = await channel.forward(ask(part), timeout_ms=max(1, remaining_ms))
+            except OperatingError as e:
+                if raises_first and not has_answered:
+                    raise
+                failure = e
+            else:
+                has_answered = True
+                ended += outcomes(response)
+                continue
+        ended += [refuse(item, failure) for item in part]
+    return ended
+
+
+async def _parts(
+    items: Iterable[Item], ended: list[Outcome], refuse: Callable[[Item, OperatingError], Outcome]
+) -> AsyncIterator[tuple[Item, ...]]:
+    """``items`` in parts; what may not go is refused right here."""
+    part: list[Item] = []
+    part_bytes = count = 0
+    async for item in in_slices(items):
+        count += 1
+        size = encoded_size(item) if count <= MAX_ITEMS_PER_REQUEST else 0
+        if count > MAX_ITEMS_PER_REQUEST or size > MAX_FORWARDED_BYTES:
+            ended.append(refuse(item, _TOO_LARGE if size else _TOO_MANY))
+            continue
+        if part and (len(part) == MAX_FORWARDED_ITEMS or part_bytes + size > MAX_FORWARDED_BYTES):
+            yield tuple(part)
+            part, part_bytes = [], 0
+        part.append(item)
+        part_bytes += size
+    if part:
+        yield tuple(part)

@@ -1,0 +1,78 @@
+"""PURE. Who leads a partition now, for clients that asked the wrong broker (KIP-951).
+
+A client that is told with the error itself goes on at once, and needs no round of metadata first.
+Only a leader that metadata names, that is another broker and can be reached under the client's
+listener is told, and only in versions that have the fields; otherwise the client asks for metadata
+as it always did.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.metadata.records import Listener
+from kraftjbod.protocol.kafka_codec import Message
+
+#: KIP-951, "Broker": the errors after which a client looks for another leader.
+_LOOKS_ELSEWHERE: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+)
+
+
+class LeaderHints:
+    """Of one response, whose class, ``response``, has the structs that are needed.
+
+    ``has_leaders`` and ``has_endpoints`` say what the response's version can tell.
+    """
+
+    def __init__(
+        self,
+        response: Any,
+        *,
+        cache: MetadataCache,
+        broker_id: BrokerId,
+        listener_name: str,
+        has_leaders: bool,
+        has_endpoints: bool,
+    ) -> None:
+        self._response = response
+        self._cache = cache
+        self._broker_id = broker_id
+        self._listener_name = listener_name
+        self._has_leaders = has_leaders
+        self._has_endpoints = has_endpoints
+        self._told: dict[BrokerId, Listener] = {}
+
+    def leader_of(self, topic_partition: TopicPartition, code: int) -> Message | None:
+        """``CurrentLeader`` for a partition that is answered with ``code``; None says nothing."""
+        if not self._has_leaders or code not in _LOOKS_ELSEWHERE:
+            return None
+        partition = self._cache.state.partition_named(topic_partition)
+        if partition is None or partition.leader == self._broker_id:
+            return None
+        listener = self._cache.endpoint(partition.leader, self._listener_name)
+        if listener is None:
+            return None
+        self._told[partition.leader] = listener
+        leader: Message = self._response.LeaderIdAndEpoch(
+            leader_id=partition.leader, leader_epoch=partition.leader_epoch
+        )
+        return leader
+
+    def endpoints(self) -> list[Message]:
+        """``NodeEndpoints``: where the leaders are that were told."""
+        if not self._has_endpoints:
+            return []
+        brokers = self._cache.state.brokers
+        return [
+            self._response.NodeEndpoint(
+                node_id=broker_id,
+                host=listener.host,
+                port=listener.port,
+                rack=brokers[broker_id].rack,
+            )
+            for broker_id, listener in sorted(self._told.items())
+        ]

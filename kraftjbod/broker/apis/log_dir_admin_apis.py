@@ -1,0 +1,78 @@
+"""LOOP. AlterLogDirs, which is ours alone: reattach, add or forget a directory of this broker.
+
+Between the wire and log_dir_admin.py; every outcome has a message for whoever asked.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from typing import Final
+
+from kraftjbod.broker.directories.log_dir_admin import LogDirAdmin, LogDirOperation
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.identity.dir_attacher import is_below_any, not_taken
+
+AlterLogDirsResponse = message("AlterLogDirsResponse")
+
+#: No answer takes longer; what is under way then goes on.
+_MAX_WAIT_MS: Final = 3_600_000
+
+
+class LogDirAdminApis:
+    def __init__(self, *, admin: LogDirAdmin, allowed_roots: Sequence[str]) -> None:
+        self._admin = admin
+        self._allowed_roots = allowed_roots
+
+    async def alter_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+        response: Message
+        try:
+            operation = _operation(request.operation)
+            _require_path(request.target)
+            if operation is LogDirOperation.ADD:
+                self._require_allowed(request.target)
+            outcome = await self._admin.perform(
+                operation,
+                request.target,
+                force=request.force,
+                timeout_ms=min(max(0, request.timeout_ms), _MAX_WAIT_MS),
+            )
+        except OperatingError as e:
+            response = AlterLogDirsResponse(
+                error_code=e.code, message=e.message, directory_id=ZERO_UUID
+            )
+        else:
+            response = AlterLogDirsResponse(
+                error_code=ErrorCode.NONE,
+                message=outcome.message,
+                directory_id=outcome.directory_id,
+                state=outcome.state,
+            )
+        return response
+
+    def _require_allowed(self, path: str) -> None:
+        """By its name; where links lead is seen in the directory's own thread."""
+        plain = posixpath.normpath(path)
+        if path.startswith("/") and not is_below_any(plain, self._allowed_roots):
+            raise not_taken(path, "it is not below log.dirs.allowed.roots")
+
+
+def _require_path(target: str) -> None:
+    """What the system calls cannot even be asked about is no path."""
+    if "\0" in target:
+        raise OperatingError(
+            f"{target!r} contains a NUL character, which no path has",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+
+
+def _operation(number: int) -> LogDirOperation:
+    try:
+        return LogDirOperation(number)
+    except ValueError as e:
+        raise OperatingError(
+            f"{number} is no operation on a directory", code=ErrorCode.INVALID_REQUEST
+        ) from e

@@ -1,0 +1,326 @@
+"""LOOP. AlterReplicaLogDirs and DescribeLogDirs: the directories of this broker and what lies in
+them.
+
+* Which replica is to move where is checked here, partition by partition and in Kafka's order; the
+  move itself is alter_log_dirs_manager.py's, and goes on long after the answer.
+* The directory where a replica is, or ``any``, ends its move, even if that is cordoned: so a
+  directory that is being drained can be kept in use after all.
+* A directory that is saturated or stalled (KIP-928) takes no replicas: KAFKA_STORAGE_ERROR. It is
+  described as any other, without an error, and its state says the rest.
+* A replica that is not here yet is made where it was asked for, once it comes; the answer is
+  REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
+* Sizes and offsets are the published figures of the logs; room is what the directory's own thread
+  saw last. Nothing here touches a disk, so a sick one cannot hold up the answer.
+* A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds is said
+  how many replicas metadata puts there, to those who understand that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.directories.log_dir_admin import ID_PREFIX
+from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
+from kraftjbod.broker.directories.scrubs import Scrubs
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.replicas.directory_reconcile import WaitOutOfSync
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.replica_manager import ReplicaManager
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.telemetry import get_logger, shortened
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.dir_names import future_dir_name
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.storage.replicas.dir_loading import Stray
+
+AlterReplicaLogDirsResponse = message("AlterReplicaLogDirsResponse")
+_TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+_PartitionResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+
+DescribeLogDirsResponse = message("DescribeLogDirsResponse")
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+_Stray = DescribeLogDirsResponse.DescribeLogDirsStray
+_Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+_Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+
+_UNKNOWN_LAG: Final = -1
+#: A forecast beyond is none: a century.
+_MAX_SECONDS: Final = 100 * 365 * 86_400
+#: In place of a directory: stay where you are.
+ANY_DIRECTORY: Final = "any"
+_SOME_ID: Final = Uuid(bytes(16))
+
+
+class _Copy(NamedTuple):
+    """A current or future copy as it is described."""
+
+    topic_partition: TopicPartition
+    size_bytes: int
+    lag: int
+    is_future: bool
+
+
+class LogDirApis:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        logs: LogManager,
+        replicas: HostedReplicas,
+        replica_manager: ReplicaManager,
+        moves: ReplicaAlterLogDirsManager,
+        assignments: AssignmentsManager,
+        monitor: LogDirMonitor,
+        scrubs: Scrubs,
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._replicas = replicas
+        self._replica_manager = replica_manager
+        self._moves = moves
+        self._assignments = assignments
+        self._monitor = monitor
+        self._scrubs = scrubs
+        self._log = get_logger(component="log_dir_apis")
+
+    # --- AlterReplicaLogDirs ---------------------------------------------------------------------
+
+    async def alter_replica_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+        results: dict[str, list[Message]] = defaultdict(list)
+        wishes = (
+            (TopicPartition(topic.name, index), wish.path)
+            for wish in request.dirs
+            for topic in wish.topics
+            for index in topic.partitions
+        )
+        count = told = 0
+        async for topic_partition, path in in_slices(wishes):
+            count += 1
+            code = ErrorCode.INVALID_REQUEST
+            if count <= MAX_ITEMS_PER_REQUEST:
+                code = await self._alter(topic_partition, path, is_told=told < MAX_TOLD_PER_REQUEST)
+            told += code is not ErrorCode.NONE
+            results[topic_partition.topic].append(
+                _PartitionResult(partition_index=topic_partition.partition, error_code=code)
+            )
+        response: Message = AlterReplicaLogDirsResponse(
+            results=[
+                _TopicResult(topic_name=name, partitions=parts) for name, parts in results.items()
+            ]
+        )
+        return response
+
+    async def _alter(
+        self, topic_partition: TopicPartition, where: str, *, is_told: bool
+    ) -> ErrorCode:
+        # A swap takes milliseconds; before its end nobody can say where the replica is.
+        await self._moves.swap_over(topic_partition)
+        try:
+            self._move(topic_partition, where)
+        except OperatingError as e:
+            if is_told:
+                self._log.info(
+                    "replica_move_refused",
+                    partition=shortened(str(topic_partition)),
+                    log_dir=shortened(where),
+                    code=e.code.name,
+                    reason=e.message,
+                )
+            return e.code
+        return ErrorCode.NONE
+
+    def _move(self, topic_partition: TopicPartition, where: str) -> None:
+        """Begin or end a move.
+
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
+            REPLICA_NOT_AVAILABLE.
+        """
+        future_dir_name(topic_partition, _SOME_ID)
+        target = None if where == ANY_DIRECTORY else self._online_dir(where)
+        replica = self._replicas.get(topic_partition)
+        if target is not None and target.is_cordoned and not _is_in(replica, target):
+            raise OperatingError(
+                f"{target.path} is cordoned and takes no new replicas (KIP-1066)",
+                code=ErrorCode.KAFKA_STORAGE_ERROR,
+            )
+        if target is not None and target.is_impaired and not _is_in(replica, target):
+            raise target.impaired_error()
+        if replica is not None and replica.is_offline:
+            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
+        if replica is None or replica.handle is None:
+            self._replica_manager.prefer_directory(
+                topic_partition, None if target is None else target.directory_id
+            )
+            raise OperatingError(
+                f"{topic_partition} is not on this broker yet; where it shall be made is noted",
+                code=ErrorCode.REPLICA_NOT_AVAILABLE,
+            )
+        if target is None:
+            self._moves.cancel(topic_partition)
+        else:
+            self._moves.start(replica, target)
+
+    def _online_dir(self, where: str) -> LogDir:
+        """By absolute path or by ``dirid:<uuid>``."""
+        for log_dir in self._logs.dirs():
+            if where in (log_dir.path, f"{ID_PREFIX}{log_dir.directory_id}"):
+                if not log_dir.is_online:
+                    raise log_dir.offline_error()
+                return log_dir
+        raise OperatingError(
+            f"{where} is none of this broker's log.dirs, which are "
+            f"{', '.join(log_dir.path for log_dir in self._logs.dirs())}",
+            code=ErrorCode.LOG_DIR_NOT_FOUND,
+        )
+
+    # --- DescribeLogDirs -------------------------------------------------------------------------
+
+    async def describe_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+        wanted = _wanted(request)
+        by_dir: dict[LogDir, list[_Copy]] = defaultdict(list)
+        for handle in self._logs.handles():
+            copy = _Copy(handle.topic_partition, handle.size_bytes, self._lag(handle), False)
+            by_dir[handle.log_dir].append(copy)
+        for future in self._logs.futures():
+            lag = self._future_lag(future)
+            copy = _Copy(future.topic_partition, future.size_bytes, lag, True)
+            by_dir[future.log_dir].append(copy)
+        for move in self._moves.moves():
+            # Ordered, and nothing of it on the disk yet: who asks must not take it for over.
+            tp = move.topic_partition
+            current = self._logs.get(tp)
+            if current is not None and self._logs.future(tp) is None:
+                by_dir[move.target].append(_Copy(tp, 0, current.log_end_offset, True))
+        assigned = Counter(
+            replica.registration.directory_of(self._broker_id) for replica in self._replicas
+        )
+        response: Message = DescribeLogDirsResponse(
+            broker_id=self._broker_id,
+            lost_replicas=sorted(
+                str(replica.topic_partition)
+                for replica in self._replicas
+                if isinstance(replica.waits_because_of, WaitOutOfSync)
+            ),
+            results=[
+                *[await self._describe(d, by_dir[d], wanted) for d in self._logs.online_dirs()],
+                *(
+                    self._describe_offline(d, assigned[d.directory_id])
+                    for d in self._logs.offline_dirs()
+                ),
+            ],
+        )
+        if request.include_strays:
+            strays: dict[str, list[Message]] = defaultdict(list)
+            for stray in self._logs.strays.all():
+                strays[stray.log_dir.path].append(_describe_stray(stray))
+            for result in response.results:
+                result.strays = strays[result.log_dir]
+        return response
+
+    def _describe_offline(self, log_dir: LogDir, assigned: int) -> Message:
+        described: Message = _Result(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+            log_dir=log_dir.path,
+            directory_id=log_dir.directory_id,
+            state=log_dir.state.value,
+            queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+            is_cordoned=log_dir.is_cordoned,
+            reason=log_dir.offline_reason,
+            assigned_replicas=assigned,
+        )
+        return described
+
+    async def _describe(
+        self, log_dir: LogDir, copies: list[_Copy], wanted: Collection[TopicPartition] | None
+    ) -> Message:
+        by_topic: dict[str, list[_Copy]] = defaultdict(list)
+        for copy in copies:
+            if wanted is None or copy.topic_partition in wanted:
+                by_topic[copy.topic_partition.topic].append(copy)
+        described: Message = _Result(
+            log_dir=log_dir.path,
+            topics=[
+                _Topic(
+                    name=topic,
+                    partitions=[
+                        _Partition(
+                            partition_index=copy.topic_partition.partition,
+                            partition_size=copy.size_bytes,
+                            offset_lag=copy.lag,
+                            is_future_key=copy.is_future,
+                        )
+                        for copy in sorted(parts)
+                    ],
+                )
+                async for topic, parts in in_slices(sorted(by_topic.items()))
+            ],
+            total_bytes=log_dir.space.total_bytes,
+            usable_bytes=log_dir.space.usable_bytes,
+            directory_id=log_dir.directory_id,
+            state=log_dir.state.value,
+            queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+            is_cordoned=log_dir.is_cordoned,
+            reserve_bytes=log_dir.reserve_bytes,
+            growth_bytes_per_second=round(self._monitor.disk_growth_bytes_per_second(log_dir)),
+            log_growth_bytes_per_second=round(self._monitor.growth_bytes_per_second(log_dir)),
+            reason=log_dir.impaired_reason,
+            latency_ms=self._monitor.latency_ms(log_dir),
+            is_slow=self._monitor.is_slow(log_dir),
+        )
+        seconds = self._monitor.seconds_until_full(log_dir)
+        if seconds is not None:
+            described.seconds_until_full = round(min(seconds, _MAX_SECONDS))
+        scrub = self._scrubs.by_dir.get(log_dir)
+        if scrub is not None:
+            described.last_scrub_ms = scrub.state.completed_ms
+            described.scrub_errors = scrub.state.damages
+        return described
+
+    def _future_lag(self, future: FutureReplica) -> int:
+        """How much of the current copy the future one does not have yet."""
+        handle = self._logs.get(future.topic_partition)
+        return _UNKNOWN_LAG if handle is None else future.lag_behind(handle)
+
+    def _lag(self, handle: LogHandle) -> int:
+        """How much of what is committed the copy does not have yet."""
+        replica = self._replicas.get(handle.topic_partition)
+        if replica is None or replica.partition is None:
+            return _UNKNOWN_LAG
+        return max(0, replica.partition.high_watermark - handle.log_end_offset)
+
+
+def _describe_stray(stray: Stray) -> Message:
+    tp, mark = stray.topic_partition, stray.mark
+    described: Message = _Stray(
+        topic_name="" if tp is None else tp.topic,
+        partition_index=-1 if tp is None else tp.partition,
+        topic_id=stray.topic_id or ZERO_UUID,
+        size=stray.size_bytes,
+        set_aside_ms=-1 if mark is None else mark.set_aside_ms,
+        reason="" if mark is None else mark.reason.value,
+        directory=stray.directory.rpartition("/")[2],
+    )
+    return described
+
+
+def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:
+    return replica is not None and replica.handle is not None and replica.handle.log_dir is log_dir
+
+
+def _wanted(request: Message) -> Collection[TopicPartition] | None:
+    """The partitions asked for; None for all."""
+    if request.topics is None:
+        return None
+    return {
+        TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions
+    }

@@ -1,0 +1,229 @@
+"""LOOP. What clients ask about the cluster: Metadata and DescribeCluster.
+
+* Answers come from the metadata cache alone; they may lag behind the controller, never lead.
+* A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
+  so that a crowd of clients that refresh after a failure costs one encoding.
+* A topic that is not there is created through the controller where the configuration allows it;
+  the client is told to ask again. Internal topics are not: brokers create them as they shall be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from kraftjbod.broker.apis.topic_apis import TopicApis
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
+from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
+
+MetadataResponse = message("MetadataResponse")
+DescribeClusterResponse = message("DescribeClusterResponse")
+
+#: Before version 4 a client could not say whether it wants topics created, so it did.
+_AUTO_CREATION_FLAG_SINCE: Final = 4
+_NULL_MEANS_ALL_SINCE: Final = 1
+_FENCED_BROKERS_SINCE: Final = 2
+_TOPIC_IDS_SINCE: Final = 12
+#: Endpoint type of DescribeCluster: brokers, not controllers.
+_BROKERS: Final = 1
+
+
+class MetadataApis:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        topic_apis: TopicApis,
+        auto_create_topics: bool,
+    ) -> None:
+        self._broker_id = broker_id
+        self._cache = cache
+        self._topic_apis = topic_apis
+        self._auto_create_topics = auto_create_topics
+        #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, topic id).
+        self._encoded: dict[tuple[int, str, TopicId], bytes] = {}
+        self._encoded_at = -1
+
+    # --- Metadata --------------------------------------------------------------------------------
+
+    async def metadata(self, request: Message, context: RequestContext) -> Message:
+        wanted = request.topics
+        if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+            everything = list(self._cache.state.topics.values())
+            topics = [self._topic(topic, context) async for topic in in_slices(everything)]
+        else:
+            may_create = self._auto_create_topics and (
+                context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
+            )
+            if may_create:
+                await self._create_missing([topic.name for topic in wanted])
+            # A topic that is named twice is told once, so no answer is longer than that for all.
+            named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
+            topics = [
+                self._wanted_topic(name, topic_id, may_create, context)
+                async for name, topic_id in in_slices(named)
+            ]
+        response: Message = MetadataResponse(
+            brokers=self._brokers(context.listener_name),
+            cluster_id=self._cache.cluster_id,
+            controller_id=self._controller_id(),
+            topics=topics,
+        )
+        return response
+
+    async def _create_missing(self, names: list[str | None]) -> None:
+        missing = [
+            name
+            for name in names
+            if name and name not in self._cache.state.topic_ids and name not in INTERNAL_TOPICS
+        ]
+        if missing:
+            await self._topic_apis.auto_create(missing)
+
+    def _wanted_topic(
+        self, name: str | None, topic_id: TopicId, may_create: bool, context: RequestContext
+    ) -> Any:
+        is_by_id = name is None or (not name and topic_id != ZERO_UUID)
+        if is_by_id and context.api_version < _TOPIC_IDS_SINCE:
+            # Two versions have the field and no answer for it: Kafka refuses as well.
+            return self._absent(ErrorCode.INVALID_REQUEST, name or "", topic_id)
+        if name is None or is_by_id:
+            topic = self._cache.state.topics.get(topic_id)
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            name = None
+        else:
+            topic = self._cache.state.topic(name)
+            topic_id = TopicId(ZERO_UUID)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if may_create and name not in INTERNAL_TOPICS:
+                code = self._topic_apis.creation_outcome(name)
+        return self._absent(code, name, topic_id) if topic is None else self._topic(topic, context)
+
+    def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Message:
+        absent: Message = MetadataResponse.MetadataResponseTopic(
+            error_code=code, name=name, topic_id=topic_id
+        )
+        return absent
+
+    def _topic(self, topic: TopicRegistration, context: RequestContext) -> bytes:
+        """The topic, encoded."""
+        if self._encoded_at != self._cache.version:
+            self._encoded.clear()
+            self._encoded_at = self._cache.version
+        key = (context.api_version, context.listener_name, topic.topic_id)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            encoded = encode_part(
+                context.api_version, self._describe_topic(topic, context.listener_name)
+            )
+            self._encoded[key] = encoded
+        return encoded
+
+    def _describe_topic(self, topic: TopicRegistration, listener_name: str) -> Message:
+        described: Message = MetadataResponse.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[
+                self._describe_partition(index, partition, listener_name)
+                for index, partition in sorted(topic.partitions.items())
+            ],
+        )
+        return described
+
+    def _describe_partition(
+        self, index: int, partition: PartitionRegistration, listener_name: str
+    ) -> Message:
+        leader = self._cache.leader_for(partition, listener_name)
+        described: Message = MetadataResponse.MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=self._cache.offline_replicas(partition, listener_name),
+        )
+        return described
+
+    def _brokers(self, listener_name: str) -> list[Message]:
+        """Where clients may go on: brokers that are alive, or all there are if none is.
+
+        A client forgets brokers that are not named, and would not find back from an empty list.
+        """
+        brokers = self._cache.alive_brokers() or self._cache.state.brokers.values()
+        return [
+            MetadataResponse.MetadataResponseBroker(
+                node_id=broker.broker_id, host=listener.host, port=listener.port, rack=broker.rack
+            )
+            for broker in brokers
+            if (listener := listener_of(broker, listener_name)) is not None
+        ]
+
+    def _controller_id(self) -> BrokerId:
+        """The broker to send admin requests to: any will do, so this one if it may be named."""
+        alive = [broker.broker_id for broker in self._cache.alive_brokers()]
+        if self._broker_id in alive:
+            return self._broker_id
+        return alive[0] if alive else NO_LEADER
+
+    # --- DescribeCluster -------------------------------------------------------------------------
+
+    async def describe_cluster(self, request: Message, context: RequestContext) -> Message:
+        response: Message
+        if request.endpoint_type != _BROKERS:
+            response = DescribeClusterResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message="controllers are not reached over this protocol",
+            )
+            return response
+        log_dirs: dict[BrokerId, list[Message]] = {}
+        if request.include_log_dirs:
+            log_dirs = await self._log_dirs()
+        fenced_too = context.api_version >= _FENCED_BROKERS_SINCE and request.include_fenced_brokers
+        brokers = sorted(self._cache.state.brokers.items())
+        response = DescribeClusterResponse(
+            endpoint_type=_BROKERS,
+            cluster_id=self._cache.cluster_id,
+            controller_id=self._controller_id(),
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=broker_id,
+                    host=listener.host,
+                    port=listener.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                    log_dirs=log_dirs.get(broker_id, []),
+                )
+                for broker_id, broker in brokers
+                if (fenced_too or not broker.fenced)
+                and (listener := listener_of(broker, context.listener_name)) is not None
+            ],
+        )
+        return response
+
+    async def _log_dirs(self) -> dict[BrokerId, list[Message]]:
+        """What metadata knows of every broker's directories."""
+        held: Counter[tuple[BrokerId, DirectoryId]] = Counter()
+        async for _, partition in in_slices(list(self._cache.state.partitions())):
+            held.update(zip(partition.replicas, partition.directories, strict=True))
+        return {
+            broker_id: [
+                DescribeClusterResponse.DescribeClusterLogDir(
+                    directory_id=directory_id,
+                    path=broker.log_dir_paths.get(directory_id, ""),
+                    is_offline=directory_id in broker.offline_log_dirs,
+                    is_cordoned=directory_id in broker.cordoned_log_dirs,
+                    replicas=held[broker_id, directory_id],
+                )
+                for directory_id in broker.log_dirs + broker.offline_log_dirs
+            ]
+            for broker_id, broker in self._cache.state.brokers.items()
+        }

@@ -1,0 +1,106 @@
+"""LOOP. ListOffsets and OffsetForLeaderEpoch: where something stands in a partition's log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.together import together
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.protocol.kafka_codec import Message, message
+
+ListOffsetsResponse = message("ListOffsetsResponse")
+OffsetForLeaderEpochResponse = message("OffsetForLeaderEpochResponse")
+
+#: Before, clients did not know OFFSET_NOT_AVAILABLE (KIP-207).
+_OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+_LEADER_EPOCH_SINCE: Final = 4
+
+
+def _offset_refused(part: Message) -> Message:
+    listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
+    )
+    return listed
+
+
+class OffsetApis:
+    def __init__(self, *, reads: ReplicaReads, suspect_after_ms: int) -> None:
+        self._reads = reads
+        self._suspect_after_s = suspect_after_ms / 1000
+
+    async def list_offsets(self, request: Message, context: RequestContext) -> Message:
+        asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
+        found = iter(
+            await together(
+                asked,
+                lambda one: self._find(*one, context),
+                refuse=lambda one: _offset_refused(one[1]),
+            )
+        )
+        response: Message = ListOffsetsResponse(
+            topics=[
+                ListOffsetsResponse.ListOffsetsTopicResponse(
+                    name=topic.name, partitions=[next(found) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+        return response
+
+    async def _find(self, topic: str, part: Message, context: RequestContext) -> Message:
+        listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=part.partition_index
+        )
+        try:
+            async with asyncio.timeout(self._suspect_after_s):
+                found = await self._reads.find_offset(
+                    TopicPartition(topic, part.partition_index),
+                    part.timestamp,
+                    current_leader_epoch=part.current_leader_epoch,
+                )
+        except TimeoutError:
+            # Its directory does not answer; the others' answers must not wait for it.
+            listed.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return listed
+        except OperatingError as e:
+            is_unknown = e.code is ErrorCode.OFFSET_NOT_AVAILABLE and (
+                context.api_version < _OFFSET_NOT_AVAILABLE_SINCE
+            )
+            listed.error_code = ErrorCode.LEADER_NOT_AVAILABLE if is_unknown else e.code
+            return listed
+        listed.timestamp, listed.offset, leader_epoch = found
+        if context.api_version >= _LEADER_EPOCH_SINCE:
+            listed.leader_epoch = leader_epoch
+        return listed
+
+    async def offset_for_leader_epoch(self, request: Message, _context: RequestContext) -> Message:
+        response: Message = OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        self._end_of_epoch(topic.topic, part)
+                        async for part in in_slices(topic.partitions)
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+        return response
+
+    def _end_of_epoch(self, topic: str, part: Message) -> Message:
+        result: Message = OffsetForLeaderEpochResponse.EpochEndOffset(partition=part.partition)
+        try:
+            result.leader_epoch, result.end_offset = self._reads.end_of_epoch(
+                TopicPartition(topic, part.partition),
+                part.leader_epoch,
+                current_leader_epoch=part.current_leader_epoch,
+            )
+        except OperatingError as e:
+            result.error_code = e.code
+        return result

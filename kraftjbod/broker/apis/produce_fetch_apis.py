@@ -1,0 +1,365 @@
+"""LOOP. Produce and Fetch: the hot path's door, between wire messages and replicas.
+
+* One partition's trouble is that partition's error; the rest of the request goes through.
+* A fetch waits until ``min_bytes`` are there, or its deadline; an error is told at once.
+* Followers fetch through follower_fetches.py.
+* Whoever says that he compares replicas is served by any of them, up to what it knows committed.
+* Whoever asks the wrong broker is told the right one with the error (KIP-951).
+* No object is made per record, and records pass through as the buffers they came as.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
+from kraftjbod.broker.apis.leader_hints import LeaderHints
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replicas.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
+from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.timing import Clock
+from kraftjbod.net.memory_budget import Ledger
+from kraftjbod.protocol.kafka_codec import Message, message
+
+ProduceResponse = message("ProduceResponse")
+TopicProduceResponse = ProduceResponse.TopicProduceResponse
+PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
+BatchIndexAndErrorMessage = ProduceResponse.BatchIndexAndErrorMessage
+FetchResponse = message("FetchResponse")
+FetchableTopicResponse = FetchResponse.FetchableTopicResponse
+
+_PRODUCE_BY_ID_SINCE: Final = 13
+_FETCH_BY_ID_SINCE: Final = 13
+#: Since which version a response tells the current leader, and where that is (KIP-951).
+_PRODUCE_HINTS_SINCE: Final = (10, 10)
+_FETCH_HINTS_SINCE: Final = (12, 16)
+_REPLICA_STATE_SINCE: Final = 15
+_VALID_ACKS: Final = frozenset({-1, 0, 1})
+_MAX_WAIT_MS: Final = 600_000
+_FULL_FETCH: Final = (0, -1)
+"""Session epochs of a fetch that names all its partitions itself (KIP-227)."""
+
+
+_TOO_MANY: Final = AppendOutcome(
+    ErrorCode.INVALID_REQUEST,
+    f"one request may be about {MAX_ITEMS_PER_REQUEST} partitions; send this one again",
+)
+
+
+class _Fetching:
+    """One partition of a fetch request: what is wanted and what was found."""
+
+    __slots__ = ("data", "wanted")
+
+    def __init__(self, wanted: FetchFrom, data: FetchedData | None = None) -> None:
+        self.wanted = wanted
+        #: Given at the start if the partition cannot even be named.
+        self.data = data
+
+
+class ProduceFetchApis:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        replicas: HostedReplicas,
+        appends: ReplicaAppends,
+        reads: ReplicaReads,
+        followers: FollowerFetches,
+        clock: Clock,
+        metrics: Metrics,
+        max_fetch_bytes: int,
+        suspect_after_ms: int,
+        answers: Ledger,
+    ) -> None:
+        """:param answers: of all clients; what is read for them must find room there."""
+        self._broker_id = broker_id
+        self._cache = cache
+        self._replicas = replicas
+        self._appends = appends
+        self._reads = reads
+        self._followers = followers
+        self._clock = clock
+        self._metrics = metrics
+        self._max_fetch_bytes = max_fetch_bytes
+        self._suspect_after_ms = suspect_after_ms
+        self._answers = answers
+
+    # --- Produce ---------------------------------------------------------------------------------
+
+    async def produce(self, request: Message, context: RequestContext) -> Message | None:
+        """None for ``acks=0``: nobody expects an answer."""
+        acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
+        refusal = _refuse_produce(request)
+        pending: list[PendingAppend] = []
+        # Everything up to the first await keeps the order of pipelined requests.
+        for topic in request.topic_data:
+            name = self._name_of(topic, context.api_version >= _PRODUCE_BY_ID_SINCE)
+            for part in topic.partition_data:
+                partition = TopicPartition(name or "", part.index)
+                if len(pending) == MAX_ITEMS_PER_REQUEST:
+                    refusal = _TOO_MANY
+                if refusal is None and name is not None:
+                    pending.append(
+                        self._appends.append(
+                            partition, part.records, acks=acks, timeout_ms=timeout_ms
+                        )
+                    )
+                else:
+                    refused = PendingAppend(partition)
+                    refused.end(refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID))
+                    pending.append(refused)
+        outcomes = await self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
+        if acks == 0:
+            return None
+        hints = self._hints(ProduceResponse, context, _PRODUCE_HINTS_SINCE)
+        partitions = [one.topic_partition for one in pending]
+        return _produce_response(request, partitions, outcomes, hints)
+
+    def _hints(self, response: Any, context: RequestContext, since: tuple[int, int]) -> LeaderHints:
+        return LeaderHints(
+            response,
+            cache=self._cache,
+            broker_id=self._broker_id,
+            listener_name=context.listener_name,
+            has_leaders=context.api_version >= since[0],
+            has_endpoints=context.api_version >= since[1],
+        )
+
+    def _name_of(self, topic: Message, is_by_id: bool) -> str | None:
+        if not is_by_id:
+            name: str = topic.name
+            return name
+        try:
+            return self._replicas.topic_name(TopicId(topic.topic_id))
+        except OperatingError:
+            return None
+
+    # --- Fetch -----------------------------------------------------------------------------------
+
+    async def fetch(self, request: Message, context: RequestContext) -> Message:
+        response: Message
+        version = context.api_version
+        asker = _asker(request, version)
+        if asker >= 0 and version >= _REPLICA_STATE_SINCE:
+            return await self._followers.fetch(request)
+        if request.session_epoch not in _FULL_FETCH:
+            # Consumers get no sessions, so one that names one has it from somebody else.
+            response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return response
+        fetching = self._parse_fetch(request, version, asker)
+        held_bytes = await self._fill(fetching, request)
+        # From here on the connection counts the answer.
+        self._answers.give(held_bytes)
+        response = self._fetch_response(request, fetching, context)
+        return response
+
+    def is_of_follower(self, fetch: Message, version: int) -> bool:
+        """Whether a replica of a registered broker fetches."""
+        if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
+            return False
+        return self._followers.follower_of(fetch) is not None
+
+    def _parse_fetch(self, request: Message, version: int, asker: BrokerId) -> list[_Fetching]:
+        fetching: list[_Fetching] = []
+        replica_id = REPLICA_READER if asker == REPLICA_READER else CONSUMER
+        for topic in request.topics:
+            name: str | None = topic.topic
+            unnamed: FetchedData | None = None
+            if version >= _FETCH_BY_ID_SINCE:
+                try:
+                    name = self._replicas.topic_name(TopicId(topic.topic_id))
+                except OperatingError as e:
+                    unnamed = FetchedData(e.code)
+            for part in topic.partitions:
+                wanted = FetchFrom(
+                    TopicPartition(name or "", part.partition),
+                    part.fetch_offset,
+                    part.partition_max_bytes,
+                    part.current_leader_epoch,
+                    part.last_fetched_epoch,
+                    replica_id,
+                )
+                if len(fetching) >= MAX_ITEMS_PER_REQUEST:
+                    unnamed = FetchedData(ErrorCode.INVALID_REQUEST)
+                fetching.append(_Fetching(wanted, unnamed))
+        return fetching
+
+    async def _fill(self, fetching: Sequence[_Fetching], request: Message) -> int:
+        """Read, and wait for more as long as there is too little and nothing else to tell.
+
+        The bytes that were taken from the room for answers, to be given back.
+        """
+        deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
+        named = [one for one in fetching if one.data is None]
+        while True:
+            max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
+            found_bytes, is_urgent, on_disk = self._look(named, max_bytes)
+            if on_disk:
+                return await self._read_from_disk(on_disk, found_bytes, max_bytes - found_bytes)
+            remaining_ms = deadline_ms - self._clock.now_ms()
+            if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
+                return 0
+            if len(named) < len(fetching):
+                return 0
+            partitions = [one.wanted.topic_partition for one in named]
+            missing_bytes = request.min_bytes - found_bytes
+            try:
+                waiting = self._replicas.consumer_fetches.wait(
+                    partitions, missing_bytes, remaining_ms
+                )
+            except OverloadedError:
+                return 0
+            await waiting
+
+    def _look(
+        self, named: Sequence[_Fetching], max_bytes: int
+    ) -> tuple[int, bool, list[_Fetching]]:
+        """Bytes found, whether there is something to tell at once, and what is on disk only."""
+        found_bytes, is_urgent = 0, False
+        on_disk: list[_Fetching] = []
+        for one in named:
+            room = max_bytes - found_bytes
+            wanted = one.wanted
+            if wanted.max_bytes > room:
+                wanted = wanted._replace(max_bytes=max(0, room))
+            # The first batch is given even if it is larger than every limit (KIP-74).
+            data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_look=False)
+            one.data = data
+            found_bytes += len(data.records)
+            if data.code != ErrorCode.NONE or data.diverging is not None:
+                is_urgent = True
+            elif not data.is_in_memory:
+                on_disk.append(one)
+        return found_bytes, is_urgent, on_disk
+
+    async def _read_from_disk(
+        self, on_disk: Sequence[_Fetching], found_bytes: int, room_bytes: int
+    ) -> int:
+        """Each in its directory's thread; one that does not answer in time stays empty.
+
+        How much there is shows only when it is read, so each one's share is taken before.
+        """
+        reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
+        taken_bytes = 0
+        for one in on_disk:
+            is_first = found_bytes == 0 and not reading
+            share_bytes = max(0, min(one.wanted.max_bytes, room_bytes - taken_bytes))
+            if share_bytes > 0 or is_first:
+                taken_bytes += share_bytes
+                wanted = one.wanted._replace(max_bytes=share_bytes)
+                read = self._reads.read_from_disk(wanted, min_one_batch=is_first)
+                reading.append((one, asyncio.ensure_future(read)))
+        if not reading:
+            return 0
+        self._answers.take(taken_bytes)
+        try:
+            await asyncio.wait(
+                [future for _, future in reading], timeout=self._suspect_after_ms / 1000
+            )
+        except BaseException:
+            self._answers.give(taken_bytes)
+            raise
+        for one, future in reading:
+            if future.done():
+                one.data = future.result()
+            else:
+                future.cancel()
+        return taken_bytes
+
+    def _fetch_response(
+        self, request: Message, fetching: Sequence[_Fetching], context: RequestContext
+    ) -> Message:
+        found = iter(fetching)
+        hints = self._hints(FetchResponse, context, _FETCH_HINTS_SINCE)
+        topics, sent_bytes = [], 0
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                one = next(found)
+                data = one.data or FetchedData()
+                described = partition_data(part.partition, data)
+                described.current_leader = hints.leader_of(one.wanted.topic_partition, data.code)
+                parts.append(described)
+                if data.records:
+                    sent_bytes += len(data.records)
+                    self._count_fetched(one.wanted.topic_partition, len(data.records))
+            topics.append(
+                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
+            )
+        self._metrics.count("BytesOutPerSec", sent_bytes)
+        response: Message = FetchResponse(responses=topics, node_endpoints=hints.endpoints())
+        return response
+
+    def _count_fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is not None:
+            replica.count_fetched(size_bytes)
+
+
+def _asker(request: Message, version: int) -> BrokerId:
+    """Who fetches: a broker's id, or what says that it is none."""
+    if version < _REPLICA_STATE_SINCE:
+        return BrokerId(request.replica_id)
+    state = request.replica_state
+    return CONSUMER if state is None else BrokerId(state.replica_id)
+
+
+def _refuse_produce(request: Message) -> AppendOutcome | None:
+    if request.acks not in _VALID_ACKS:
+        return AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} means nothing")
+    if request.transactional_id is not None:
+        return AppendOutcome(ErrorCode.INVALID_REQUEST, "transactions are not served here")
+    return None
+
+
+def _produce_response(
+    request: Message,
+    partitions: Sequence[TopicPartition],
+    outcomes: Sequence[AppendOutcome],
+    hints: LeaderHints,
+) -> Message:
+    ended = iter(zip(partitions, outcomes, strict=True))
+    response: Message = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _partition_outcome(*next(ended), hints) for _ in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    response.node_endpoints = hints.endpoints()
+    return response
+
+
+def _partition_outcome(
+    topic_partition: TopicPartition, outcome: AppendOutcome, hints: LeaderHints
+) -> Message:
+    response: Message = PartitionProduceResponse(
+        index=topic_partition.partition,
+        error_code=outcome.code,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=outcome.log_start_offset,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+            for at, why in outcome.record_errors
+        ],
+        error_message=outcome.message,
+        current_leader=hints.leader_of(topic_partition, outcome.code),
+    )
+    return response

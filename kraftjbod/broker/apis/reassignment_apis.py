@@ -1,0 +1,158 @@
+"""LOOP. AlterPartitionReassignments and ListPartitionReassignments, forwarded to the controller.
+
+The broker decides nothing here, as in topic_apis.py.
+Target directories come in a tagged field of our own (kafka_extensions.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.request_limits import MAX_FORWARDED_BYTES, MAX_ITEMS_PER_REQUEST
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.rpc_codec import encoded_size
+from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignedPartition,
+    ReassignmentOutcome,
+)
+
+AlterPartitionReassignmentsResponse = message("AlterPartitionReassignmentsResponse")
+ListPartitionReassignmentsResponse = message("ListPartitionReassignmentsResponse")
+
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the partition more than once", code=ErrorCode.INVALID_REQUEST
+)
+
+
+class ReassignmentApis:
+    def __init__(self, *, channel: ControllerChannel) -> None:
+        self._channel = channel
+
+    async def alter_partition_reassignments(
+        self, request: Message, _context: RequestContext
+    ) -> Message:
+        response: Message = AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_message=None,
+        )
+        try:
+            response.responses = await self._alter(request)
+        except OperatingError as e:
+            response.error_code, response.error_message = e.code, e.message
+        return response
+
+    async def _alter(self, request: Message) -> list[Message]:
+        count = sum(len(topic.partitions) for topic in request.topics)
+        if count > MAX_ITEMS_PER_REQUEST:
+            raise OperatingError(
+                f"{count} partitions in one request; ask for at most "
+                f"{MAX_ITEMS_PER_REQUEST} at a time",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        twice: list[ReassignmentOutcome] = []
+        outcomes = await forward(
+            self._channel,
+            _wishes(request, twice),
+            ask=lambda part: AlterPartitionReassignmentsRequest(
+                partitions=part,
+                allow_replication_factor_change=request.allow_replication_factor_change,
+            ),
+            outcomes=lambda answer: answer.partitions,
+            refuse=lambda wish, error: _refused(wish.topic, wish.partition, error),
+            timeout_ms=request.timeout_ms,
+            raises_first=True,
+        )
+        kind = AlterPartitionReassignmentsResponse
+        by_topic: dict[str, list[Message]] = defaultdict(list)
+        for outcome in (*outcomes, *twice):
+            by_topic[outcome.topic].append(
+                kind.ReassignablePartitionResponse(
+                    partition_index=outcome.partition,
+                    error_code=outcome.error_code,
+                    error_message=outcome.error_message,
+                )
+            )
+        return [
+            kind.ReassignableTopicResponse(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ]
+
+    async def list_partition_reassignments(
+        self, request: Message, _context: RequestContext
+    ) -> Message:
+        response: Message = ListPartitionReassignmentsResponse(error_message=None)
+        asked: dict[str, tuple[int, ...]] | None = None
+        if request.topics is not None:
+            by_name: dict[str, list[int]] = defaultdict(list)
+            for topic in request.topics:
+                by_name[topic.name] += topic.partition_indexes
+            asked = {name: tuple(dict.fromkeys(indexes)) for name, indexes in by_name.items()}
+        try:
+            response.topics = await self._list(asked, request.timeout_ms)
+        except OperatingError as e:
+            response.error_code, response.error_message = e.code, e.message
+        return response
+
+    async def _list(
+        self, asked: dict[str, tuple[int, ...]] | None, timeout_ms: int
+    ) -> list[Message]:
+        forwarded = ListPartitionReassignmentsRequest(partitions=asked)
+        if encoded_size(forwarded) > MAX_FORWARDED_BYTES:
+            raise OperatingError(
+                "these are more partitions than one request may name; ask for all of them",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        answer = await self._channel.forward(forwarded, timeout_ms=forward_timeout_ms(timeout_ms))
+        kind = ListPartitionReassignmentsResponse
+        by_topic: dict[str, list[Message]] = defaultdict(list)
+        for ongoing in answer.partitions:
+            by_topic[ongoing.topic].append(
+                kind.OngoingPartitionReassignment(
+                    partition_index=ongoing.partition,
+                    replicas=list(ongoing.replicas),
+                    adding_replicas=list(ongoing.adding_replicas),
+                    removing_replicas=list(ongoing.removing_replicas),
+                )
+            )
+        return [
+            kind.OngoingTopicReassignment(name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ]
+
+
+def _wishes(request: Message, twice: list[ReassignmentOutcome]) -> Iterator[ReassignedPartition]:
+    """What is asked of each partition; of one that is named again, ``twice`` gets the refusal."""
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = topic.name, partition.partition_index
+            if key in seen:
+                twice.append(_refused(*key, _NAMED_TWICE))
+                continue
+            seen.add(key)
+            yield _wish(topic.name, partition)
+
+
+def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentOutcome:
+    return ReassignmentOutcome(
+        topic=topic, partition=partition, error_code=error.code, error_message=error.message
+    )
+
+
+def _wish(topic: str, partition: Message) -> ReassignedPartition:
+    replicas = partition.replicas
+    return ReassignedPartition(
+        topic=topic,
+        partition=partition.partition_index,
+        replicas=None if replicas is None else tuple(map(BrokerId, replicas)),
+        target_dirs=tuple(partition.target_directories),
+    )

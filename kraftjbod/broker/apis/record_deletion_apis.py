@@ -1,0 +1,122 @@
+"""LOOP. DeleteRecords (KIP-107): a partition's log starts later, and what lies before is hidden at
+once.
+
+* Only its leader takes the request, and only up to the high watermark; -1 means just that.
+* Followers are told at once, take the new start over (see replica_fetcher.py) and say so with their
+  next fetch. The answer waits until all live ones have, so that none of them shows the records
+  again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
+* Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
+  are away they are not waited for.
+* The room comes back with retention, which a full directory applies at once.
+
+The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.together import together
+from kraftjbod.core.errors import (
+    ErrorCode,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.kafka_codec import Message, message
+
+DeleteRecordsResponse = message("DeleteRecordsResponse")
+
+_HIGH_WATERMARK: Final = -1
+_UNKNOWN_LOW_WATERMARK: Final = -1
+
+
+def _refused(part: Message) -> Message:
+    result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+        partition_index=part.partition_index,
+        low_watermark=_UNKNOWN_LOW_WATERMARK,
+        error_code=ErrorCode.INVALID_REQUEST,
+    )
+    return result
+
+
+class RecordDeletionApis:
+    def __init__(self, *, replicas: HostedReplicas) -> None:
+        self._replicas = replicas
+
+    async def delete_records(self, request: Message, _context: RequestContext) -> Message:
+        asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
+        ended = iter(
+            await together(
+                asked,
+                lambda one: self._delete(*one, request.timeout_ms),
+                refuse=lambda one: _refused(one[1]),
+            )
+        )
+        response: Message = DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsResponse.DeleteRecordsTopicResult(
+                    name=topic.name, partitions=[next(ended) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+        return response
+
+    async def _delete(self, topic: str, part: Message, timeout_ms: int) -> Message:
+        result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+            partition_index=part.partition_index, low_watermark=_UNKNOWN_LOW_WATERMARK
+        )
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                result.low_watermark = await self._start_at(
+                    TopicPartition(topic, part.partition_index), part.offset, timeout_ms
+                )
+        except TimeoutError:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        except OperatingError as e:
+            result.error_code = e.code
+        return result
+
+    async def _start_at(self, topic_partition: TopicPartition, offset: int, timeout_ms: int) -> int:
+        """Where the log starts then, on every live replica."""
+        await self._pass_gate(topic_partition)
+        replica = self._replicas.require(topic_partition)
+        partition, handle = replica.require_open()
+        partition.require_leader()
+        if not handle.config.cleanup_policy.is_delete:
+            raise OperatingError(
+                f"cleanup.policy of {topic_partition.topic} does not let records be deleted",
+                code=ErrorCode.POLICY_VIOLATION,
+            )
+        wanted = partition.high_watermark if offset == _HIGH_WATERMARK else offset
+        if not 0 <= wanted <= partition.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {wanted} is outside 0..{partition.high_watermark} of {topic_partition}"
+            )
+        await handle.start_at(wanted)
+        if handle.log_dir.state is LogDirState.SATURATED:
+            await handle.apply_retention()
+        if not self._replicas.is_current(replica):
+            raise NotLeaderOrFollowerError(f"{topic_partition} is another replica now")
+        self._replicas.reading_changed(replica)
+        low_watermark = self._replicas.low_watermark(replica)
+        if low_watermark >= wanted:
+            return low_watermark
+        code = await self._replicas.deletions.wait(topic_partition, wanted, timeout_ms)
+        if code is not ErrorCode.NONE:
+            raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
+        return wanted
+
+    async def _pass_gate(self, topic_partition: TopicPartition) -> None:
+        """Wait while a move lets the replica's copies change places."""
+        gate = self._replicas.require(topic_partition).gate
+        while gate.is_closed:
+            opened = asyncio.Event()
+            gate.hold(opened.set)
+            await opened.wait()

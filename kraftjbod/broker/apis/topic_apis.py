@@ -1,0 +1,306 @@
+"""LOOP. Requests that change topics, forwarded to the controller, and producer ids.
+
+The broker decides nothing here: it translates Kafka's requests to the controller's and back.
+An error of the whole call (no controller in time, say) becomes the error of each topic in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
+from kraftjbod.core.request_limits import MAX_PARTITIONS_MADE_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.telemetry import get_logger, shortened
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    GrownTopic,
+    MorePartitions,
+    NewTopic,
+    TopicRef,
+)
+
+CreateTopicsResponse = message("CreateTopicsResponse")
+CreatePartitionsResponse = message("CreatePartitionsResponse")
+DeleteTopicsResponse = message("DeleteTopicsResponse")
+InitProducerIdResponse = message("InitProducerIdResponse")
+
+_DELETE_BY_ID_SINCE: Final = 6
+_UNSET: Final = -1
+_NAMED_TWICE: Final = OperatingError(
+    "the request names the topic more than once", code=ErrorCode.INVALID_REQUEST
+)
+
+
+class TopicApis:
+    def __init__(
+        self,
+        *,
+        channel: ControllerChannel,
+        producer_ids: ProducerIdManager,
+        auto_create_timeout_ms: int,
+        default_partitions: int | None = None,
+        default_replication_factor: int | None = None,
+        max_remembered_outcomes: int = 1_000,
+    ) -> None:
+        """The defaults are those of this broker's file; what it leaves out the controller has."""
+        self._channel = channel
+        self._producer_ids = producer_ids
+        self._auto_create_timeout_ms = auto_create_timeout_ms
+        self._default_partitions = default_partitions or _UNSET
+        self._default_replication_factor = default_replication_factor or _UNSET
+        self._max_remembered_outcomes = max_remembered_outcomes
+        #: Topics that are being created for clients that only asked about them.
+        self._creating: dict[str, asyncio.Future[None]] = {}
+        #: Why the last automatic creation of a topic was refused.
+        self._refused: dict[str, ErrorCode] = {}
+        self._log = get_logger(component="topic_apis")
+
+    # --- automatic creation ----------------------------------------------------------------------
+
+    async def auto_create(self, names: Iterable[str]) -> None:
+        """Ask the controller for topics with default settings; :meth:`creation_outcome` tells."""
+        names = list(dict.fromkeys(names))
+        fresh = [name for name in names if name not in self._creating]
+        if fresh:
+            asking = asyncio.ensure_future(self._auto_create(fresh))
+            for name in fresh:
+                self._creating[name] = asking
+        # A client that goes away does not stop the creation that others may wait for.
+        under_way = {self._creating[name] for name in names if name in self._creating}
+        await asyncio.gather(*map(asyncio.shield, under_way))
+
+    def creation_outcome(self, name: str) -> ErrorCode:
+        """What to tell a client about a topic that is not there yet."""
+        return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    async def _auto_create(self, names: list[str]) -> None:
+        topics = (self._with_defaults(NewTopic(name=name)) for name in names)
+        try:
+            outcome = await self._create(topics, self._auto_create_timeout_ms)
+        finally:
+            for name in names:
+                del self._creating[name]
+        told = 0
+        for created in outcome:
+            self._refused.pop(created.name, None)
+            if created.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                continue
+            told += 1
+            if told <= MAX_TOLD_PER_REQUEST:
+                self._log.info(
+                    "topic_auto_creation_refused",
+                    topic=shortened(created.name),
+                    why=created.error_code,
+                )
+            if len(self._refused) >= self._max_remembered_outcomes:
+                self._refused.clear()
+            self._refused[created.name] = created.error_code
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    async def create_topics(self, request: Message, _context: RequestContext) -> Message:
+        named = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if named[topic.name] == 1]
+        created = await self._create(
+            (self._with_defaults(_new_topic(topic)) for topic in once),
+            request.timeout_ms,
+            validate_only=request.validate_only,
+            refusal=_too_many_partitions(map(self._partition_count, once)),
+        )
+        created += [_not_created(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
+        response: Message = CreateTopicsResponse(topics=[_created(topic) for topic in created])
+        return response
+
+    def _with_defaults(self, topic: NewTopic) -> NewTopic:
+        if topic.assignments:
+            return topic
+        count, factor = topic.num_partitions, topic.replication_factor
+        return topic.model_copy(
+            update={
+                "num_partitions": self._default_partitions if count == _UNSET else count,
+                "replication_factor": self._default_replication_factor
+                if factor == _UNSET
+                else factor,
+            }
+        )
+
+    def _partition_count(self, topic: Message) -> int:
+        if topic.num_partitions == _UNSET:
+            return len(topic.assignments) or max(1, self._default_partitions)
+        count: int = topic.num_partitions
+        return max(len(topic.assignments), count)
+
+    async def _create(
+        self,
+        topics: Iterable[NewTopic],
+        timeout_ms: int,
+        *,
+        validate_only: bool = False,
+        refusal: OperatingError | None = None,
+    ) -> list[CreatedTopic]:
+        if refusal is not None:
+            return [_not_created(topic.name, refusal) async for topic in in_slices(topics)]
+        return await forward(
+            self._channel,
+            topics,
+            ask=lambda part: CreateTopicsRequest(topics=part, validate_only=validate_only),
+            outcomes=lambda response: response.topics,
+            refuse=lambda topic, error: _not_created(topic.name, error),
+            timeout_ms=timeout_ms,
+        )
+
+    async def delete_topics(self, request: Message, context: RequestContext) -> Message:
+        refs: Iterable[TopicRef]
+        if context.api_version >= _DELETE_BY_ID_SINCE:
+            refs = (
+                TopicRef(name=topic.name, topic_id=TopicId(topic.topic_id))
+                for topic in request.topics
+            )
+        else:
+            refs = (TopicRef(name=name) for name in request.topic_names)
+        deleted = await forward(
+            self._channel,
+            refs,
+            ask=lambda part: DeleteTopicsRequest(topics=part),
+            outcomes=lambda response: response.topics,
+            refuse=_not_deleted,
+            timeout_ms=request.timeout_ms,
+        )
+        response: Message = DeleteTopicsResponse(
+            responses=[
+                DeleteTopicsResponse.DeletableTopicResult(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    error_code=topic.error_code,
+                    error_message=topic.error_message,
+                )
+                for topic in deleted
+            ]
+        )
+        return response
+
+    async def create_partitions(self, request: Message, _context: RequestContext) -> Message:
+        named = Counter(topic.name for topic in request.topics)
+        once = [topic for topic in request.topics if named[topic.name] == 1]
+        refusal = _too_many_partitions(topic.count for topic in once)
+        if refusal is None:
+            grown = await forward(
+                self._channel,
+                map(_more_partitions, once),
+                ask=lambda part: CreatePartitionsRequest(
+                    topics=part, validate_only=request.validate_only
+                ),
+                outcomes=lambda response: response.topics,
+                refuse=lambda topic, error: _not_grown(topic.name, error),
+                timeout_ms=request.timeout_ms,
+            )
+        else:
+            grown = [_not_grown(topic.name, refusal) for topic in once]
+        grown += [_not_grown(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
+        response: Message = CreatePartitionsResponse(
+            results=[
+                CreatePartitionsResponse.CreatePartitionsTopicResult(
+                    name=topic.name, error_code=topic.error_code, error_message=topic.error_message
+                )
+                for topic in grown
+            ]
+        )
+        return response
+
+    # --- producer ids ----------------------------------------------------------------------------
+
+    async def init_producer_id(self, request: Message, _context: RequestContext) -> Message:
+        """A fresh id with epoch 0: without transactions, every producer that asks is a new one."""
+        response: Message
+        if request.transactional_id is not None:
+            # No client message exists in this response: the code has to say it.
+            response = InitProducerIdResponse(
+                error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
+            )
+            self._log.warning(
+                "transactional_id_refused", transactional_id=shortened(request.transactional_id)
+            )
+            return response
+        try:
+            producer_id = await self._producer_ids.next_id()
+        except OperatingError as e:
+            code = e.code if e.retriable else ErrorCode.REQUEST_TIMED_OUT
+            response = InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+            return response
+        response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        return response
+
+
+def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
+    """Why a request that asks for so many new partitions is refused; None if it is not."""
+    if sum(max(count, 0) for count in counts) <= MAX_PARTITIONS_MADE_PER_REQUEST:
+        return None
+    return OperatingError(
+        f"one request may ask for {MAX_PARTITIONS_MADE_PER_REQUEST} partitions; ask for fewer at "
+        "a time",
+        code=ErrorCode.POLICY_VIOLATION,
+    )
+
+
+def _more_partitions(topic: Message) -> MorePartitions:
+    assignments = topic.assignments
+    return MorePartitions(
+        name=topic.name,
+        count=topic.count,
+        assignments=None
+        if assignments is None
+        else tuple(tuple(map(BrokerId, a.broker_ids)) for a in assignments),
+    )
+
+
+def _not_created(name: str, error: OperatingError) -> CreatedTopic:
+    return CreatedTopic(name=name, error_code=error.code, error_message=error.message)
+
+
+def _not_deleted(ref: TopicRef, error: OperatingError) -> DeletedTopic:
+    return DeletedTopic(
+        name=ref.name, topic_id=ref.topic_id, error_code=error.code, error_message=error.message
+    )
+
+
+def _not_grown(name: str, error: OperatingError) -> GrownTopic:
+    return GrownTopic(name=name, error_code=error.code, error_message=error.message)
+
+
+def _new_topic(topic: Message) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={
+            a.partition_index: tuple(map(BrokerId, a.broker_ids)) for a in topic.assignments
+        },
+        configs={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created(topic: CreatedTopic) -> Message:
+    created: Message = CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id or ZERO_UUID,
+        error_code=topic.error_code,
+        error_message=topic.error_message,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs=[],
+    )
+    return created

@@ -1,0 +1,116 @@
+"""LOOP. DescribeTopicPartitions (KIP-966): topics in order of their names, so many partitions at a
+time.
+
+* What does not fit is named by a cursor, from which the next request goes on.
+* It is the one answer that tells the eligible leader replicas, and who led last.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
+from kraftjbod.core.request_limits import MAX_PARTITIONS_DESCRIBED_AT_ONCE
+from kraftjbod.core.work_slices import in_slices
+from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
+
+Response = message("DescribeTopicPartitionsResponse")
+_COMPLETE: Final = -1
+
+
+class TopicPartitionsApis:
+    def __init__(self, *, cache: MetadataCache) -> None:
+        self._cache = cache
+
+    async def describe_topic_partitions(self, request: Message, context: RequestContext) -> Message:
+        response: Message = Response(topics=[], next_cursor=None)
+        try:
+            names, first = self._wanted(request)
+        except OperatingError as e:
+            asked = dict.fromkeys(topic.name for topic in request.topics)
+            response.topics = [_refused(name, e.code) for name in asked]
+            return response
+        limit = request.response_partition_limit
+        left = max(1, min(limit, MAX_PARTITIONS_DESCRIBED_AT_ONCE))
+        async for name in in_slices(names):
+            if not left:
+                response.next_cursor = Response.Cursor(topic_name=name, partition_index=0)
+                break
+            topic = self._cache.state.topic(name)
+            if topic is None:
+                if request.topics:
+                    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    response.topics.append(_refused(name, unknown))
+                continue
+            described, goes_on_at = self._describe(topic, first, left, context.listener_name)
+            response.topics.append(described)
+            left, first = left - len(described.partitions), 0
+            if goes_on_at != _COMPLETE:
+                response.next_cursor = Response.Cursor(topic_name=name, partition_index=goes_on_at)
+                break
+        return response
+
+    def _wanted(self, request: Message) -> tuple[list[str], int]:
+        """Names from the cursor's on, in order, and the first partition of the first one.
+
+        :raises OperatingError: INVALID_REQUEST, for a cursor that points nowhere.
+        """
+        asked = {topic.name for topic in request.topics}
+        cursor = request.cursor
+        if cursor is None:
+            return sorted(asked or self._cache.state.topic_ids), 0
+        if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
+            raise OperatingError(
+                f"the cursor points at {cursor.topic_name}-{cursor.partition_index}, which was not "
+                "asked for",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        names = asked or self._cache.state.topic_ids
+        left = sorted(name for name in names if name >= cursor.topic_name)
+        is_there = bool(left) and left[0] == cursor.topic_name
+        return left, cursor.partition_index if is_there else 0
+
+    def _describe(
+        self, topic: TopicRegistration, first: int, limit: int, listener_name: str
+    ) -> tuple[Message, int]:
+        """The topic with partitions ``first`` and on, and the one after them if there is one."""
+        end = min(len(topic.partitions), first + limit)
+        described: Message = Response.DescribeTopicPartitionsResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[
+                self._describe_partition(index, topic.partitions[index], listener_name)
+                for index in range(first, end)
+            ],
+        )
+        return described, end if end < len(topic.partitions) else _COMPLETE
+
+    def _describe_partition(
+        self, index: int, partition: PartitionRegistration, listener_name: str
+    ) -> Message:
+        leader = self._cache.leader_for(partition, listener_name)
+        described: Message = Response.DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            eligible_leader_replicas=partition.elr,
+            last_known_elr=partition.last_known_elr,
+            offline_replicas=self._cache.offline_replicas(partition, listener_name),
+        )
+        return described
+
+
+def _refused(name: str, code: ErrorCode) -> Message:
+    refused: Message = Response.DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_id=ZERO_UUID
+    )
+    return refused

@@ -1,0 +1,1 @@
+"""The broker as its controller sees it: its life, its assignments, what it knows of the cluster."""

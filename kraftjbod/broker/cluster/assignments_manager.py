@@ -1,0 +1,186 @@
+"""LOOP. ``AssignmentsManager``: performs what ``assignments_state.py`` decides.
+
+There is no event queue between the two: a wish counts in ``queued`` from the moment it is made, so
+that nobody can take the broker for settled while a wish is on its way into the machine.
+
+Who wishes may leave a callback; it belongs to that very wish and dies with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.assignments_state import (
+    MAX_ASSIGNMENTS_PER_REQUEST,
+    Accepted,
+    Answered,
+    AssignmentsState,
+    Dropped,
+    Event,
+    Failed,
+    Send,
+    WakeAt,
+    Wished,
+    WokeUp,
+)
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignReplicasToDirsRequest
+
+
+class AssignmentsManager:
+    """Tells the controller which directory holds which replica.
+
+    ``assign(partition, directory_id, on_accepted)`` at any time on the loop; ``queued`` counts
+    what the controller has not accepted yet; ``await idle()`` returns once that is nothing;
+    ``await close()`` forgets the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], BrokerEpoch],
+        is_replica: Callable[[TopicIdPartition], bool],
+        channel: ControllerChannel,
+        clock: Clock,
+        random_unit: Callable[[], float],
+        metrics: Metrics,
+        request_timeout_ms: int = 2_000,
+        gather_ms: int = 20,
+        max_batch: int = MAX_ASSIGNMENTS_PER_REQUEST,
+        backoff_ms: int = 100,
+        backoff_max_ms: int = 10_000,
+    ) -> None:
+        """``is_replica`` says whether metadata still has a partition's replica on this broker."""
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._channel = channel
+        self._clock = clock
+        self._request_timeout_ms = request_timeout_ms
+        self._state = AssignmentsState(
+            is_replica=is_replica,
+            backoff=ExponentialBackoff(
+                initial_ms=backoff_ms, max_ms=backoff_max_ms, random_unit=random_unit
+            ),
+            gather_ms=gather_ms,
+            max_batch=max_batch,
+        )
+        #: What to call when the last wish of a replica is accepted.
+        self._on_accepted: dict[TopicIdPartition, Callable[[], None]] = {}
+        self._tasks = BackgroundTasks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+        self._log = get_logger(component="assignments", broker_id=broker_id)
+        #: Answers of the controller that a replica cannot be there; each is asked again.
+        self._refusals = 0
+        metrics.gauge("QueuedReplicaToDirAssignments", lambda: self.queued)
+        metrics.gauge("RefusedReplicaToDirAssignments", lambda: self._refusals)
+
+    def __repr__(self) -> str:
+        return f"<AssignmentsManager {self._state!r}>"
+
+    @property
+    def queued(self) -> int:
+        """Replicas whose directory the controller has not accepted yet."""
+        return self._state.queued
+
+    def assign(
+        self,
+        partition: TopicIdPartition,
+        directory_id: DirectoryId,
+        on_accepted: Callable[[], None] | None = None,
+    ) -> None:
+        """The replica is, or shall be, in ``directory_id``; replaces what was wished before.
+
+        ``on_accepted`` is called once, when the controller knows; never if another wish for the
+        replica comes first, or the replica leaves this broker.
+        """
+        if on_accepted is None:
+            self._on_accepted.pop(partition, None)
+        else:
+            self._on_accepted[partition] = on_accepted
+        self._handle(Wished(partition=partition, directory_id=directory_id))
+
+    def queued_into(self, directory_id: DirectoryId) -> int:
+        """Replicas in ``directory_id`` of which the controller may not know that."""
+        return self._state.queued_into(directory_id)
+
+    async def idle(self) -> None:
+        """Return once the controller has accepted all that was wished."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
+
+    def _handle(self, event: Event) -> None:
+        if self._is_closed:
+            return
+        called: list[Callable[[], None]] = []
+        for action in self._state.handle(event, self._clock.now_ms()):
+            match action:
+                case Send():
+                    self._tasks.start(self._send(action.directories), "assign_replicas_to_dirs")
+                case WakeAt():
+                    self._wake_at(action.at_ms)
+                case Accepted(partitions):
+                    called += self._take_callbacks(partitions)
+                case Dropped(partitions):
+                    self._take_callbacks(partitions)
+                case _:
+                    assert_never(action)
+        if self._state.is_idle:
+            self._idle.set()
+        else:
+            self._idle.clear()
+        # Last, because who is called may wish again.
+        for on_accepted in called:
+            on_accepted()
+
+    def _take_callbacks(self, partitions: Iterable[TopicIdPartition]) -> list[Callable[[], None]]:
+        found = (self._on_accepted.pop(partition, None) for partition in partitions)
+        return [on_accepted for on_accepted in found if on_accepted is not None]
+
+    def _wake_at(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, at_ms - self._clock.now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, WokeUp())
+
+    async def _send(self, directories: tuple[AssignedDirectory, ...]) -> None:
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            directories=directories,
+        )
+        try:
+            response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
+        except OperatingError as e:
+            self._log.warning("replica_assignments_failed", code=e.code.name, reason=str(e))
+            self._handle(Failed())
+            return
+        self._refusals += len(response.refused)
+        for refused in response.refused:
+            self._log.warning(
+                "replica_assignment_refused",
+                partition=str(TopicIdPartition(refused.topic_id, refused.partition)),
+                code=refused.error_code.name,
+            )
+        self._handle(
+            Answered(
+                refused=frozenset(
+                    TopicIdPartition(r.topic_id, r.partition) for r in response.refused
+                )
+            )
+        )

@@ -1,0 +1,287 @@
+"""PURE. Which replica lives in which directory, on its way to the controller, as a pure machine.
+
+* The last wish for a replica wins; a wish that is on its way already is not repeated.
+* One request is on its way at a time, with at most ``max_batch`` wishes, grouped by directory.
+* Wishes gather for ``gather_ms`` before they are sent, unless they fill a batch.
+* What was refused is sent again after a back-off of its own, for as long as this broker hosts the
+  replica, and holds up no other; one that is refused again and again does not hold up the broker.
+* A request that failed as a whole holds up everything for a back-off.
+* A wish is told to be accepted only while it is the last one: the late success of an older wish
+  says nothing about what is wished now.
+
+``assignments_manager.py`` is the driver.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from kraftjbod.core.errors import InvalidTransition
+from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignedTopic
+
+MAX_ASSIGNMENTS_PER_REQUEST: Final = 2_250
+#: A wish that was refused more often in a row is waited for no longer; it is sent all the same.
+MAX_REFUSALS_AWAITED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wished:
+    """The replica is in ``directory_id``, and metadata says otherwise."""
+
+    partition: TopicIdPartition
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class WokeUp:
+    """The instant of the last ``WakeAt`` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The request is through; all its wishes are granted but the ``refused`` ones."""
+
+    refused: frozenset[TopicIdPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request as a whole was refused, or nobody answered."""
+
+
+Event = Wished | WokeUp | Answered | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    directories: tuple[AssignedDirectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Replaces the ``WakeAt`` before it."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The controller knows these as they are wished now."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """This broker hosts these no more, so their wishes are not sent."""
+
+    partitions: tuple[TopicIdPartition, ...]
+
+
+Action = Send | WakeAt | Accepted | Dropped
+
+
+@dataclass(slots=True, kw_only=True)
+class _Refusal:
+    """A wish that was refused ``times`` in a row, and is to be sent again at ``due_ms``."""
+
+    directory_id: DirectoryId
+    times: int
+    due_ms: int
+
+
+class AssignmentsState:
+    """``handle(event, now_ms)`` gives what is to be done.
+
+    ``is_replica`` says whether this broker still hosts a partition, according to its metadata.
+
+    :raises InvalidTransition: from ``handle``, if an answer comes that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_replica: Callable[[TopicIdPartition], bool],
+        backoff: ExponentialBackoff,
+        gather_ms: int = 20,
+        max_batch: int = MAX_ASSIGNMENTS_PER_REQUEST,
+    ) -> None:
+        self._is_replica = is_replica
+        self._backoff = backoff
+        self._gather_ms = gather_ms
+        self._max_batch = max_batch
+        #: In order of arrival.
+        self._ready: dict[TopicIdPartition, DirectoryId] = {}
+        self._in_flight: dict[TopicIdPartition, DirectoryId] = {}
+        #: Those whose last word was a refusal, until another wish or a grant.
+        self._refusals: dict[TopicIdPartition, _Refusal] = {}
+        #: Those of them that wait for their time.
+        self._held: dict[TopicIdPartition, _Refusal] = {}
+        #: Requests that failed in a row, and when the next may be sent.
+        self._failures = self._resume_ms = 0
+        #: When the last ``WakeAt`` is due; None if none is out.
+        self._wake_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<AssignmentsState ready={len(self._ready)} in_flight={len(self._in_flight)} "
+            f"held={len(self._held)}>"
+        )
+
+    @property
+    def queued(self) -> int:
+        """Replicas whose directory the controller does not know yet."""
+        return len(self._wishes())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued that is worth waiting for."""
+        if self._ready or self._in_flight:
+            waiting = self._ready.keys() | self._in_flight.keys()
+            return all(self._is_hopeless(partition) for partition in waiting)
+        return all(map(self._is_hopeless, self._held))
+
+    def queued_into(self, directory_id: DirectoryId) -> int:
+        """Replicas that are wished into ``directory_id``, which the controller may not know."""
+        return sum(1 for wish in self._wishes().values() if wish == directory_id)
+
+    def _wishes(self) -> dict[TopicIdPartition, DirectoryId]:
+        held = {partition: refusal.directory_id for partition, refusal in self._held.items()}
+        return {**held, **self._in_flight, **self._ready}
+
+    def _is_hopeless(self, partition: TopicIdPartition) -> bool:
+        refusal = self._refusals.get(partition)
+        return refusal is not None and refusal.times > MAX_REFUSALS_AWAITED
+
+    def check_invariants(self) -> None:
+        assert len(self._in_flight) <= self._max_batch, self
+        assert not self._held.keys() - self._refusals.keys(), self
+        has_work = bool(self._ready or self._held)
+        assert not has_work or self._in_flight or self._wake_ms is not None, self
+
+    def handle(self, event: Event, now_ms: int) -> list[Action]:
+        match event:
+            case Wished():
+                return self._wished(event, now_ms)
+            case WokeUp():
+                self._wake_ms = None
+                return self._send(now_ms)
+            case Answered():
+                return self._answered(event.refused, now_ms)
+            case Failed():
+                return self._failed(now_ms)
+            case _:
+                assert_never(event)
+
+    def _wished(self, wish: Wished, now_ms: int) -> list[Action]:
+        partition, directory_id = wish.partition, wish.directory_id
+        if self._in_flight.get(partition) == directory_id:
+            # Under way already; a wish that came between is taken back.
+            self._ready.pop(partition, None)
+            return []
+        refusal = self._refusals.get(partition)
+        if refusal is not None and refusal.directory_id == directory_id:
+            if partition in self._held:
+                return []  # It is the same, and so would be the answer.
+        else:
+            self._forget_refusal(partition)
+        self._ready[partition] = directory_id
+        if self._in_flight:
+            return []
+        if len(self._ready) >= self._max_batch:
+            return self._send(now_ms)
+        return self._wake_at(max(now_ms + self._gather_ms, self._resume_ms))
+
+    def _wake_at(self, at_ms: int) -> list[Action]:
+        if self._wake_ms is not None and self._wake_ms <= at_ms:
+            return []
+        self._wake_ms = at_ms
+        return [WakeAt(at_ms)]
+
+    def _send(self, now_ms: int) -> list[Action]:
+        """Whatever may be sent now; and if nothing is on its way then, wake when more may be."""
+        if self._in_flight:
+            return []
+        self._let_go_of_held(now_ms)
+        if now_ms < self._resume_ms:
+            return self._wake_at(self._resume_ms)
+        dropped: list[TopicIdPartition] = []
+        while self._ready and not self._in_flight:
+            for partition in tuple(itertools.islice(self._ready, self._max_batch)):
+                directory_id = self._ready.pop(partition)
+                if self._is_replica(partition):
+                    self._in_flight[partition] = directory_id
+                else:
+                    dropped.append(partition)
+                    self._forget_refusal(partition)
+        actions: list[Action] = [Dropped(tuple(dropped))] if dropped else []
+        if self._in_flight:
+            actions.append(Send(directories=_grouped(self._in_flight)))
+        elif self._held:
+            actions += self._wake_at(min(refusal.due_ms for refusal in self._held.values()))
+        return actions
+
+    def _let_go_of_held(self, now_ms: int) -> None:
+        for partition, refusal in list(self._held.items()):
+            if refusal.due_ms <= now_ms:
+                del self._held[partition]
+                self._ready.setdefault(partition, refusal.directory_id)
+
+    def _answered(self, refused: frozenset[TopicIdPartition], now_ms: int) -> list[Action]:
+        answered, self._failures = self._take_answered(), 0
+        accepted = tuple(p for p in answered if p not in refused and p not in self._ready)
+        for partition, directory_id in answered.items():
+            if partition not in refused:
+                if partition not in self._ready:
+                    self._forget_refusal(partition)
+            elif self._ready.get(partition, directory_id) == directory_id:
+                self._ready.pop(partition, None)
+                self._refuse(partition, directory_id, now_ms)
+        actions: list[Action] = [Accepted(accepted)] if accepted else []
+        return actions + self._send(now_ms)
+
+    def _failed(self, now_ms: int) -> list[Action]:
+        for partition, directory_id in self._take_answered().items():
+            self._ready.setdefault(partition, directory_id)
+        self._failures += 1
+        self._resume_ms = now_ms + self._backoff.wait_ms(self._failures)
+        return self._send(now_ms)
+
+    def _take_answered(self) -> dict[TopicIdPartition, DirectoryId]:
+        if not self._in_flight:
+            raise InvalidTransition(f"an answer, but {self!r} asked nothing")
+        answered, self._in_flight = self._in_flight, {}
+        return answered
+
+    def _refuse(self, partition: TopicIdPartition, directory_id: DirectoryId, now_ms: int) -> None:
+        before = self._refusals.get(partition)
+        times = 1 if before is None else before.times + 1
+        refusal = _Refusal(
+            directory_id=directory_id, times=times, due_ms=now_ms + self._backoff.wait_ms(times)
+        )
+        self._refusals[partition] = self._held[partition] = refusal
+
+    def _forget_refusal(self, partition: TopicIdPartition) -> None:
+        self._refusals.pop(partition, None)
+        self._held.pop(partition, None)
+
+
+def _grouped(wishes: dict[TopicIdPartition, DirectoryId]) -> tuple[AssignedDirectory, ...]:
+    by_directory: dict[DirectoryId, dict[TopicId, list[int]]] = {}
+    for (topic_id, index), directory_id in wishes.items():
+        by_directory.setdefault(directory_id, {}).setdefault(topic_id, []).append(index)
+    return tuple(
+        AssignedDirectory(
+            directory_id=directory_id,
+            topics=tuple(
+                AssignedTopic(topic_id=topic_id, partitions=tuple(sorted(partitions)))
+                for topic_id, partitions in topics.items()
+            ),
+        )
+        for directory_id, topics in by_directory.items()
+    )

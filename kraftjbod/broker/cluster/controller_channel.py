@@ -1,0 +1,188 @@
+"""LOOP. ``ControllerChannel``: requests of a broker to whichever controller is active.
+
+* The voters are asked in turn, from the one that answered last: a voter that is not the active
+  controller, or cannot be reached, sends the request on to the next; after a round of all of them
+  there is a pause that grows.
+* The deadline is the caller's. A request that was sent and not answered in time is not repeated.
+* A request whose connection broke is repeated, so it may take effect twice; every request of a
+  broker is made for that.
+* The metadata long-poll has a connection of its own, so that nothing waits behind it; so have the
+  requests that clients make, so that no heartbeat waits behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, Protocol, TypeVar
+
+from kraftjbod.core.config import Voter
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
+from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
+from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.protocol.rpc_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    RpcRequest,
+    RpcResponse,
+)
+
+R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
+
+#: How long a forwarded request may wait at most, whatever its client would put up with.
+MAX_FORWARD_TIMEOUT_MS: Final = 60_000
+
+
+class Asks(Protocol[R_co]):
+    """A request class whose answer is ``R_co``: how a call knows the type of what it returns."""
+
+    @property
+    def Response(self) -> type[R_co]: ...
+
+
+class _Lane(Enum):
+    CONTROL = "control"
+    METADATA = "metadata"
+    CLIENTS = "clients"
+
+
+class ControllerChannel:
+    """``call``, ``forward`` and ``fetch_metadata``; ``close()`` at the end."""
+
+    def __init__(
+        self,
+        *,
+        voters: Sequence[Voter],
+        clock: Clock,
+        random_unit: Callable[[], float],
+        level: Callable[[], MetadataVersion] = lambda: LATEST_METADATA_VERSION,
+        request_timeout_ms: int = 2_000,
+        retry_backoff_ms: int = 20,
+        retry_backoff_max_ms: int = 500,
+    ) -> None:
+        """
+        :param level: of ``metadata.version`` as far as it is known: what requests are written for.
+        :param request_timeout_ms: what a long-poll may take beyond its own wait.
+        """
+        assert voters, "a broker needs a controller"
+        self._voters = tuple(voters)
+        self._clock = clock
+        self._level = level
+        self._request_timeout_ms = request_timeout_ms
+        self._backoff = ExponentialBackoff(
+            initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
+        )
+        #: Index of the voter to ask first.
+        self._active = 0
+        #: One per lane and voter at most.
+        self._clients: dict[tuple[_Lane, int], RpcClient] = {}
+        self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
+        self._log = get_logger(component="controller_channel")
+
+    def __repr__(self) -> str:
+        voter = self._voters[self._active]
+        return f"<ControllerChannel {voter.node_id}@{voter.host}:{voter.port}>"
+
+    async def call(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
+        """Ask the active controller.
+
+        :raises OperatingError: the controller's refusal, with its code; or, when the time is up,
+            what went wrong last (NOT_CONTROLLER, or a :class:`ConnectionLostError`), or
+            REQUEST_TIMED_OUT.
+        """
+        return await self._call(_Lane.CONTROL, request, timeout_ms)
+
+    async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
+        """What a client wants of the controller; same errors as :meth:`call`.
+
+        Of those only some are on their way at once; the others wait here, as long as they may.
+        """
+        deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._forwarding.acquire()
+        except TimeoutError as e:
+            raise RequestTimedOutError(
+                f"too many other requests waited for the controller, for {timeout_ms} ms and longer"
+            ) from e
+        try:
+            remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
+            return await self._call(_Lane.CLIENTS, request, remaining_ms)
+        finally:
+            self._forwarding.release()
+
+    async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
+        """One long-poll; same errors as :meth:`call`."""
+        timeout_ms = request.max_wait_ms + self._request_timeout_ms
+        return await self._call(_Lane.METADATA, request, timeout_ms)
+
+    def close(self) -> None:
+        """Close all connections; what is on its way fails."""
+        for client in self._clients.values():
+            client.close()
+
+    async def _call(self, lane: _Lane, request: Asks[R_co], timeout_ms: int) -> R_co:
+        assert isinstance(request, RpcRequest), request
+        deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
+        failures = 0
+        while True:
+            index = self._active
+            remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
+            try:
+                response = await self._client(lane, index).call(
+                    request, timeout_ms=remaining_ms, version=request.version_at(self._level())
+                )
+            except OperatingError as e:
+                if not _is_about_the_voter(e):
+                    raise
+                self._leave(index)
+                failures += 1
+                wait_ms = self._wait_ms(failures)
+                is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
+                if is_too_late or e.code is ErrorCode.REQUEST_TIMED_OUT:
+                    raise
+                self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
+            else:
+                assert isinstance(response, request.Response), response
+                return response
+            await asyncio.sleep(wait_ms / 1000)
+
+    def _client(self, lane: _Lane, index: int) -> RpcClient:
+        client = self._clients.get((lane, index))
+        if client is None:
+            voter = self._voters[index]
+            client = self._clients[lane, index] = RpcClient(
+                voter.host, voter.port, backoff=self._backoff
+            )
+        return client
+
+    def _leave(self, index: int) -> None:
+        """Ask the next voter from now on, unless another call has moved on already."""
+        if self._active == index:
+            self._active = (index + 1) % len(self._voters)
+
+    def _wait_ms(self, failures: int) -> int:
+        rounds, within_round = divmod(failures, len(self._voters))
+        return 0 if within_round else self._backoff.wait_ms(rounds)
+
+
+def _is_about_the_voter(error: OperatingError) -> bool:
+    """Not about the request: another voter may do better."""
+    return isinstance(error, ConnectionLostError) or error.code in (
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+
+
+def forward_timeout_ms(asked_ms: int) -> int:
+    """How long a client's request may wait for the controller; the client asks for ``asked_ms``."""
+    return max(1, min(asked_ms, MAX_FORWARD_TIMEOUT_MS))

@@ -1,0 +1,437 @@
+"""LOOP. ``BrokerLifecycleManager``: performs what ``lifecycle_state.py`` decides.
+
+Events come in through one queue, actions go out from one consumer; a request's outcome comes back
+as an event. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar, assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.lifecycle_events import (
+    Action,
+    AnnounceChanges,
+    AnnounceMayStop,
+    AnnounceRefusal,
+    AnnounceRegistered,
+    AnnounceUnfenced,
+    ArmReportDeadline,
+    BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
+    DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
+    DisarmReportDeadline,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    ReportDeadlinePassed,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDown,
+    ShutdownRequested,
+    Started,
+    WakeAt,
+    WokeUp,
+)
+from kraftjbod.broker.cluster.lifecycle_state import (
+    BrokerIdentity,
+    BrokerState,
+    LifecycleState,
+    LifecycleTimes,
+)
+from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
+from kraftjbod.broker.cluster.reported_directories import DirectoryChanges
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    KraftJbodError,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.event_queue import EventQueue
+from kraftjbod.core.ids import BrokerEpoch, DirectoryId
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kraftjbod.storage.checkpoints import CleanShutdown
+
+T = TypeVar("T")
+
+
+class BrokerLifecycleManager:
+    """Keeps this broker registered and its controller informed.
+
+    ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
+    ``set_ready_to_unfence()``, ``note_metadata(state)``,
+    ``report_offline(directory_id, leads, has_untold_replicas)``, ``report_impaired`` and
+    ``report_recovered``, ``set_cordoned(directory_ids)``,
+    ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``
+    at any time in between;
+    ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
+    ``await wait_failed()`` never returns: it raises when the broker must stop.
+    ``state`` and ``broker_epoch`` tell the present; the epoch is -1 while not registered.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: BrokerIdentity,
+        online_dirs: Collection[DirectoryId],
+        channel: ControllerChannel,
+        clock: Clock,
+        random_unit: Callable[[], float],
+        times: LifecycleTimes | None = None,
+        request_timeout_ms: int = 2_000,
+        registration_backoff_ms: int = 100,
+        registration_backoff_max_ms: int = 1_000,
+        max_events: int = 10_000,
+        cordoned_dirs: Collection[DirectoryId] = (),
+        impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
+        clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
+        memory: MetadataMemory | None = None,
+    ) -> None:
+        self._state = LifecycleState(
+            identity=identity,
+            online_dirs=online_dirs,
+            times=times or LifecycleTimes(),
+            backoff=ExponentialBackoff(
+                initial_ms=registration_backoff_ms,
+                max_ms=registration_backoff_max_ms,
+                random_unit=random_unit,
+            ),
+            cordoned_dirs=cordoned_dirs,
+            impaired_dirs=impaired_dirs,
+            clean_shutdowns=clean_shutdowns,
+        )
+        self._channel = channel
+        self._memory = memory
+        self._clock = clock
+        self._request_timeout_ms = request_timeout_ms
+        self._queue: EventQueue[Event] = EventQueue(
+            name="broker_lifecycle", max_events=max_events, clock=clock
+        )
+        self._tasks = BackgroundTasks()
+        self._is_closed = False
+        #: Who waits for the controller's word on a directory; bounded by the directories.
+        self._attaching: dict[DirectoryId, asyncio.Future[None]] = {}
+        self._forgetting: dict[DirectoryId, asyncio.Future[None]] = {}
+        #: The controller has other metadata than this broker; only the first refusal is told.
+        self._is_refused = False
+        #: Heartbeats that failed in a row; only the first is told.
+        self._failed_heartbeats = 0
+        self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
+
+    def __repr__(self) -> str:
+        return f"<BrokerLifecycleManager {self._state!r}>"
+
+    @property
+    def state(self) -> BrokerState:
+        return self._state.state
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self._state.broker_epoch
+
+    @property
+    def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
+        """Failed directories that the controller has not confirmed to know."""
+        return self._state.unacknowledged_dirs
+
+    def start(self) -> None:
+        """Begin to register."""
+        loop = asyncio.get_running_loop()
+        self._registered: asyncio.Future[BrokerEpoch] = loop.create_future()
+        self._unfenced: asyncio.Future[None] = loop.create_future()
+        self._may_stop: asyncio.Future[None] = loop.create_future()
+        self._failed: asyncio.Future[None] = loop.create_future()
+        self._tasks.start(self._consume(), "broker_lifecycle")
+        self._post(Started())
+
+    async def registered(self) -> BrokerEpoch:
+        """The epoch of the first registration; raises as :meth:`wait_failed` does."""
+        return await self._unless_failed(self._registered)
+
+    async def unfenced(self) -> None:
+        """Return when clients may be served; raises as :meth:`wait_failed` does."""
+        await self._unless_failed(self._unfenced)
+
+    async def wait_failed(self) -> None:
+        """Wait for the end that nobody asked for.
+
+        :raises ClusterRefusedError: the controller refuses this broker for good.
+        :raises ClusterUnreachableError: no controller took it for too long.
+        :raises KafkaStorageError: a failed directory could not be reported in time.
+        """
+        await asyncio.shield(self._failed)
+
+    def set_ready_to_unfence(self) -> None:
+        """All replicas are loaded, and the controller knows the directory of each."""
+        self._post(BecameReady())
+
+    def note_metadata(self, state: MetadataState) -> None:
+        """Metadata has been replayed as far as ``state``."""
+        self._post(
+            MetadataReplayed(
+                offset=state.offset,
+                level=state.metadata_version,
+                knows_dirs=state.knows_dirs_of(self._state.identity.broker_id),
+            )
+        )
+
+    def report_offline(
+        self,
+        directory_id: DirectoryId,
+        leads: Callable[[], bool],
+        has_untold_replicas: Callable[[], bool] = bool,
+    ) -> None:
+        """A directory died.
+
+        ``leads`` says, when asked later, whether we still lead there, and ``has_untold_replicas``
+        whether a replica is there of which the controller may not know that.
+        """
+        self._post(
+            DirectoryFailed(
+                directory_id=directory_id, leads=leads, has_untold_replicas=has_untold_replicas
+            )
+        )
+        died = KafkaStorageError("it died again", directory_id=directory_id)
+        _give_up(self._attaching, directory_id, died)
+
+    def report_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+        """A directory is saturated or stalled; every heartbeat says so until it has recovered."""
+        self._post(DirectoryImpaired(directory_id=directory_id, state=state))
+
+    def report_recovered(self, directory_id: DirectoryId) -> None:
+        """An impaired directory is all right again; means nothing for one that was not."""
+        self._post(DirectoryRecovered(directory_id=directory_id))
+
+    def set_cordoned(self, directory_ids: Collection[DirectoryId]) -> None:
+        """These are all the directories that take no new replicas."""
+        self._post(CordonsChanged(cordoned=frozenset(directory_ids)))
+
+    async def attach(self, directory_id: DirectoryId, path: str, *, timeout_ms: int) -> None:
+        """Register a directory that came back or is new; return when the controller has it.
+
+        That its failure is known comes first. What followed from both, a new leader epoch among
+        it, is in the metadata of this broker when this returns.
+
+        :raises OperatingError: the controller refuses it: it is not registered.
+        :raises KafkaStorageError: it died meanwhile.
+        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        """
+        event = DirectoryAttached(directory_id=directory_id, path=path)
+        await self._ask_for(self._attaching, directory_id, event, timeout_ms)
+
+    def keep(self, directory_id: DirectoryId, path: str) -> None:
+        """A directory that was to be forgotten stays after all: :meth:`attach` without a wait."""
+        self._post(DirectoryAttached(directory_id=directory_id, path=path))
+
+    async def forget(self, directory_id: DirectoryId, *, timeout_ms: int) -> None:
+        """Have the cluster release a directory that is gone; return when it has.
+
+        :raises OperatingError: the controller refuses: the directory stays known, and offline.
+        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        """
+        event = DirectoryForgotten(directory_id=directory_id)
+        await self._ask_for(self._forgetting, directory_id, event, timeout_ms)
+
+    async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
+        """Let the controller move leaders away; True if that was done within ``timeout_ms``.
+
+        ``at_once`` for a broker that cannot serve any more: it is fenced by the first heartbeat.
+        """
+        self._post(ShutdownRequested(at_once=at_once))
+        ends = {self._may_stop, self._failed}
+        await asyncio.wait(ends, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        if not self._may_stop.done():
+            self._log.warning("controlled_shutdown_unfinished", timeout_ms=timeout_ms)
+        return self._may_stop.done()
+
+    async def close(self) -> None:
+        """Stop at once; the controller notices by silence."""
+        self._is_closed = True
+        stopping = OperatingError("the broker is stopping")
+        for waiting in (self._attaching, self._forgetting):
+            for directory_id in tuple(waiting):
+                _give_up(waiting, directory_id, stopping)
+        self._queue.close()
+        await self._tasks.close()
+
+    # --- the driver ------------------------------------------------------------------------------
+
+    def _post(self, event: Event) -> None:
+        if not self._is_closed:
+            self._queue.append(event)
+
+    async def _consume(self) -> None:
+        async for event in self._queue:
+            self._tell(event)
+            for action in self._state.handle(event, self._clock.now_ms()):
+                self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendRegistration(request):
+                self._tasks.start(self._register(request), "broker_registration")
+            case SendHeartbeat(request):
+                self._tasks.start(self._heartbeat(request), "broker_heartbeat")
+            case WakeAt(at_ms):
+                self._queue.schedule("wake", at_ms, WokeUp())
+            case ArmReportDeadline(directory_id, at_ms):
+                passed = ReportDeadlinePassed(directory_id=directory_id)
+                self._queue.schedule(directory_id, at_ms, passed)
+            case DisarmReportDeadline(directory_id):
+                self._queue.cancel(directory_id)
+                self._log.info("log_dir_failure_acknowledged", directory_id=str(directory_id))
+            case AnnounceRegistered(broker_epoch):
+                _settle(self._registered, broker_epoch)
+            case AnnounceChanges(changes):
+                self._tell_changes(changes, None)
+            case AnnounceRefusal(changes, error):
+                self._tell_changes(changes, error)
+            case AnnounceUnfenced():
+                self._log.info("unfenced_by_controller")
+                _settle(self._unfenced, None)
+            case AnnounceMayStop():
+                _settle(self._may_stop, None)
+            case ShutDown(error):
+                self._fail(error)
+            case _:
+                assert_never(action)
+
+    async def _register(self, request: BrokerRegistrationRequest) -> None:
+        if self._memory is not None:
+            request = request.model_copy(
+                update={
+                    "metadata_log_id": self._memory.claimed_log_id,
+                    "applied_metadata_offset": self._memory.applied_offset,
+                }
+            )
+        try:
+            response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
+            if self._memory is not None:
+                self._memory.heard_of(response.metadata_log_id)
+        except OperatingError as e:
+            self._post(RegistrationFailed(code=e.code, message=str(e)))
+        else:
+            self._post(
+                RegistrationAnswered(
+                    broker_epoch=response.broker_epoch, metadata_offset=response.metadata_offset
+                )
+            )
+
+    async def _heartbeat(self, request: BrokerHeartbeatRequest) -> None:
+        if self._memory is not None:
+            named = {"metadata_log_id": self._memory.claimed_log_id}
+            request = request.model_copy(update=named)
+        try:
+            response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
+        except OperatingError as e:
+            self._post(HeartbeatFailed(code=e.code, message=str(e)))
+        else:
+            self._post(HeartbeatAnswered(response=response))
+
+    async def _ask_for(
+        self,
+        waiting: dict[DirectoryId, asyncio.Future[None]],
+        directory_id: DirectoryId,
+        event: DirectoryAttached | DirectoryForgotten,
+        timeout_ms: int,
+    ) -> None:
+        """Wait together with whoever asked for the same before."""
+        told = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
+        self._post(event)
+        ends: set[asyncio.Future[None]] = {told, self._failed}
+        await asyncio.wait(ends, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            told.result()
+            return
+        if self._failed.done():
+            self._failed.result()
+        raise RequestTimedOutError(
+            f"the controller was not told of directory {directory_id} within {timeout_ms} ms; "
+            "the broker goes on trying"
+        )
+
+    def _tell_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
+        """``error`` None: the controller agreed."""
+        for waiting, directory_ids in (
+            (self._attaching, changes.attached),
+            (self._forgetting, changes.forgotten),
+        ):
+            for directory_id in directory_ids:
+                if error is not None:
+                    _give_up(waiting, directory_id, error)
+                elif (told := waiting.pop(directory_id, None)) is not None:
+                    _settle(told, None)
+        if error is not None:
+            self._log.warning(
+                "log_dir_change_refused",
+                attached=[str(directory_id) for directory_id in changes.attached],
+                forgotten=[str(directory_id) for directory_id in changes.forgotten],
+                reason=str(error),
+            )
+
+    def _fail(self, error: KraftJbodError) -> None:
+        self._log.error("broker_must_stop", reason=str(error))
+        if not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # Told above; nobody is obliged to wait for it.
+
+    async def _unless_failed(self, wanted: asyncio.Future[T]) -> T:
+        ends: set[asyncio.Future[Any]] = {wanted, self._failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            self._failed.result()
+        return wanted.result()
+
+    def _tell(self, event: Event) -> None:
+        match event:
+            case RegistrationFailed():
+                if not self._is_refused:
+                    self._log.warning(
+                        "broker_registration_failed", code=event.code.name, reason=event.message
+                    )
+                self._is_refused = event.code is ErrorCode.FOREIGN_METADATA
+            case RegistrationAnswered():
+                self._is_refused = False
+                self._log.info("registered_with_controller", broker_epoch=event.broker_epoch)
+            case HeartbeatFailed():
+                self._failed_heartbeats += 1
+                if self._failed_heartbeats == 1:
+                    self._log.warning(
+                        "broker_heartbeat_failed", code=event.code.name, reason=event.message
+                    )
+            case HeartbeatAnswered():
+                self._failed_heartbeats = 0
+            case _:
+                pass
+
+
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _give_up(
+    waiting: dict[DirectoryId, asyncio.Future[None]],
+    directory_id: DirectoryId,
+    error: OperatingError,
+) -> None:
+    told = waiting.pop(directory_id, None)
+    if told is not None and not told.done():
+        told.set_exception(error)
+        told.exception()  # Its waiter may have given up already.

@@ -1,0 +1,556 @@
+"""PURE. The life of a broker as its controller sees it, as a pure machine.
+
+STARTING (registering, or not caught up) -> RECOVERY (caught up, still fenced) -> RUNNING
+(unfenced) -> PENDING_CONTROLLED_SHUTDOWN (leaders are moving away) -> SHUTTING_DOWN.
+
+The rules of the directories (KIP-858, "Handling log directory failures"):
+
+* a registration lists the directories that are online when it is *sent*;
+* a heartbeat lists those of its registration that are offline now: the list is cumulative, and
+  depends on the number of directories only;
+* a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
+  left the directory out; ``failure_reports.py`` says what happens until then;
+* a directory that comes back before its failure was acknowledged waits for that: without it there
+  would be no new leader epoch, and what leads there may have lost what it had acknowledged;
+* a change counts as known once metadata here has reached the registration that told it;
+* an impaired directory (KIP-928) and a change of the cordons (KIP-1066) are told at once and then
+  eagerly until a heartbeat that says so is answered. No deadline stands behind that: the broker
+  refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
+  lost, and it loses nothing by staying.
+
+A registration that the controller no longer knows is made anew, by the same incarnation.
+One that is right but for its directories is amended: epoch and state stay, and heartbeats go on.
+That is so once the level of ``metadata.version`` has directories (KIP-858, "Compatibility,
+Deprecation, and Migration Plan"), and when a directory comes back, is added or is to be forgotten.
+``directory_standing.py`` knows what there is to tell.
+A broker with several directories cannot serve below that level: it stops.
+``lifecycle_manager.py`` is the driver.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, assert_never
+
+from kraftjbod.broker.cluster.failure_reports import FailureReports
+from kraftjbod.broker.cluster.lifecycle_events import (
+    Action,
+    AnnounceChanges,
+    AnnounceMayStop,
+    AnnounceRefusal,
+    AnnounceRegistered,
+    AnnounceUnfenced,
+    BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
+    DirectoryEvent,
+    DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    ReportDeadlinePassed,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDown,
+    ShutdownRequested,
+    Started,
+    WakeAt,
+    WokeUp,
+)
+from kraftjbod.broker.cluster.reported_directories import DirectoryChanges, ReportedDirectories
+from kraftjbod.core.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    ErrorCode,
+    InvalidTransition,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.timing import Deadline, ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ListenerInfo,
+)
+from kraftjbod.storage.checkpoints import CleanShutdown
+
+NOT_REGISTERED: Final = BrokerEpoch(-1)
+_STORY_LINES: Final = 30
+
+#: No later try of the same registration can fare better.
+_REFUSED_FOR_GOOD: Final = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+#: The controller knows another registration than we do.
+_REGISTER_AGAIN: Final = frozenset(
+    {
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.LOG_DIR_NOT_FOUND,
+    }
+)
+
+
+class BrokerState(Enum):
+    """Kafka's names."""
+
+    NOT_RUNNING = "not_running"
+    STARTING = "starting"
+    RECOVERY = "recovery"
+    RUNNING = "running"
+    PENDING_CONTROLLED_SHUTDOWN = "pending_controlled_shutdown"
+    SHUTTING_DOWN = "shutting_down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """What does not change while the process lives."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    incarnation_id: Uuid
+    listeners: tuple[ListenerInfo, ...]
+    rack: str | None = None
+    previous_broker_epoch: BrokerEpoch = NOT_REGISTERED
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
+    """Where the directories are at the start, as far as they could be identified."""
+    has_several_dirs: bool = False
+    """Whether more than one is configured, dead ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleTimes:
+    """``eager_interval_ms`` is the time between heartbeats while something waits for an answer."""
+
+    heartbeat_interval_ms: int = 2_000
+    eager_interval_ms: int = 100
+    registration_timeout_ms: int = 60_000
+    dir_failure_timeout_ms: int = 30_000
+
+
+class LifecycleState:
+    """``handle(event, now_ms)`` gives what is to be done; all attributes are for reading.
+
+    :raises InvalidTransition: from ``handle``, if an answer comes that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: BrokerIdentity,
+        online_dirs: Collection[DirectoryId],
+        times: LifecycleTimes,
+        backoff: ExponentialBackoff,
+        cordoned_dirs: Collection[DirectoryId] = (),
+        impaired_dirs: Mapping[DirectoryId, LogDirState] = MappingProxyType({}),
+        clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
+    ) -> None:
+        self.identity = identity
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = NOT_REGISTERED
+        self.metadata_offset = -1
+        self.is_ready = False
+        self._times = times
+        self._backoff = backoff
+        self._dirs = ReportedDirectories(
+            online=online_dirs,
+            cordoned=cordoned_dirs,
+            impaired=impaired_dirs,
+            paths=identity.log_dir_paths,
+            clean_shutdowns=clean_shutdowns,
+            incarnation_id=identity.incarnation_id,
+        )
+        #: Directories that are back, by their paths, of which the failure has yet to be told.
+        self._returning: dict[DirectoryId, str] = {}
+        #: What the controller knows, and from which metadata offset on so does this broker.
+        self._unseen: list[tuple[int, DirectoryChanges]] = []
+        self._failures = FailureReports(timeout_ms=times.dir_failure_timeout_ms)
+        #: The heartbeat that is on its way.
+        self._sent: BrokerHeartbeatRequest | None = None
+        #: The last one that was answered under this registration.
+        self._answered: BrokerHeartbeatRequest | None = None
+        self._is_registering = False
+        self._registration_deadline = Deadline(0)
+        self._registration_failures = 0
+        #: The registration that holds is not known to say what it should: it is from before
+        #: directories, or an amendment failed on a way unknown.
+        self._must_amend = False
+        #: What metadata said last, and what of it was acted upon: its level, and whether the
+        #: registration lists directories.
+        self._metadata = MetadataReplayed(offset=-1)
+        self._heeded: tuple[MetadataVersion, bool] | None = None
+        #: Send another heartbeat as soon as the one on its way is over.
+        self._again = False
+        self._story: deque[str] = deque(maxlen=_STORY_LINES)
+
+    def __repr__(self) -> str:
+        return (
+            f"<LifecycleState broker={self.identity.broker_id} {self.state.value} "
+            f"epoch={self.broker_epoch} unacknowledged={len(self._failures.untold)}>"
+        )
+
+    @property
+    def offline_dirs(self) -> tuple[DirectoryId, ...]:
+        """What a heartbeat says now, sorted."""
+        return self._dirs.offline
+
+    @property
+    def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
+        return frozenset(self._failures.untold)
+
+    def check_invariants(self) -> None:
+        assert not any(map(self._dirs.is_online, self._failures.untold)), self
+        assert not (self._is_registering and self._sent is not None), self
+        assert self.state is not BrokerState.RUNNING or self.broker_epoch != NOT_REGISTERED, self
+
+    def handle(self, event: Event, now_ms: int) -> list[Action]:
+        self._require_legal(event)
+        self._story.append(f"{now_ms} {self.state.value}: {event}")
+        match event:
+            case Started():
+                self.state = BrokerState.STARTING
+                return self._begin_registration(now_ms)
+            case RegistrationAnswered():
+                return self._registered_as(event)
+            case RegistrationFailed():
+                return self._registration_failed(event, now_ms)
+            case HeartbeatAnswered():
+                return self._heartbeat_answered(event.response, now_ms)
+            case HeartbeatFailed():
+                return self._heartbeat_failed(event, now_ms)
+            case WokeUp():
+                return self._send_next(now_ms)
+            case MetadataReplayed():
+                return self._metadata_replayed(event)
+            case BecameReady():
+                self.is_ready = True
+                return self._heartbeat_at_once()
+            case ShutdownRequested():
+                return self._shutdown_requested(event)
+            case _:
+                return self._handle_directory(event, now_ms)
+
+    def _handle_directory(self, event: DirectoryEvent, now_ms: int) -> list[Action]:
+        match event:
+            case DirectoryFailed():
+                return self._directory_failed(event, now_ms)
+            case ReportDeadlinePassed(directory_id=directory_id):
+                return self._failures.deadline_passed(directory_id, now_ms)
+            case DirectoryImpaired(directory_id=directory_id, state=state):
+                self._dirs.became_impaired(directory_id, state)
+                return self._heartbeat_at_once()
+            case DirectoryRecovered(directory_id=directory_id):
+                self._dirs.recovered(directory_id)
+                return self._amend() or self._heartbeat_at_once()
+            case CordonsChanged(cordoned=cordoned):
+                self._dirs.cordons_changed(cordoned)
+                return self._heartbeat_at_once()
+            case DirectoryAttached(directory_id=directory_id, path=path):
+                self._returning[directory_id] = path
+                actions = self._welcome_back()
+                is_untold = directory_id in self._returning
+                return [*actions, *(self._heartbeat_at_once() if is_untold else self._amend())]
+            case DirectoryForgotten(directory_id=directory_id):
+                self._returning.pop(directory_id, None)
+                self._dirs.forgotten(directory_id)
+                return [*self._failures.over(directory_id), *self._amend()]
+            case _:
+                assert_never(event)
+
+    def _require_legal(self, event: Event) -> None:
+        match event:
+            case Started():
+                legal = self.state is BrokerState.NOT_RUNNING
+            case RegistrationAnswered() | RegistrationFailed():
+                legal = self._is_registering
+            case HeartbeatAnswered() | HeartbeatFailed():
+                legal = self._sent is not None
+            case _:
+                legal = True
+        if not legal:
+            raise InvalidTransition(f"{event} makes no sense to {self!r}", tuple(self._story))
+
+    # --- registration ----------------------------------------------------------------------------
+
+    def _begin_registration(self, now_ms: int) -> list[Action]:
+        self.broker_epoch = NOT_REGISTERED
+        self._registration_deadline = Deadline.after(now_ms, self._times.registration_timeout_ms)
+        self._registration_failures = 0
+        return self._register()
+
+    def _register(self) -> list[Action]:
+        self._is_registering = True
+        self._must_amend = False
+        dirs, identity = self._dirs, self.identity
+        dirs.registration_sent()
+        return [
+            SendRegistration(
+                BrokerRegistrationRequest(
+                    broker_id=identity.broker_id,
+                    cluster_id=identity.cluster_id,
+                    incarnation_id=identity.incarnation_id,
+                    listeners=identity.listeners,
+                    rack=identity.rack,
+                    features=dict(identity.features),
+                    log_dirs=dirs.asked,
+                    log_dir_paths=dirs.asked_paths,
+                    clean_shutdown_epochs=dirs.asked_clean_epochs,
+                    clean_shutdown_incarnations=dirs.asked_clean_incarnations,
+                    cordoned_log_dirs=dirs.asked_cordoned,
+                    forgotten_log_dirs=dirs.asked_forgotten,
+                    previous_broker_epoch=identity.previous_broker_epoch,
+                )
+            )
+        ]
+
+    def _registered_as(self, answer: RegistrationAnswered) -> list[Action]:
+        self._is_registering = False
+        self._answered = None
+        self.broker_epoch = answer.broker_epoch
+        told = self._failures.untold - set(self._dirs.asked)
+        changes = self._dirs.registration_answered(answer.broker_epoch)
+        if changes:
+            self._unseen.append((answer.metadata_offset, changes))
+        return [
+            *self._failures.told(told),
+            AnnounceRegistered(answer.broker_epoch),
+            *self._announce_seen(),
+            *self._heed_level(),
+            *self._welcome_back(),
+            *self._heartbeat_at_once(),
+        ]
+
+    def _announce_seen(self) -> list[Action]:
+        """Changes that metadata here shows by now."""
+        seen = [changes for offset, changes in self._unseen if offset <= self.metadata_offset]
+        self._unseen = [(at, c) for at, c in self._unseen if at > self.metadata_offset]
+        return [AnnounceChanges(changes) for changes in seen]
+
+    def _registration_failed(self, event: RegistrationFailed, now_ms: int) -> list[Action]:
+        self._is_registering = False
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        why = f"the controller refuses broker {self.identity.broker_id}: {event.message}"
+        if event.code in _REFUSED_FOR_GOOD:
+            changes = self._dirs.registration_refused()
+            if not changes or self.broker_epoch == NOT_REGISTERED:
+                return [ShutDown(ClusterRefusedError(why))]
+            refusal = AnnounceRefusal(changes, OperatingError(event.message, code=event.code))
+            return [refusal, *self._heartbeat_at_once()]
+        if self.broker_epoch != NOT_REGISTERED:
+            # An amendment: the old registration holds, or the new one if only its answer was lost.
+            # The next one follows a heartbeat.
+            self._must_amend = True
+            return self._next_heartbeat(now_ms)
+        if event.code is ErrorCode.FOREIGN_METADATA:
+            # Its metadata has to be put back, however long that takes; nobody gains by our end.
+            self._registration_deadline = Deadline.after(
+                now_ms, self._times.registration_timeout_ms
+            )
+        if self._registration_deadline.has_passed(now_ms):
+            return [
+                ShutDown(
+                    ClusterUnreachableError(
+                        f"no registration within initial.broker.registration.timeout.ms="
+                        f"{self._times.registration_timeout_ms}; at last: {event.message}"
+                    )
+                )
+            ]
+        self._registration_failures += 1
+        return [WakeAt(now_ms + self._backoff.wait_ms(self._registration_failures))]
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    def _send_next(self, now_ms: int) -> list[Action]:
+        if self._is_registering or self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        if self.broker_epoch == NOT_REGISTERED:
+            return self._register()
+        return self._heartbeat_at_once()
+
+    def _heartbeat_at_once(self) -> list[Action]:
+        """One heartbeat is on its way at a time; the next follows right behind it."""
+        if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        if self._sent is not None or self._is_registering:
+            self._again = True
+            return []
+        self._again = False
+        self._sent = BrokerHeartbeatRequest(
+            broker_id=self.identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self.metadata_offset,
+            want_fence=not self.is_ready,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            offline_log_dirs=self._dirs.offline,
+            cordoned_log_dirs=self._dirs.cordoned,
+            impaired_log_dirs=self._dirs.impaired,
+        )
+        self._dirs.heartbeat_sent()
+        return [SendHeartbeat(self._sent)]
+
+    def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
+        assert self._sent is not None
+        self._answered, self._sent = self._sent, None
+        told = self._failures.untold & set(self._answered.offline_log_dirs)
+        actions = self._failures.told(told)
+        if self.state is BrokerState.STARTING and response.is_caught_up:
+            self.state = BrokerState.RECOVERY
+        if self.state is BrokerState.RECOVERY and not response.is_fenced:
+            self.state = BrokerState.RUNNING
+            actions.append(AnnounceUnfenced())
+        if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
+            return [*actions, *self._may_stop()]
+        actions += self._welcome_back()
+        return [*actions, *(self._amend() or self._next_heartbeat(now_ms))]
+
+    def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
+        self._sent = None
+        if event.code not in _REGISTER_AGAIN:
+            # Not even a wish to send again makes it immediate: what failed now would fail again.
+            self._again = False
+            return self._next_heartbeat(now_ms)
+        match self.state:
+            case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                return self._may_stop()
+            case BrokerState.SHUTTING_DOWN:
+                return []
+            case _:
+                self.state = BrokerState.STARTING
+                return self._begin_registration(now_ms)
+
+    def _next_heartbeat(self, now_ms: int) -> list[Action]:
+        if self._again:
+            return self._heartbeat_at_once()
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return []
+        waits_for_answer = (
+            bool(self._failures.untold)
+            or self._has_untold_conditions()
+            or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            or (self.is_ready and self.state is not BrokerState.RUNNING)
+        )
+        times = self._times
+        interval_ms = times.eager_interval_ms if waits_for_answer else times.heartbeat_interval_ms
+        return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
+
+    def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
+        """The controller calls a broker caught up that has replayed its own registration."""
+        was_behind = self.metadata_offset < self.broker_epoch
+        self.metadata_offset = max(self.metadata_offset, event.offset)
+        self._metadata = event
+        is_news = was_behind and self.metadata_offset >= self.broker_epoch
+        return [
+            *self._announce_seen(),
+            *self._heed_level(),
+            *(self._heartbeat_at_once() if is_news else ()),
+        ]
+
+    def _heed_level(self) -> list[Action]:
+        """What the level means for this broker, once metadata shows its registration."""
+        level, knows_dirs = self._metadata.level, self._metadata.knows_dirs
+        is_behind = self._metadata.offset < self.broker_epoch
+        if self.broker_epoch == NOT_REGISTERED or is_behind or self._heeded == (level, knows_dirs):
+            return []
+        self._heeded = (level, knows_dirs)
+        self._dirs.can_tell_impaired = level.has_cordoning or not level.has_directories
+        if self.identity.has_several_dirs and not level.has_directories:
+            return [ShutDown(ClusterRefusedError(_needs_directories(level)))]
+        if level.has_directories and not knows_dirs:
+            self._must_amend = True
+        return self._amend()
+
+    def _amend(self) -> list[Action]:
+        """Register again as who we are, unless a request is on its way: its answer brings us here.
+
+        A controller that cannot be asked is no reason to stop: the registration that holds does.
+        """
+        is_free = self._sent is None and not self._is_registering
+        is_going = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        is_gone = self.state is BrokerState.SHUTTING_DOWN or self.broker_epoch == NOT_REGISTERED
+        is_due = self._must_amend or self._dirs.needs_amendment
+        if not is_due or not is_free or is_going or is_gone:
+            return []
+        return self._register()
+
+    # --- directories -----------------------------------------------------------------------------
+
+    def _has_untold_conditions(self) -> bool:
+        """Whether impairments or cordons are other than the last answered heartbeat says."""
+        answered = self._answered
+        dirs = self._dirs
+        if answered is None:
+            return bool(dirs.impaired)
+        told = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
+        return told != (dirs.impaired, dirs.cordoned)
+
+    def _welcome_back(self) -> list[Action]:
+        """Take directories in of which the controller knows that they had failed."""
+        actions: list[Action] = []
+        for directory_id in self._returning.keys() - self._failures.untold:
+            self._dirs.attached(directory_id, self._returning.pop(directory_id))
+            actions += self._failures.over(directory_id)
+        return actions
+
+    def _directory_failed(self, event: DirectoryFailed, now_ms: int) -> list[Action]:
+        self._returning.pop(event.directory_id, None)
+        if not self._dirs.is_online(event.directory_id):
+            return []
+        self._dirs.failed(event.directory_id)
+        armed = self._failures.began(event, now_ms)
+        is_asked = self._is_registering and event.directory_id in self._dirs.asked
+        if not is_asked and not self._dirs.is_registered(event.directory_id):
+            # It was on its way back. No heartbeat can name it; a registration leaves it out.
+            self._must_amend = True
+            return [*armed, *self._amend()]
+        return [*armed, *self._heartbeat_at_once()]
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _shutdown_requested(self, event: ShutdownRequested) -> list[Action]:
+        if event.at_once:
+            # A heartbeat that wants the fence and the shutdown is granted both: nobody has to
+            # wait for the session to end.
+            self.is_ready = False
+        match self.state:
+            case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                return []
+            case BrokerState.SHUTTING_DOWN:
+                return [AnnounceMayStop()]
+            case _ if self.broker_epoch == NOT_REGISTERED:
+                return self._may_stop()
+            case _:
+                self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+                return self._heartbeat_at_once()
+
+    def _may_stop(self) -> list[Action]:
+        self.state = BrokerState.SHUTTING_DOWN
+        return [AnnounceMayStop()]
+
+
+def _needs_directories(level: MetadataVersion) -> str:
+    needed = MetadataVersion.IV_3_7_IV2
+    return (
+        f"log.dirs has several directories, which needs {METADATA_VERSION} {needed.release} "
+        f"({needed}) or later, and the cluster is at {level.release} ({level}): raise it with "
+        f"kraftjbod-features upgrade --metadata {needed.release} while all brokers have one "
+        "directory, or configure one directory here"
+    )

@@ -1,0 +1,56 @@
+"""LOOP. ``ProducerIdManager``: hands out producer ids from blocks that the controller reserves.
+
+One block is asked for at a time; callers that come meanwhile wait for the same answer.
+What is left of a block when the broker stops is never used: ids are plentiful.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.protocol.rpc_messages import AllocateProducerIdsRequest
+
+
+class ProducerIdManager:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        channel: ControllerChannel,
+        broker_epoch: Callable[[], BrokerEpoch],
+        timeout_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = timeout_ms
+        self._next = 0
+        #: Ids below this one are ours.
+        self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def next_id(self) -> int:
+        """An id that no producer has had.
+
+        :raises OperatingError: if the controller gives no block in time.
+        """
+        if self._next >= self._end:
+            async with self._refill:
+                if self._next >= self._end:
+                    await self._reserve_block()
+        producer_id = self._next
+        self._next += 1
+        return producer_id
+
+    async def _reserve_block(self) -> None:
+        block = await self._channel.call(
+            AllocateProducerIdsRequest(
+                broker_id=self._broker_id, broker_epoch=self._broker_epoch()
+            ),
+            timeout_ms=self._timeout_ms,
+        )
+        self._next = block.producer_id_start
+        self._end = block.producer_id_start + block.producer_id_count

@@ -1,0 +1,42 @@
+"""LOOP. ``TopicConfigs``: the configuration that holds for each topic on this broker.
+
+The broker's defaults with the cluster's and the topic's own values on top, parsed once per change.
+A topic's own values were checked by the controller before they were committed; should a value
+still not parse (an older or newer controller wrote it), the topic gets the defaults and a warning,
+because a broker that refused its metadata would serve nobody.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.topic_config import TopicConfig
+
+
+class TopicConfigs:
+    def __init__(self, *, defaults: TopicConfig, cache: MetadataCache) -> None:
+        self.defaults = defaults
+        self._cache = cache
+        self._parsed: dict[str, TopicConfig] = {}
+        self._log = get_logger(component="topic_configs")
+
+    def get(self, topic: str) -> TopicConfig:
+        config = self._parsed.get(topic)
+        if config is None:
+            config = self._parsed[topic] = self._parse(topic)
+        return config
+
+    def forget(self, topic: str) -> None:
+        """The topic's own values changed, or the topic is gone."""
+        self._parsed.pop(topic, None)
+
+    def _parse(self, topic: str) -> TopicConfig:
+        overrides = self._cache.state.topic_overrides(topic)
+        if not overrides:
+            return self.defaults
+        try:
+            return self.defaults.with_overrides(overrides, source=f"topic {topic}")
+        except ConfigError as e:
+            self._log.warning("topic_config_unusable", topic=topic, reason=str(e))
+            return self.defaults

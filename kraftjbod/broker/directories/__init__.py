@@ -1,0 +1,1 @@
+"""What the broker does about its log directories: states, cordons, scrubs, orders of operators."""

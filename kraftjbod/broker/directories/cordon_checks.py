@@ -1,0 +1,43 @@
+"""PURE. What a broker checks of a change of ``cordoned.log.dirs`` before it goes to the controller.
+
+Only the broker knows its ``log.dirs`` and what a relative path means there (KIP-1066), so what goes
+on is spelt as ``log.dirs`` is: absolute, without ``.`` and trailing slashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kraftjbod.core.config import ALL_LOG_DIRS, STAR_STANDS_ALONE, BrokerConfig
+from kraftjbod.core.config_model import list_items
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.rpc_config_messages import ConfigChange
+
+
+def checked_cordons(
+    change: ConfigChange, config: BrokerConfig, known_dirs: Collection[str], *, is_own: bool
+) -> ConfigChange:
+    """``change`` as the controller may take it.
+
+    :param known_dirs: the directories that may be cordoned.
+    :param is_own: it is this broker's own value, whose file counts while nothing was set.
+    :raises OperatingError: INVALID_REQUEST, in Kafka's words.
+    """
+    if change.value is None:
+        return change
+    written = list_items(change.value)
+    paths = [path for item in written for path in config.absolute_dirs(item)]
+    if ALL_LOG_DIRS in paths and len(paths) > 1:
+        raise _invalid(STAR_STANDS_ALONE)
+    for item, path in zip(written, paths, strict=True):
+        if path not in known_dirs and path != ALL_LOG_DIRS:
+            raise _invalid(
+                f"Invalid entry in cordoned.log.dirs: {item}. "
+                "All cordoned log dirs must be entries of log.dirs or log.dir."
+            )
+    base = ",".join(config.cordoned_log_dirs) if is_own else None
+    return change.model_copy(update={"value": ",".join(dict.fromkeys(paths)), "base": base})
+
+
+def _invalid(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_REQUEST)

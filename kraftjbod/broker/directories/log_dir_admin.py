@@ -1,0 +1,528 @@
+"""LOOP. ``LogDirAdmin``: directories come back, come, and go for good while this broker runs.
+
+* Reattach: a directory that is OFFLINE is opened and recovered beside the old one, registered by
+  the same incarnation, and takes the old one's place; its replicas are compared with the metadata
+  of today, follow their leaders, and join the in-sync sets again.
+* Add: the same with a disk that is new to the node, which remembers it before the cluster does.
+* Forget: the cluster releases a directory that is gone, or empty; its replicas are made anew in
+  the other directories from their peers, never from nothing unless the operator insists.
+
+Of one directory there is one operation at a time. What has begun goes on, whoever waits for it:
+only the broker's end interrupts it, and a start finds either the old state or the new one.
+A directory that dies on the way is OFFLINE as before, and nothing else has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.directories.cordon_lift import CordonLift
+from kraftjbod.broker.directories.log_dir_cordons import LogDirCordons
+from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.partitions.replica_states import ReplicaState
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicPartition
+from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.identity.dir_attacher import DirAttacher
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.dir_loading import LoadedDir, LoadProgress
+
+#: Before a directory's id, in place of its path.
+ID_PREFIX: Final = "dirid:"
+_PROGRESS_EVERY_LOGS: Final = 500
+#: How many partitions a refusal names.
+_NAMED_PARTITIONS: Final = 20
+
+
+class LogDirOperation(IntEnum):
+    """Values are those of AlterLogDirs."""
+
+    REATTACH = 0
+    ADD = 1
+    FORGET = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirOutcome:
+    """What was done; ``state`` is empty for a directory that this broker has no more."""
+
+    directory_id: DirectoryId
+    state: str
+    message: str
+
+
+class LogDirAdmin:
+    """``perform`` on request; ``run`` for the life of the broker; ``close`` at its end."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        logs: LogManager,
+        attacher: DirAttacher,
+        metadata_dir: LogDir,
+        replicas: HostedReplicas,
+        moves: ReplicaAlterLogDirsManager,
+        leftovers: LeftoverCopies,
+        publisher: BrokerMetadataPublisher,
+        lifecycle: BrokerLifecycleManager,
+        cordons: LogDirCordons,
+        cordon_lift: CordonLift,
+        cache: MetadataCache,
+        topic_configs: TopicConfigs,
+        reattach_interval_ms: int | None,
+        jobs: JobGuard,
+        registration_timeout_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._attacher = attacher
+        self._metadata_dir = metadata_dir
+        self._replicas = replicas
+        self._moves = moves
+        self._leftovers = leftovers
+        self._publisher = publisher
+        self._lifecycle = lifecycle
+        self._cordons = cordons
+        self._cordon_lift = cordon_lift
+        self._cache = cache
+        self._topic_configs = topic_configs
+        self._reattach_interval_ms = reattach_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._tasks = BackgroundTasks(jobs)
+        #: Paths of directories that something is done with.
+        self._under_way: dict[str, LogDirOperation] = {}
+        #: Copies and moves of several directories are not sorted out at once.
+        self._settling = asyncio.Lock()
+        #: Why the loop could not have a directory back, as it was told last.
+        self._told: dict[str, str] = {}
+        self._log = get_logger(component="log_dir_admin")
+
+    def tell_of_unknown(self) -> None:
+        """Warn of replicas whose directory this broker was started without, before it acts on it.
+
+        A disk that is taken out of ``log.dirs`` takes its replicas along.
+        """
+        ours = {log_dir.directory_id for log_dir in self._logs.dirs()}
+        unknown: Counter[DirectoryId] = Counter()
+        for _, registration in self._cache.state.partitions():
+            named = registration.directory_of(self._broker_id)
+            if named is not None and not named.is_reserved and named not in ours:
+                unknown[named] += 1
+        for directory_id, replicas in unknown.items():
+            self._log.warning(
+                "replicas_in_unknown_log_dir",
+                directory_id=str(directory_id),
+                replicas=replicas,
+                advice="their directory is in none of log.dirs; put it back, or they are made anew "
+                "from their peers",
+            )
+
+    async def run(self) -> None:
+        """Try directories that are OFFLINE again, if that is configured, until cancelled."""
+        if self._reattach_interval_ms is None:
+            return
+        while True:
+            await asyncio.sleep(self._reattach_interval_ms / 1000)
+            for dead in self._logs.offline_dirs():
+                await self._try_again(dead)
+
+    async def _try_again(self, dead: LogDir) -> None:
+        try:
+            await self._begin(LogDirOperation.REATTACH, dead.path, self._reattach(dead))
+        except OperatingError as e:
+            if self._told.get(dead.path) != e.message:
+                self._told[dead.path] = e.message
+                self._log.info("log_dir_still_offline", log_dir=dead.path, reason=e.message)
+        else:
+            self._told.pop(dead.path, None)
+
+    async def perform(
+        self, operation: LogDirOperation, target: str, *, force: bool, timeout_ms: int
+    ) -> LogDirOutcome:
+        """Do it, and wait for its end for ``timeout_ms``.
+
+        :param target: an absolute path, or ``dirid:`` and an id.
+        :raises OperatingError: why it is refused or failed, and what to do: LOG_DIR_NOT_FOUND,
+            INVALID_REQUEST, REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or what the controller
+            said; REQUEST_TIMED_OUT: it goes on.
+        """
+        match operation:
+            case LogDirOperation.REATTACH:
+                found = self._require_dir(target)
+                path, work = found.path, self._reattach(found)
+            case LogDirOperation.ADD:
+                path = target if target == "/" else target.rstrip("/")
+                work = self._add(path)
+            case LogDirOperation.FORGET:
+                found = self._require_dir(target)
+                path, work = found.path, self._forget(found, force=force)
+            case _:
+                assert_never(operation)
+        doing = self._begin(operation, path, work)
+        done, _ = await asyncio.wait({doing}, timeout=timeout_ms / 1000)
+        if not done:
+            raise RequestTimedOutError(
+                f"{path}: {operation.name.lower()} takes longer than {timeout_ms} ms and goes on; "
+                f"the broker's telemetry tells of its end"
+            )
+        return doing.result()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def _begin(
+        self, operation: LogDirOperation, path: str, work: Coroutine[object, object, LogDirOutcome]
+    ) -> asyncio.Future[LogDirOutcome]:
+        """A task of its own, of which nobody has to hear.
+
+        :raises OperatingError: REASSIGNMENT_IN_PROGRESS.
+        """
+        running = self._under_way.get(path)
+        if operation is LogDirOperation.ADD and operation in self._under_way.values():
+            running = operation  # One new disk at a time, wherever it is.
+        if running is not None:
+            work.close()
+            raise OperatingError(
+                f"{path}: {running.name.lower()} is under way",
+                code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            )
+        self._under_way[path] = operation
+        outcome: asyncio.Future[LogDirOutcome] = asyncio.get_running_loop().create_future()
+        name = f"{operation.name.lower()}-{path}"
+        self._tasks.start(self._carry_out(operation, path, work, outcome), name)
+        return outcome
+
+    async def _carry_out(
+        self,
+        operation: LogDirOperation,
+        path: str,
+        work: Coroutine[object, object, LogDirOutcome],
+        outcome: asyncio.Future[LogDirOutcome],
+    ) -> None:
+        log = self._log.bind(operation=operation.name.lower(), log_dir=path)
+        log.info("log_dir_operation_began")
+        try:
+            done = await work
+        except OperatingError as e:
+            log.info("log_dir_operation_refused", code=e.code.name, reason=e.message)
+            outcome.set_exception(e)
+            outcome.exception()  # Told; whoever waited may have gone.
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        except Exception as e:
+            self._tasks.jobs.tell(operation.name.lower(), e, log_dir=path)
+            outcome.set_exception(_broken(operation, path, e))
+            outcome.exception()
+        else:
+            log.info(
+                "log_dir_operation_done",
+                directory_id=str(done.directory_id),
+                state=done.state,
+                outcome=done.message,
+            )
+            outcome.set_result(done)
+        finally:
+            del self._under_way[path]
+
+    # --- reattach --------------------------------------------------------------------------------
+
+    async def _reattach(self, dead: LogDir) -> LogDirOutcome:
+        if dead.is_online:
+            raise _refused(
+                f"{dead.path} is {dead.state.value}: only a directory that is OFFLINE is brought "
+                f"back"
+            )
+        log_dir = await self._attacher.reopen(dead)
+        replicas = await self._take_in(log_dir, replaces=dead)
+        # A disk that nobody could name at the start has said who it is.
+        await self._attacher.remember(log_dir, is_added=False)
+        return self._outcome(log_dir, f"is back at {log_dir.path} with {replicas} replicas")
+
+    async def _take_in(self, log_dir: LogDir, *, replaces: LogDir | None) -> int:
+        """Load a dir that is on trial, and have it among ours; how many replicas came with it."""
+        try:
+            loaded = await self._logs.arrivals.load(log_dir, self._tell_progress)
+        except BaseException as e:
+            self._attacher.dismiss(log_dir, str(e))
+            raise
+        async with self._settling:
+            try:
+                await self._register(log_dir)
+            except BaseException as e:
+                self._attacher.dismiss(log_dir, str(e))
+                raise
+            # Nothing is awaited between the controller's word and the service that it is for.
+            await self._install(loaded, replaces)
+        return len(loaded.handles)
+
+    async def _register(self, log_dir: LogDir) -> None:
+        """Have the controller know it; a dir that dies over this is told to be dead again.
+
+        :raises KafkaStorageError: it died.
+        :raises OperatingError: the controller refuses it, or could not be asked in time.
+        """
+        uid, timeout_ms = log_dir.directory_id, self._registration_timeout_ms
+        attaching = asyncio.ensure_future(
+            self._lifecycle.attach(uid, log_dir.path, timeout_ms=timeout_ms)
+        )
+        dying = asyncio.ensure_future(log_dir.gone())
+        try:
+            await asyncio.wait({attaching, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if not log_dir.is_online:
+                raise log_dir.offline_error()
+            await attaching
+        except (KafkaStorageError, RequestTimedOutError) as e:
+            # It may be registered all the same, and nobody serves it.
+            self._lifecycle.report_offline(uid, leads=lambda: self._leads_in(uid))
+            if isinstance(e, KafkaStorageError):
+                raise
+            raise RequestTimedOutError(
+                f"{log_dir.path}: no controller could be told of it within "
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+            ) from e
+        finally:
+            for task in (attaching, dying):
+                task.cancel()
+            await asyncio.gather(attaching, dying, return_exceptions=True)
+
+    async def _install(self, loaded: LoadedDir, replaces: LogDir | None) -> None:
+        arrivals = self._logs.arrivals
+        arrival = arrivals.install(loaded, replaces=replaces, is_taken=self._is_taken)
+        self._cordons.renew()
+        loaded.log_dir.take_into_service()
+        try:
+            await arrivals.settle(arrival)
+            await self._leftovers.resolve(self._is_taken)
+        finally:
+            self._publisher.look_again(offline_too=True)
+
+    def _is_taken(self, topic_partition: TopicPartition) -> bool:
+        """The replica is served, or about to be, whatever else turns up."""
+        replica = self._replicas.get(topic_partition)
+        is_ours = replica is not None and (
+            replica.handle is not None or replica.state is ReplicaState.MAKING
+        )
+        return is_ours or self._logs.maker.is_making(topic_partition)
+
+    def _leads_in(self, directory_id: DirectoryId) -> bool:
+        return any(
+            registration.leader == self._broker_id
+            for _, registration in self._assigned_to(directory_id)
+        )
+
+    def _tell_progress(self, progress: LoadProgress) -> None:
+        is_end = progress.logs_done == progress.logs_total
+        if is_end or progress.logs_done % _PROGRESS_EVERY_LOGS == 0:
+            self._log.info(
+                "arriving_logs_loading",
+                log_dir=progress.log_dir.path,
+                done=progress.logs_done,
+                total=progress.logs_total,
+                scanned_bytes=progress.scanned_bytes,
+            )
+
+    # --- add -------------------------------------------------------------------------------------
+
+    async def _add(self, path: str) -> LogDirOutcome:
+        self._require_place(path)
+        if not self._cache.state.metadata_version.has_directories:
+            raise _refused(
+                "the cluster's metadata.version has no directories yet: a broker has one there"
+            )
+        others = [*self._logs.dirs(), self._metadata_dir]
+        log_dir = await self._attacher.open_new(path, others)
+        try:
+            self._require_unregistered(log_dir)
+            await self._attacher.remember(log_dir, is_added=True)
+        except BaseException as e:
+            self._attacher.dismiss(log_dir, str(e))
+            raise
+        try:
+            replicas = await self._take_in(log_dir, replaces=None)
+        except OperatingError:
+            await self._attacher.forget(log_dir.directory_id)
+            raise
+        what = f"was added at {path} with {replicas} replicas"
+        return self._outcome(log_dir, f"{what}; add it to log.dirs for the next start")
+
+    def _require_place(self, path: str) -> None:
+        """:raises OperatingError: INVALID_REQUEST, if no directory of this node can be there."""
+        if not path.startswith("/") or posixpath.normpath(path) != path:
+            raise _refused(f"{path} is no absolute path in its plain form")
+        for taken in (*(log_dir.path for log_dir in self._logs.dirs()), self._metadata_dir.path):
+            if path == taken:
+                raise _refused(
+                    f"{path} is one of this broker's directories already; one that is OFFLINE is "
+                    f"brought back with --reattach, or given up with --forget"
+                )
+            if _is_below(path, taken) or _is_below(taken, path):
+                raise _refused(f"{path} and {taken} are one in the other")
+
+    def _require_unregistered(self, log_dir: LogDir) -> None:
+        for broker_id, broker in self._cache.state.brokers.items():
+            if broker_id != self._broker_id and log_dir.directory_id in broker.known_log_dirs:
+                raise _refused(
+                    f"directory {log_dir.directory_id} at {log_dir.path} is one of broker "
+                    f"{broker_id}'s"
+                )
+
+    # --- forget ----------------------------------------------------------------------------------
+
+    async def _forget(self, log_dir: LogDir, *, force: bool) -> LogDirOutcome:
+        uid, path = log_dir.directory_id, log_dir.path
+        if path == self._metadata_dir.path:
+            raise _refused(f"{path} holds this broker's own metadata and cannot be given up")
+        if all(other is log_dir for other in self._logs.online_dirs()):
+            raise _refused(f"{path} is the last directory of this broker: add another one first")
+        if log_dir.is_online:
+            self._require_empty(log_dir)
+            await self._leave_empty(log_dir)
+        else:
+            self._require_no_last_copy(log_dir, force=force)
+            await self._release(uid)
+            if log_dir.is_online or log_dir not in self._logs.dirs():
+                raise KafkaStorageError(f"{path} changed meanwhile", path=path)
+            self._logs.arrivals.take_out(log_dir)
+        self._cordons.renew()
+        await self._attacher.forget(uid)
+        self._publisher.look_again(offline_too=True)
+        lifted = await self._cordon_lift.lift(path)
+        return LogDirOutcome(
+            directory_id=uid,
+            state="",
+            message=f"directory {uid} at {path} is forgotten; take {path} out of log.dirs, or the "
+            f"next start takes what is there for a new disk{'; ' if lifted else ''}{lifted}",
+        )
+
+    def _require_empty(self, log_dir: LogDir) -> None:
+        here = {handle.topic_partition for handle in self._logs.handles_in(log_dir)}
+        here |= {f.topic_partition for f in self._logs.futures() if f.log_dir is log_dir}
+        here |= {m.topic_partition for m in self._moves.moves() if m.target is log_dir}
+        here |= {tp for tp, _ in self._assigned_to(log_dir.directory_id)}
+        if here or self._logs.maker.is_making_in(log_dir):
+            raise _refused(
+                f"{log_dir.path} is {log_dir.state.value} and holds {len(here)} replicas: drain it "
+                f"first (kraftjbod-drain)"
+            )
+
+    async def _leave_empty(self, log_dir: LogDir) -> None:
+        """Nothing is put there any more; if the cluster keeps the directory, so do we."""
+        self._logs.arrivals.take_out(log_dir)
+        try:
+            await self._release(log_dir.directory_id)
+        except BaseException:
+            self._logs.arrivals.put_back(log_dir)
+            if log_dir.is_online:
+                self._lifecycle.keep(log_dir.directory_id, log_dir.path)
+            raise
+        # Readers of replicas that left it a moment ago are no reason to keep its files open.
+        log_dir.put_on_trial()
+        try:
+            await log_dir.run(OpKind.CLOSE, lambda: log_dir.vfs.let_go(log_dir.path))
+        except OperatingError as e:
+            self._log.info("forgotten_log_dir_not_closed", log_dir=log_dir.path, reason=e.message)
+        log_dir.close()
+
+    async def _release(self, uid: DirectoryId) -> None:
+        """Have the cluster forget it.
+
+        :raises OperatingError: the controller refuses, or could not be asked in time.
+        """
+        if uid == LOST_DIR:
+            return  # Nobody ever knew who it was.
+        timeout_ms = self._registration_timeout_ms
+        try:
+            await self._lifecycle.forget(uid, timeout_ms=timeout_ms)
+        except RequestTimedOutError as e:
+            raise RequestTimedOutError(
+                f"directory {uid}: no controller could be told to forget it within "
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+            ) from e
+
+    def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:
+        """:raises OperatingError: INVALID_REQUEST, naming partitions that would be lost."""
+        last = [
+            tp
+            for tp, registration in self._assigned_to(log_dir.directory_id)
+            if registration.holders == (self._broker_id,)
+        ]
+        allowed = [
+            tp for tp in last if self._topic_configs.get(tp.topic).unclean_leader_election_enable
+        ]
+        lost = last if not force else [tp for tp in last if tp not in allowed]
+        if not lost:
+            return
+        named = ", ".join(map(str, sorted(lost)[:_NAMED_PARTITIONS]))
+        more = f" and {len(lost) - _NAMED_PARTITIONS} more" if len(lost) > _NAMED_PARTITIONS else ""
+        raise _refused(
+            f"{log_dir.path} holds the last in-sync replica of {named}{more}: repair the disk and "
+            f"bring it back with --reattach, delete the topics, or allow them unclean elections "
+            f"(unclean.leader.election.enable) and use --force, which gives those records up"
+        )
+
+    # --- looking around --------------------------------------------------------------------------
+
+    def _assigned_to(
+        self, directory_id: DirectoryId
+    ) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
+        """Our replicas that metadata names the directory for."""
+        for key, registration in self._cache.state.partitions():
+            if registration.directory_of(self._broker_id) == directory_id:
+                name = self._cache.state.topics[key.topic_id].name
+                yield TopicPartition(name, key.partition), registration
+
+    def _require_dir(self, target: str) -> LogDir:
+        for log_dir in self._logs.dirs():
+            if target.rstrip("/") == log_dir.path or target == f"{ID_PREFIX}{log_dir.directory_id}":
+                return log_dir
+        raise OperatingError(
+            f"{target} is none of this broker's directories, which are "
+            f"{', '.join(f'{d.path} ({d.directory_id})' for d in self._logs.dirs())}",
+            code=ErrorCode.LOG_DIR_NOT_FOUND,
+        )
+
+    def _outcome(self, log_dir: LogDir, what: str) -> LogDirOutcome:
+        return LogDirOutcome(
+            directory_id=log_dir.directory_id,
+            state=log_dir.state.value,
+            message=f"directory {log_dir.directory_id} {what}",
+        )
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path.startswith(root.rstrip("/") + "/")
+
+
+def _refused(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_REQUEST)
+
+
+def _broken(operation: LogDirOperation, path: str, error: Exception) -> OperatingError:
+    return OperatingError(
+        f"{path}: {operation.name.lower()} met an error that nobody expected ({error!r}); "
+        "the broker's telemetry tells of it"
+    )

@@ -1,0 +1,56 @@
+"""LOOP. ``LogDirCordons``: which directories of this broker take no new replicas now (KIP-1066).
+
+``cordoned.log.dirs`` of the broker's file holds from the start; what the metadata says wins over
+it from the moment that it is replayed. Both take effect in one place: the directories themselves,
+which placement, moves and descriptions look at; the controller hears of it by a heartbeat at once.
+
+A committed path that is none of this broker's directories is told and passed over: it may have
+been set for all brokers, or have left ``log.dirs`` since.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.core.config import ALL_LOG_DIRS, DynamicBrokerConfig
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.manager.log_manager import LogManager
+
+
+class LogDirCordons:
+    """``take(config)`` for each change of the configuration; ``renew()`` when directories came."""
+
+    def __init__(
+        self, *, logs: LogManager, lifecycle: BrokerLifecycleManager, metrics: Metrics
+    ) -> None:
+        self._logs = logs
+        self._lifecycle = lifecycle
+        self._cordoned: tuple[str, ...] = ()
+        #: What the controller was or will be told; at first, what the registration says.
+        self._told = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
+        self._log = get_logger(component="log_dir_cordons")
+        metrics.gauge("CordonedLogDirectoryCount", lambda: len(self._cordoned_dirs()))
+
+    def take(self, config: DynamicBrokerConfig) -> None:
+        """Cordon exactly what ``config`` says."""
+        changed = config.cordoned_log_dirs != self._cordoned
+        self._cordoned = config.cordoned_log_dirs
+        known = {ALL_LOG_DIRS, *(log_dir.path for log_dir in self._logs.dirs())}
+        foreign = [path for path in self._cordoned if path not in known]
+        if changed and foreign:
+            self._log.info("cordoned_log_dirs_not_here", paths=foreign)
+        self.renew()
+
+    def renew(self) -> None:
+        """Look at all directories again: one was added, or has an id now."""
+        for log_dir in self._logs.dirs():
+            log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
+        cordoned = self._cordoned_dirs()
+        ids = {log_dir.directory_id for log_dir in cordoned}
+        if ids != self._told:
+            self._told = ids
+            self._log.info("log_dirs_cordoned", paths=[log_dir.path for log_dir in cordoned])
+            self._lifecycle.set_cordoned(ids)
+
+    def _cordoned_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._logs.dirs() if log_dir.is_cordoned]

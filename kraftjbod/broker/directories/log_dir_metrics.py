@@ -1,0 +1,125 @@
+"""LOOP. ``LogDirMetrics``: every figure that this broker has of its log directories.
+
+Names are Kafka's where it has one (``LogDirectoryOffline,logDirectory="/d1"``: a name and a tag, as
+Kafka's MBeans have it), and in that manner where it has none. Sizes are in bytes, times in
+milliseconds, counters begin at 0 when the directory is opened. A bucket of a latency histogram
+holds what took less than ``le`` milliseconds, all buckets below it included.
+
+Read when the figures are asked for; directories that come and go are found or missed by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import accumulate
+from typing import Final
+
+from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
+from kraftjbod.broker.directories.scrubs import Scrubs
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.log_dir_state import IMPAIRED, LogDirState
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.manager.log_manager import LogManager
+
+_NOT_FILLING: Final = -1.0
+
+Figures = Iterator[tuple[str, float]]
+
+
+class LogDirMetrics:
+    """``unacknowledged`` gives the failed directories that the controller does not know of yet."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        monitor: LogDirMonitor,
+        scrubs: Scrubs,
+        unacknowledged: Callable[[], Collection[DirectoryId]],
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._logs = logs
+        self._monitor = monitor
+        self._scrubs = scrubs
+        self._unacknowledged = unacknowledged
+        self._clock = clock
+        #: Since when each failure is seen to be unacknowledged.
+        self._failed_since_ms: dict[DirectoryId, int] = {}
+        metrics.gauge("ImpairedLogDirectoryCount", lambda: self._count(*IMPAIRED))
+        metrics.gauge("SaturatedLogDirectoryCount", lambda: self._count(LogDirState.SATURATED))
+        metrics.gauge("StalledLogDirectoryCount", lambda: self._count(LogDirState.STALLED))
+        metrics.gauge(
+            "SlowLogDirectoryCount", lambda: sum(map(monitor.is_slow, logs.online_dirs()))
+        )
+        metrics.gauge("OldestUnacknowledgedLogDirectoryFailureMs", self._oldest_failure_ms)
+        metrics.gauges(lambda: dict(self._all()))
+
+    def _count(self, *states: LogDirState) -> int:
+        return sum(log_dir.state in states for log_dir in self._logs.dirs())
+
+    def _oldest_failure_ms(self) -> int:
+        """For how long a failure has waited to be heard; 0 if none does."""
+        now_ms, waiting = self._clock.now_ms(), set(self._unacknowledged())
+        for directory_id in self._failed_since_ms.keys() - waiting:
+            del self._failed_since_ms[directory_id]
+        for directory_id in waiting:
+            self._failed_since_ms.setdefault(directory_id, now_ms)
+        return max((now_ms - since_ms for since_ms in self._failed_since_ms.values()), default=0)
+
+    def _all(self) -> Figures:
+        for log_dir in self._logs.dirs():
+            tag = f'logDirectory="{log_dir.path}"'
+            for name, value in self._of(log_dir):
+                yield f"LogDirectory{name},{tag}", value
+
+    def _of(self, log_dir: LogDir) -> Figures:
+        for state in (LogDirState.OFFLINE, LogDirState.SATURATED, LogDirState.STALLED):
+            yield state.value.capitalize(), int(log_dir.state is state)
+        yield "Cordoned", int(log_dir.is_cordoned)
+        if not log_dir.is_online:
+            return  # Of what it was like nothing is true any more.
+        space = log_dir.space
+        seconds = self._monitor.seconds_until_full(log_dir)
+        yield "TotalBytes", space.total_bytes
+        yield "UsedBytes", space.total_bytes - space.usable_bytes
+        yield "UsableBytes", space.usable_bytes
+        yield "FreeInodes", space.free_inodes
+        yield "ReserveBytes", log_dir.reserve_bytes
+        yield "BackgroundJobFailures", log_dir.jobs.failures
+        yield "ReplicaCount", len(self._logs.handles_in(log_dir))
+        yield "GrowthBytesPerSecond", self._monitor.growth_bytes_per_second(log_dir)
+        yield "DiskGrowthBytesPerSecond", self._monitor.disk_growth_bytes_per_second(log_dir)
+        yield "SecondsUntilFull", _NOT_FILLING if seconds is None else seconds
+        yield "LatencyMs", self._monitor.latency_ms(log_dir)
+        yield "Slow", int(self._monitor.is_slow(log_dir))
+        yield from _of_operations(log_dir)
+        yield from self._of_scrub(log_dir)
+
+    def _of_scrub(self, log_dir: LogDir) -> Figures:
+        scrub = self._scrubs.by_dir.get(log_dir)
+        if scrub is None:
+            return
+        scrub.count_repairs()
+        yield "LastScrubMs", scrub.state.completed_ms
+        yield "ScrubbedBytes", scrub.figures.bytes
+        yield "ScrubbedSegments", scrub.figures.segments
+        yield "ScrubPasses", scrub.figures.passes
+        yield "ScrubDamagesFound", scrub.figures.damages_found
+        yield "ScrubReplicasRepaired", scrub.figures.replicas_repaired
+        yield "ScrubIndexesMended", scrub.figures.indexes_mended
+
+
+def _of_operations(log_dir: LogDir) -> Figures:
+    for group in IoGroup:
+        figures, name = log_dir.statistics.of(group), group.name.capitalize()
+        yield f"{name}Operations", figures.operations
+        yield f"{name}Errors", figures.errors
+        yield f"{name}Bytes", figures.size_bytes
+        yield f"{name}TimeMs", figures.total_ms
+        for bucket, below in enumerate(accumulate(figures.buckets)):
+            limit = str(1 << bucket) if bucket < BUCKETS - 1 else "+Inf"
+            yield f'{name}LatencyMs,le="{limit}"', below

@@ -1,0 +1,156 @@
+"""LOOP. ``LogDirStateHandler``: what happens on this broker when a log directory changes its state.
+
+Takes each changed directory from the channel, looks at the state that it is in *now*, and works
+through one method from the top to the bottom:
+
+* :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
+  its logs, report it;
+* :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the room
+  that moves into a full one took, report it. Its replicas keep their logs, for what is there can
+  be read, and the directory itself refuses what it cannot take;
+* :meth:`_recovered`: follow again, let those that wait for room have their logs, report it.
+
+A broker of which every directory is impaired lives on: retention, deletions and moves are what
+makes room. The last directory that is not OFFLINE, or the one with the broker's own metadata,
+cannot be lost: then the broker stops.
+The handler never dies: what goes wrong with one directory is told and followed by the next one; a
+broker that cannot handle a directory's state stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
+from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.partitions.partition import Role
+from kraftjbod.broker.replicas.replica_manager import ReplicaManager
+from kraftjbod.core.errors import KafkaStorageError, LastLogDirLostError
+from kraftjbod.core.ids import NO_LEADER
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.manager.log_manager import LogManager
+
+
+class LogDirStateHandler:
+    """One coroutine, :meth:`run`, for the life of the broker."""
+
+    def __init__(
+        self,
+        *,
+        channel: LogDirFailureChannel,
+        fetchers: ReplicaFetcherManager,
+        moves: ReplicaAlterLogDirsManager,
+        replicas: ReplicaManager,
+        assignments: AssignmentsManager,
+        publisher: BrokerMetadataPublisher,
+        logs: LogManager,
+        lifecycle: BrokerLifecycleManager,
+        metadata_dir: str,
+    ) -> None:
+        self._channel = channel
+        self._fetchers = fetchers
+        self._moves = moves
+        self._replicas = replicas
+        self._assignments = assignments
+        self._publisher = publisher
+        self._logs = logs
+        self._lifecycle = lifecycle
+        self._metadata_dir = metadata_dir
+        self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._log = get_logger(component="log_dir_state_handler")
+
+    async def run(self) -> None:
+        """Handle changed directories until cancelled."""
+        while True:
+            log_dir = await self._channel.take()
+            try:
+                self._handle(log_dir)
+            except Exception as e:
+                # Better no broker than one that goes on leading partitions it cannot serve.
+                self._log.error("log_dir_failure_unhandled", path=log_dir.path, exc_info=e)
+                self._stop_broker(
+                    KafkaStorageError(
+                        f"that {log_dir.path} is {log_dir.state.value} could not be handled"
+                    )
+                )
+
+    async def lost(self) -> None:
+        """Return never; raise once the broker cannot go on.
+
+        :raises LastLogDirLostError: no directory is left.
+        :raises KafkaStorageError: the metadata directory is gone.
+        """
+        await asyncio.shield(self._fatal)
+
+    def _handle(self, log_dir: LogDir) -> None:
+        match log_dir.state:
+            case LogDirState.OFFLINE:
+                self._offline(log_dir)
+            case LogDirState.SATURATED | LogDirState.STALLED:
+                self._impaired(log_dir)
+            case LogDirState.ONLINE:
+                self._recovered(log_dir)
+            case _:
+                assert_never(log_dir.state)
+
+    def _offline(self, log_dir: LogDir) -> None:
+        self._fetchers.stop_in(log_dir)
+        self._moves.cancel_in(log_dir)
+        partitions = self._replicas.mark_offline(log_dir)
+        self._logs.drop(log_dir)
+        self._log.error("log_dir_replicas_offline", path=log_dir.path, replicas=len(partitions))
+        if log_dir.path == self._metadata_dir:
+            self._stop_broker(
+                KafkaStorageError(f"the metadata directory {log_dir.path} is offline")
+            )
+        elif not self._logs.online_dirs():
+            self._stop_broker(
+                LastLogDirLostError(f"the last log directory {log_dir.path} is offline")
+            )
+        else:
+            directory_id = log_dir.directory_id
+            lost = {replica.topic_partition for replica in partitions}
+            self._lifecycle.report_offline(
+                directory_id,
+                leads=lambda: self._replicas.leads_in(directory_id, lost),
+                has_untold_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
+            )
+            # A replica that waited for room there waits for something else now.
+            self._publisher.look_again()
+
+    def _impaired(self, log_dir: LogDir) -> None:
+        self._fetchers.stop_in(log_dir)
+        if log_dir.state is LogDirState.SATURATED:
+            self._moves.cancel_into(log_dir)
+        replicas = self._replicas.note_dir_state(log_dir)
+        self._log.warning(
+            "log_dir_replicas_impaired",
+            path=log_dir.path,
+            state=log_dir.state.value,
+            replicas=len(replicas),
+        )
+        self._lifecycle.report_impaired(log_dir.directory_id, log_dir.state)
+
+    def _recovered(self, log_dir: LogDir) -> None:
+        replicas = self._replicas.note_dir_state(log_dir)
+        self._fetchers.follow(
+            replica
+            for replica in replicas
+            if replica.partition is not None
+            and replica.partition.role is Role.FOLLOWER
+            and replica.partition.leader != NO_LEADER
+            and not replica.gate.is_closed
+        )
+        self._publisher.look_again()
+        self._log.info("log_dir_replicas_recovered", path=log_dir.path, replicas=len(replicas))
+        self._lifecycle.report_recovered(log_dir.directory_id)
+
+    def _stop_broker(self, error: KafkaStorageError) -> None:
+        if not self._fatal.done():
+            self._fatal.set_exception(error)

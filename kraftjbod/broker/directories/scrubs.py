@@ -1,0 +1,107 @@
+"""LOOP. ``Scrubs``: one scrub per log directory, and what becomes of the damage that they find.
+
+* A directory that comes while the broker runs gets one, one that went has none; looked for from
+  time to time, so that nobody has to tell.
+* A damaged leader is damaged_replicas.py's. A damaged follower begins to follow anew, which cuts
+  its log where it is sound, out of the in-sync set first, and fetches the rest.
+* A directory is busy while its writes and flushes take ``log.dir.slow.min.ms``: then nobody is
+  served by reading more from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
+from kraftjbod.broker.partitions.partition import Role
+from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.core.ids import NO_LEADER
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.scrubbing.scrub import Scrub
+
+_LOOK_INTERVAL_S: Final = 1.0
+
+
+class Scrubs:
+    """One coroutine, :meth:`run`; no scrub while ``log.dir.scrub.enable`` is off."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        replicas: HostedReplicas,
+        damaged: DamagedReplicas,
+        fetchers: ReplicaFetcherManager,
+        clock: Clock,
+        is_enabled: bool,
+        interval_ms: int,
+        max_bytes_per_second: int,
+        busy_ms: int,
+    ) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._damaged = damaged
+        self._fetchers = fetchers
+        self._clock = clock
+        self._is_enabled = is_enabled
+        self._interval_ms = interval_ms
+        self._max_bytes_per_second = max_bytes_per_second
+        self._busy_ms = busy_ms
+        self._scrubs: dict[LogDir, Scrub] = {}
+        self._running: dict[LogDir, asyncio.Task[None]] = {}
+
+    @property
+    def by_dir(self) -> Mapping[LogDir, Scrub]:
+        return self._scrubs
+
+    async def run(self) -> None:
+        """Scrub every directory until cancelled."""
+        tasks = BackgroundTasks()
+        try:
+            while self._is_enabled:
+                self._look(tasks)
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+        finally:
+            self._scrubs, self._running = {}, {}
+            await tasks.close()
+
+    def _look(self, tasks: BackgroundTasks) -> None:
+        present = {log_dir for log_dir in self._logs.dirs() if log_dir.is_online}
+        for log_dir in self._scrubs.keys() - present:
+            del self._scrubs[log_dir]
+            self._running.pop(log_dir).cancel()
+        for log_dir in present - self._scrubs.keys():
+            scrub = self._scrubs[log_dir] = self._make(log_dir)
+            self._running[log_dir] = tasks.start(scrub.run(), f"scrub-{log_dir.path}")
+
+    def _make(self, log_dir: LogDir) -> Scrub:
+        return Scrub(
+            log_dir,
+            clock=self._clock,
+            replicas=lambda: [h.topic_partition for h in self._logs.handles_in(log_dir)],
+            get=self._logs.get,
+            is_moving=lambda tp: self._logs.future(tp) is not None,
+            is_busy=lambda: log_dir.statistics.latency_ms >= self._busy_ms,
+            on_damage=self._found,
+            interval_ms=self._interval_ms,
+            max_bytes_per_second=self._max_bytes_per_second,
+        )
+
+    def _found(self, handle: LogHandle) -> None:
+        replica = self._replicas.get(handle.topic_partition)
+        if replica is None or replica.handle is not handle or replica.partition is None:
+            return
+        if replica.gate.is_closed or replica.is_assigned_by_move:
+            return  # The copy that takes its place is checked in its own directory.
+        partition = replica.partition
+        if partition.is_leader:
+            self._damaged.met(replica)
+        elif partition.role is Role.FOLLOWER and partition.leader != NO_LEADER:
+            self._fetchers.follow([replica])

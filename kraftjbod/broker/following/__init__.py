@@ -1,0 +1,1 @@
+"""Fetching from leaders: one loop per leader and log directory."""

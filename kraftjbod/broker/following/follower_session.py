@@ -1,0 +1,197 @@
+"""LOOP. ``FollowerSession``: what the leader of a fetch loop knows, and what it has still to be
+told.
+
+The follower's end of a fetch session (KIP-227), whose other end is fetch_sessions.py: the first
+fetch names every replica, later ones only those that are new or moved, and those to be forgotten.
+Asks nobody and waits for nothing; that is replica_fetcher.py's part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.log.log_handle import LogHandle
+
+FetchRequest = message("FetchRequest")
+
+
+class Followed:
+    """One replica that this loop fetches, in one leader epoch."""
+
+    __slots__ = (
+        "failures",
+        "handle",
+        "has_caught_up",
+        "is_aligned",
+        "leader_epoch",
+        "not_before_ms",
+        "replica",
+    )
+
+    def __init__(self, replica: HostedReplica) -> None:
+        assert replica.partition is not None and replica.handle is not None, replica
+        self.replica = replica
+        self.handle: LogHandle = replica.handle
+        self.leader_epoch = replica.partition.leader_epoch
+        #: The log is known to agree with the leader's up to its end.
+        self.is_aligned = False
+        #: Everything that was committed when the leader answered last is here.
+        self.has_caught_up = False
+        self.failures = 0
+        self.not_before_ms = 0
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.replica.topic_partition
+
+
+class FetchLimits:
+    """What one loop may ask for."""
+
+    __slots__ = ("max_bytes", "max_partition_bytes", "max_wait_ms", "min_bytes", "timeout_ms")
+
+    def __init__(
+        self,
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        max_partition_bytes: int,
+        timeout_ms: int,
+    ) -> None:
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.max_partition_bytes = max_partition_bytes
+        self.timeout_ms = timeout_ms
+
+
+class FollowerSession:
+    def __init__(self, *, broker_id: BrokerId, limits: FetchLimits) -> None:
+        self._broker_id = broker_id
+        self._limits = limits
+        self._followed: dict[TopicPartition, Followed] = {}
+        #: Those of them that the leader has to be told of: new, or moved since it was told.
+        self._untold: dict[TopicPartition, Followed] = {}
+        #: What the leader's session holds.
+        self._told: dict[TopicIdPartition, Followed] = {}
+        #: What it holds and shall forget.
+        self._left: set[TopicIdPartition] = set()
+        self._session_id = 0
+        self._session_epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    @property
+    def untold(self) -> Collection[Followed]:
+        return self._untold.values()
+
+    @property
+    def has_told(self) -> bool:
+        """Whether the leader knows of anything that it could answer about."""
+        return bool(self._told)
+
+    # --- what is followed ------------------------------------------------------------------------
+
+    def follow(self, replica: HostedReplica) -> None:
+        self.drop(replica.topic_partition)
+        one = Followed(replica)
+        self._followed[replica.topic_partition] = one
+        self.tell(one)
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        one = self._followed.pop(topic_partition, None)
+        if one is not None:
+            self._untold.pop(topic_partition, None)
+            self.leave(one)
+
+    def is_followed(self, one: Followed) -> bool:
+        return self._followed.get(one.topic_partition) is one
+
+    def get(self, topic_partition: TopicPartition) -> Followed | None:
+        return self._followed.get(topic_partition)
+
+    def told(self, key: TopicIdPartition) -> Followed | None:
+        """The replica that an answer about ``key`` is for."""
+        one = self._told.get(key)
+        return one if one is not None and self.is_followed(one) else None
+
+    # --- what the leader is told -----------------------------------------------------------------
+
+    def tell(self, one: Followed) -> None:
+        """Name the replica in the next fetch."""
+        if self.is_followed(one):
+            self._untold[one.topic_partition] = one
+
+    def tell_last(self, one: Followed) -> None:
+        """Name the replica after all that wait to be named now."""
+        self._untold.pop(one.topic_partition, None)
+        self.tell(one)
+
+    def leave(self, one: Followed) -> None:
+        """Let the leader forget the replica, unless it is named again first."""
+        if self._told.pop(one.replica.key, None) is not None:
+            self._left.add(one.replica.key)
+
+    def begin_anew(self) -> None:
+        """Tell the leader everything in the next fetch; it closes the old session then."""
+        self._session_epoch = 0
+        for one in self._told.values():
+            self.tell(one)
+        self._told, self._left = {}, set()
+
+    def was_answered(self, session_id: int) -> None:
+        self._session_id = session_id
+        self._session_epoch += 1
+
+    def request(
+        self, ready: Sequence[Followed], *, broker_epoch: BrokerEpoch, wait_ms: int
+    ) -> Message:
+        """The next fetch: ``ready`` is named, what was left is forgotten."""
+        naming: dict[TopicId, list[Followed]] = defaultdict(list)
+        forgetting: dict[TopicId, list[int]] = defaultdict(list)
+        for one in ready:
+            naming[one.replica.topic_id].append(one)
+            self._told[one.replica.key] = one
+            self._left.discard(one.replica.key)
+            self._untold.pop(one.topic_partition, None)
+        for key in self._left:
+            forgetting[key.topic_id].append(key.partition)
+        self._left = set()
+        request: Message = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(
+                replica_id=self._broker_id, replica_epoch=broker_epoch
+            ),
+            max_wait_ms=max(0, wait_ms),
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic_id=topic_id, partitions=[self._partition(one) for one in followed]
+                )
+                for topic_id, followed in naming.items()
+            ],
+            forgotten_topics_data=[
+                FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in forgetting.items()
+            ],
+        )
+        return request
+
+    def _partition(self, one: Followed) -> Message:
+        partition: Message = FetchRequest.FetchPartition(
+            partition=one.topic_partition.partition,
+            current_leader_epoch=one.leader_epoch,
+            fetch_offset=one.handle.log_end_offset,
+            last_fetched_epoch=one.handle.latest_epoch,
+            log_start_offset=one.handle.log_start_offset,
+            partition_max_bytes=self._limits.max_partition_bytes,
+        )
+        return partition

@@ -1,0 +1,445 @@
+"""LOOP. ``ReplicaFetcher``: follows one leader into one local log directory.
+
+One coroutine per (leader, directory), so that a directory that hangs holds up no other:
+
+1. a replica that begins to follow in a new leader epoch cuts its log before any damage, asks the
+   leader where its own last epoch ended there, and cuts at the last point on which both agree
+   (KIP-101, KIP-279);
+2. then it joins the fetch session of this loop (KIP-227), in which only what changed is named;
+   what comes is appended as it came;
+3. a leader that finds a divergence later says so in the fetch itself (KIP-595).
+
+* Nothing is held against a leader that is only new: the first failures wait shortly, and a change
+  of what is followed ends every wait.
+* One replica's error pauses that replica only, and so does a throttle (KIP-73).
+* After every ``await`` a replica is looked up again; one that was taken away gets nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kraftjbod.broker.following.follower_session import FetchLimits, Followed, FollowerSession
+from kraftjbod.broker.following.replication_quotas import FetchTurns, ReplicationQuota
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.outage import Outage
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.metadata.records import Listener
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.kafka_codec import Message, message
+
+OffsetForLeaderEpochRequest = message("OffsetForLeaderEpochRequest")
+
+_NONE = -1
+_SESSION_LOST = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+#: New replicas interrupt a long poll together, not one by one.
+_INTERRUPT_AFTER_S = 0.01
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        leader: BrokerId,
+        log_dir_path: str,
+        endpoint_of: Callable[[BrokerId], Listener | None],
+        broker_epoch: Callable[[], BrokerEpoch],
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        limits: FetchLimits,
+        quota: ReplicationQuota,
+        damage_met: Callable[[HostedReplica], None],
+    ) -> None:
+        """``damage_met`` is told of a damaged replica that others count on still."""
+        self._broker_id = broker_id
+        self._leader = leader
+        self._endpoint_of = endpoint_of
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._backoff = backoff
+        self._limits = limits
+        self._quota = quota
+        self._damage_met = damage_met
+        self._session = FollowerSession(broker_id=broker_id, limits=limits)
+        self._turns = FetchTurns(
+            quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
+        )
+        self._connection: KafkaConnection | None = None
+        #: Of the leader.
+        self._outage = Outage()
+        #: Set when there is something new to fetch.
+        self._changed = asyncio.Event()
+        self._is_polling = False
+        self._is_interrupted = False
+        self._log = get_logger(component="replica_fetcher", leader=leader, log_dir=log_dir_path)
+
+    def __repr__(self) -> str:
+        return f"<ReplicaFetcher leader={self._leader} replicas={len(self._session)}>"
+
+    def __len__(self) -> int:
+        return len(self._session)
+
+    # --- what to follow --------------------------------------------------------------------------
+
+    def add(self, replicas: Iterable[HostedReplica]) -> None:
+        for replica in replicas:
+            self._turns.end(replica.topic_partition)
+            self._session.follow(replica)
+        self._changed.set()
+        if self._is_polling and not self._is_interrupted:
+            self._is_interrupted = True
+            asyncio.get_running_loop().call_later(_INTERRUPT_AFTER_S, self._interrupt)
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        self._turns.end(topic_partition)
+        self._session.drop(topic_partition)
+
+    def _interrupt(self) -> None:
+        """End a long poll that does not know of what is new; its answer would be fetched again."""
+        if self._is_polling:
+            self._disconnect()
+        else:
+            self._is_interrupted = False
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            while True:
+                try:
+                    if await self._round():
+                        self._note_answer()
+                except OperatingError as e:
+                    self._disconnect()
+                    if self._is_interrupted:
+                        self._is_interrupted = False
+                        continue
+                    self._note_failure(e)
+                    await self._pause(self._backoff.wait_ms(self._outage.failures))
+        finally:
+            self._disconnect()
+
+    def _note_failure(self, error: OperatingError) -> None:
+        if self._outage.failed(self._clock.now_ms()):
+            failures = self._outage.failures
+            self._log.warning("replica_fetch_failed", reason=str(error), failures=failures)
+
+    def _note_answer(self) -> None:
+        lasted_ms = self._outage.ended(self._clock.now_ms())
+        if lasted_ms is not None:
+            self._log.info("replica_fetch_resumed", lasted_ms=lasted_ms)
+
+    async def _round(self) -> bool:
+        """One fetch of everything that may be fetched now, or a wait for that.
+
+        Whether the leader was there; False if nothing was to be asked.
+
+        :raises OperatingError: it was not.
+        """
+        self._changed.clear()
+        now_ms = self._clock.now_ms()
+        untold = self._session.untold
+        later = [one.not_before_ms for one in untold if one.not_before_ms > now_ms]
+        wait_ms = min([self._limits.max_wait_ms, *(at_ms - now_ms for at_ms in later)])
+        asking = [one for one in untold if one.not_before_ms <= now_ms]
+        due = self._admit(asking, now_ms)
+        if len(due) < len(asking):
+            wait_ms = min(wait_ms, self._quota.wait_ms(now_ms) or wait_ms)
+        if not due and not self._session.has_told:
+            await self._pause(wait_ms)
+            return False
+        connection = await self._connected()
+        unaligned = [one for one in due if not one.is_aligned]
+        await asyncio.gather(*map(self._cut_damage, unaligned))
+        unaligned = [one for one in unaligned if one.handle.damaged_from is None]
+        if unaligned:
+            await self._align(connection, unaligned)
+        ready = [one for one in due if one.is_aligned and self._session.is_followed(one)]
+        if ready or self._session.has_told:
+            await self._fetch(connection, ready, wait_ms)
+        return True
+
+    def _admit(self, asking: Sequence[Followed], now_ms: int) -> list[Followed]:
+        """Those of ``asking`` that no throttle holds up; the rest leaves the session for now."""
+        if self._quota.wait_ms(now_ms) > 0:
+            for topic_partition in self._turns.end_all():
+                one = self._session.get(topic_partition)
+                if one is not None and self._may_be_held_up(one):
+                    self._session.leave(one)
+                    self._session.tell(one)
+        admitted = []
+        for one in asking:
+            if not self._may_be_held_up(one) or self._turns.begin(one.topic_partition, now_ms):
+                admitted.append(one)
+            else:
+                self._session.leave(one)
+        return admitted
+
+    def _may_be_held_up(self, one: Followed) -> bool:
+        """In-sync replicas never are, see replication_quotas.py."""
+        return (
+            not one.has_caught_up
+            and self._quota.is_throttled(one.topic_partition)
+            and one.replica.partition is not None
+            and self._broker_id not in one.replica.partition.isr
+        )
+
+    async def _pause(self, wait_ms: int) -> None:
+        try:
+            async with asyncio.timeout(max(1, wait_ms) / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _connected(self) -> KafkaConnection:
+        if self._connection is None or not self._connection.is_open:
+            endpoint = self._endpoint_of(self._leader)
+            if endpoint is None:
+                raise ConnectionLostError(f"broker {self._leader} is not in the metadata")
+            self._connection = await KafkaConnection.connect(
+                endpoint.host,
+                endpoint.port,
+                client_id=f"broker-{self._broker_id}-fetcher",
+                timeout_ms=self._limits.timeout_ms,
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._session.begin_anew()
+
+    def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
+        """This replica failed: ask again later, the others go on."""
+        self._turns.end(one.topic_partition)
+        self._session.tell(one)
+        self._session.leave(one)
+        one.failures += 1
+        one.not_before_ms = self._clock.now_ms() + self._backoff.wait_ms(one.failures)
+        self._log.info(
+            "replica_fetch_delayed",
+            partition=str(one.topic_partition),
+            code=code.name,
+            reason=reason,
+            failures=one.failures,
+        )
+
+    # --- alignment -------------------------------------------------------------------------------
+
+    async def _align(self, connection: KafkaConnection, unaligned: Sequence[Followed]) -> None:
+        """Cut what the leader does not have, before the first fetch of an epoch."""
+        by_topic: dict[str, list[Followed]] = defaultdict(list)
+        for one in unaligned:
+            by_topic[one.topic_partition.topic].append(one)
+        kind = OffsetForLeaderEpochRequest
+        request = kind(
+            replica_id=self._broker_id,
+            topics=[
+                kind.OffsetForLeaderTopic(
+                    topic=topic,
+                    partitions=[
+                        kind.OffsetForLeaderPartition(
+                            partition=one.topic_partition.partition,
+                            current_leader_epoch=one.leader_epoch,
+                            leader_epoch=one.handle.latest_epoch,
+                        )
+                        for one in followed
+                    ],
+                )
+                for topic, followed in by_topic.items()
+            ],
+        )
+        response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
+        asked = {one.topic_partition: one for one in unaligned}
+        cuts = []
+        for topic in response.topics:
+            for part in topic.partitions:
+                followed = asked.get(TopicPartition(topic.topic, part.partition))
+                if followed is not None and self._session.is_followed(followed):
+                    cuts.append(self._align_one(followed, part))
+        await asyncio.gather(*cuts)
+
+    async def _cut_damage(self, one: Followed) -> None:
+        """A log that was found damaged ends where it is sound, once nobody counts on the rest."""
+        offset = one.handle.damaged_from
+        if offset is None:
+            return
+        partition = one.replica.partition
+        if partition is not None and self._broker_id in partition.holders:
+            self._damage_met(one.replica)
+            self._delay(one, ErrorCode.CORRUPT_MESSAGE, "it is damaged, and in sync still")
+        else:
+            await self._truncate(one, offset)
+
+    async def _align_one(self, one: Followed, end: Message) -> None:
+        if end.error_code != ErrorCode.NONE:
+            self._delay(one, ErrorCode(end.error_code), "where its last epoch ended is not known")
+            return
+        if end.end_offset == _NONE:
+            # The leader knows no epoch that old: only what is committed is sure to be its own.
+            assert one.replica.partition is not None, one.replica
+            cut = self._truncate(one, one.replica.partition.high_watermark)
+        else:
+            cut = self._truncate_to_epoch(one, end.leader_epoch, end.end_offset)
+        one.is_aligned = await cut
+
+    async def _truncate_to_epoch(self, one: Followed, epoch: int, leader_end: int) -> bool:
+        """Cut at the last point up to which both logs can agree."""
+        own_epoch, own_end = one.handle.end_offset_for_epoch(epoch)
+        keep = leader_end if own_epoch == _NONE else min(leader_end, own_end)
+        return await self._truncate(one, keep)
+
+    async def _truncate(self, one: Followed, offset: int) -> bool:
+        """Cut the log at ``offset``; whether that worked.
+
+        An append of our own past as leader that is still on its way to the disk comes to light in
+        the next fetch: the leader finds the divergence then.
+        """
+        try:
+            end_before = one.handle.log_end_offset
+            await one.handle.truncate_to(offset)
+        except OperatingError as e:
+            self._delay(one, e.code, str(e))
+            return False
+        end = one.handle.log_end_offset
+        if end < end_before:
+            self._log.info(
+                "replica_truncated",
+                partition=str(one.topic_partition),
+                end_before=end_before,
+                end=end,
+            )
+        self._note_truncated(one)
+        return True
+
+    def _note_truncated(self, one: Followed) -> None:
+        self._session.tell(one)
+        if self._session.is_followed(one) and one.replica.partition is not None:
+            one.replica.partition.truncated(one.handle.log_end_offset)
+
+    # --- fetching --------------------------------------------------------------------------------
+
+    async def _fetch(
+        self, connection: KafkaConnection, ready: Sequence[Followed], wait_ms: int
+    ) -> None:
+        request = self._session.request(ready, broker_epoch=self._broker_epoch(), wait_ms=wait_ms)
+        self._is_polling = True
+        try:
+            response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
+        finally:
+            self._is_polling = False
+        if response.error_code in _SESSION_LOST:
+            self._session.begin_anew()
+            return
+        if response.error_code != ErrorCode.NONE:
+            code = ErrorCode(response.error_code)
+            raise OperatingError(f"broker {self._leader} refused the fetch: {code.name}", code=code)
+        self._session.was_answered(response.session_id)
+        writing = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = TopicIdPartition(TopicId(topic.topic_id), data.partition_index)
+                followed = self._session.told(key)
+                if followed is not None:
+                    step = self._take(followed, data)
+                    if step is not None:
+                        writing.append(step)
+        if writing:
+            await asyncio.gather(*writing)
+
+    def _take(self, one: Followed, data: Message) -> asyncio.Future[Any] | None:
+        """Begin what one partition's answer asks for; None if that is done already."""
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return asyncio.ensure_future(self._start_anew(one, data.log_start_offset))
+        if data.error_code != ErrorCode.NONE:
+            self._delay(one, ErrorCode(data.error_code), "the leader refused")
+            return None
+        one.failures = 0
+        diverging = data.diverging_epoch
+        if diverging is not None and diverging.end_offset != _NONE:
+            return asyncio.ensure_future(
+                self._truncate_to_epoch(one, diverging.epoch, diverging.end_offset)
+            )
+        if data.records:
+            return asyncio.ensure_future(self._append(one, data))
+        self._note_fetched(one, data.high_watermark)
+        if data.log_start_offset > one.handle.log_start_offset:
+            return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
+        return None
+
+    async def _append(self, one: Followed, data: Message) -> None:
+        try:
+            await one.handle.append_as_follower(data.records, may_have_gaps=data.may_have_gaps)
+        except OperatingError as e:
+            if not one.handle.log_dir.is_online:
+                # Whoever handles that takes this replica away.
+                self.remove(one.topic_partition)
+                return
+            one.is_aligned = False
+            self._delay(one, e.code, str(e))
+            return
+        one.replica.count_appended(len(data.records))
+        if self._quota.is_throttled(one.topic_partition):
+            self._quota.spend(len(data.records), self._clock.now_ms())
+        self._turns.end(one.topic_partition)
+        if self._session.is_followed(one):
+            self._session.tell_last(one)
+            self._note_fetched(one, data.high_watermark)
+            if data.log_start_offset > one.handle.log_start_offset:
+                await self._follow_start(one, data.log_start_offset)
+
+    async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
+        """The leader let go of its oldest records (KIP-107): so do we, as far as we know them."""
+        try:
+            await one.handle.start_at(min(leader_log_start, one.handle.high_watermark))
+        except OperatingError as e:
+            self._delay(one, e.code, str(e))
+            return
+        self._session.tell(one)
+
+    def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:
+        partition = one.replica.partition
+        if partition is None:
+            return
+        one.has_caught_up = one.handle.log_end_offset >= leader_high_watermark
+        if one.has_caught_up:
+            self._turns.end(one.topic_partition)
+        has_committed = partition.fetched_from_leader(
+            leader_high_watermark=leader_high_watermark,
+            log_end_offset=one.handle.log_end_offset,
+        )
+        if has_committed:
+            one.handle.high_watermark = partition.high_watermark
+
+    async def _start_anew(self, one: Followed, leader_log_start: int) -> None:
+        """The leader has nothing left of where we are: begin where its log begins."""
+        self._log.warning(
+            "replica_starts_anew",
+            partition=str(one.topic_partition),
+            end=one.handle.log_end_offset,
+            leader_log_start=leader_log_start,
+        )
+        if leader_log_start == _NONE:
+            self._delay(one, ErrorCode.OFFSET_OUT_OF_RANGE, "the leader's log start is not known")
+            return
+        try:
+            await one.handle.truncate_fully_and_start_at(leader_log_start)
+        except OperatingError as e:
+            self._delay(one, e.code, str(e))
+            return
+        self._note_truncated(one)

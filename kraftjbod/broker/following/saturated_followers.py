@@ -1,0 +1,158 @@
+"""LOOP. ``SaturatedFollowers``: replicas in full directories hear where their leaders' logs begin.
+
+Nothing is fetched into a directory that takes no records, so the replicas there would not learn of
+a deletion of records (KIP-107), which may be the only thing that makes room for them (KIP-928).
+Their leaders are asked instead, from time to time, until the directory has room again.
+
+* A replica follows as far as it knows its own records to be committed. One that ends where its
+  leader begins, or before, has nothing left that counts, and starts anew there.
+* What is below the new start goes at once, by retention.
+* What could not be asked or done now is asked and done next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.partitions.partition import Partition, Role
+from kraftjbod.broker.partitions.replica_states import ReplicaState
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.replica_reads import EARLIEST_TIMESTAMP
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.metadata.records import Listener
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.storage.log.log_handle import LogHandle
+
+ListOffsetsRequest = message("ListOffsetsRequest")
+
+_INTERVAL_S: Final = 3.0
+
+
+class _Asking(NamedTuple):
+    """A replica and what it was when its leader was asked."""
+
+    replica: HostedReplica
+    partition: Partition
+    handle: LogHandle
+    leader_epoch: LeaderEpoch
+
+
+class SaturatedFollowers:
+    """One coroutine, :meth:`run`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        replicas: HostedReplicas,
+        endpoint_of: Callable[[BrokerId], Listener | None],
+        timeout_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._endpoint_of = endpoint_of
+        self._timeout_ms = timeout_ms
+        self._log = get_logger(component="saturated_followers")
+
+    async def run(self) -> None:
+        """Ask from time to time until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask once, all leaders at the same time."""
+        by_leader: dict[BrokerId, list[_Asking]] = defaultdict(list)
+        for replica in self._replicas:
+            asking = _asking(replica)
+            if asking is not None:
+                by_leader[asking.partition.leader].append(asking)
+        await asyncio.gather(*(self._follow(leader, own) for leader, own in by_leader.items()))
+
+    async def _follow(self, leader: BrokerId, all_asking: Sequence[_Asking]) -> None:
+        try:
+            response = await self._ask(leader, all_asking)
+        except OperatingError as e:
+            self._log.info("leader_log_starts_unknown", leader=leader, reason=str(e))
+            return
+        asked = {asking.replica.topic_partition: asking for asking in all_asking}
+        following = []
+        for topic in response.topics:
+            for part in topic.partitions:
+                asking = asked.get(TopicPartition(topic.name, part.partition_index))
+                if asking is not None and part.error_code == ErrorCode.NONE:
+                    following.append(self._start_at(asking, part.offset))
+        await asyncio.gather(*following)
+
+    async def _ask(self, leader: BrokerId, all_asking: Sequence[_Asking]) -> Message:
+        endpoint = self._endpoint_of(leader)
+        if endpoint is None:
+            raise OperatingError(f"broker {leader} is not in the metadata")
+        by_topic: dict[str, list[Message]] = defaultdict(list)
+        for asking in all_asking:
+            topic, index = asking.replica.topic_partition
+            by_topic[topic].append(
+                ListOffsetsRequest.ListOffsetsPartition(
+                    partition_index=index,
+                    current_leader_epoch=asking.leader_epoch,
+                    timestamp=EARLIEST_TIMESTAMP,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=self._broker_id,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=partitions)
+                for topic, partitions in by_topic.items()
+            ],
+        )
+        connection = await KafkaConnection.connect(
+            endpoint.host,
+            endpoint.port,
+            client_id=f"broker-{self._broker_id}-log-starts",
+            timeout_ms=self._timeout_ms,
+        )
+        try:
+            response: Message = await connection.request(request, timeout_ms=self._timeout_ms)
+        finally:
+            connection.close()
+        return response
+
+    async def _start_at(self, asked: _Asking, leader_log_start: int) -> None:
+        handle = asked.handle
+        if leader_log_start <= handle.log_start_offset:
+            return
+        if not self._replicas.is_current(asked.replica) or _asking(asked.replica) != asked:
+            return  # It is fetched again, or it is another one by now.
+        try:
+            if leader_log_start <= handle.high_watermark:
+                await handle.start_at(leader_log_start)
+            elif leader_log_start < handle.log_end_offset:
+                await handle.start_at(handle.high_watermark)
+            else:
+                await handle.truncate_fully_and_start_at(leader_log_start)
+                asked.partition.truncated(handle.log_end_offset)
+            await handle.apply_retention()
+        except OperatingError as e:
+            self._log.info(
+                "leader_log_start_not_followed",
+                partition=str(asked.replica.topic_partition),
+                reason=str(e),
+            )
+
+
+def _asking(replica: HostedReplica) -> _Asking | None:
+    """The replica as it is now, if its leader is to be asked."""
+    partition, handle = replica.partition, replica.handle
+    if partition is None or handle is None or replica.gate.is_closed:
+        return None
+    if replica.state is not ReplicaState.SATURATED:
+        return None
+    if partition.role is not Role.FOLLOWER or partition.leader == NO_LEADER:
+        return None
+    return _Asking(replica, partition, handle, partition.leader_epoch)

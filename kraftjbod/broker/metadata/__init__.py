@@ -1,0 +1,1 @@
+"""The committed metadata followed, and what a change of it means for this broker."""

@@ -1,0 +1,208 @@
+"""LOOP. ``MetadataLoader``: follows the committed metadata log and publishes what changes.
+
+* Long-polls the active controller; one failed poll is told and tried again, for ever.
+* Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
+  the controller does. A snapshot builds a new state, and its difference to the old is published.
+* Everything that arrived in one answer is published as one delta.
+* Nothing is replayed of a log that is not the one this broker has followed, or not all of it:
+  metadata_memory.py. Such metadata is refused, said now and then, and asked for again.
+
+What a change means for this broker's replicas is the publisher's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
+from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.outage import Outage
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.metadata.records import EntryReader, decode_entry
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataResponse
+
+#: What a controller says that lost its metadata; the second one is from before logs had ids.
+_REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
+_REFUSED_WAIT_MS: Final = 1_000
+_REFUSAL_TOLD_EVERY_MS: Final = 60_000
+#: Of a snapshot: some hundred records, some milliseconds.
+_BYTES_PER_TURN: Final = 32 * 1024
+
+
+class MetadataLoader:
+    """One coroutine, :meth:`run`, for the life of the broker."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        channel: ControllerChannel,
+        cache: MetadataCache,
+        publisher: BrokerMetadataPublisher,
+        memory: MetadataMemory,
+        backoff: ExponentialBackoff,
+        max_wait_ms: int = 5_000,
+        max_bytes: int = 8 * 1024 * 1024,
+    ) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._cache = cache
+        self._publisher = publisher
+        self._memory = memory
+        #: Why the controller's metadata is refused; None while it is not.
+        self.refusal: str | None = None
+        self._backoff = backoff
+        self._max_wait_ms = max_wait_ms
+        self._max_bytes = max_bytes
+        #: Last committed offset that the controller told; -1 before its first answer.
+        self._high_watermark = -1
+        self._progress = asyncio.Event()
+        self._tell_again_at_ms = 0
+        #: Of the controllers, all of them.
+        self._outage = Outage()
+        self._log = get_logger(component="metadata_loader")
+
+    async def run(self) -> None:
+        """Follow the log until cancelled."""
+        while True:
+            try:
+                await self._poll()
+                self._note_answer()
+            except (OperatingError, RemoteProtocolError) as e:
+                if isinstance(e, OperatingError) and e.code in _REFUSALS:
+                    self._tell_refusal(e)
+                    await asyncio.sleep(_REFUSED_WAIT_MS / 1000)
+                    continue
+                if self._outage.failed(_now_ms()):
+                    failures = self._outage.failures
+                    self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
+                await asyncio.sleep(self._backoff.wait_ms(self._outage.failures) / 1000)
+
+    def _note_answer(self) -> None:
+        self.refusal = None
+        lasted_ms = self._outage.ended(_now_ms())
+        if lasted_ms is not None:
+            self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
+
+    def _tell_refusal(self, error: OperatingError) -> None:
+        """It lasts until an operator has put it right."""
+        now_ms = _now_ms()
+        if self.refusal is None or now_ms >= self._tell_again_at_ms:
+            self._tell_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
+            self._log.error("metadata_refused", reason=error.message)
+        self.refusal = error.message
+
+    async def caught_up(self, at_least: int) -> None:
+        """Wait until the state holds entry ``at_least`` and all that was committed when asked."""
+        while True:
+            offset = self._cache.state.offset
+            if offset >= max(at_least, self._high_watermark):
+                return
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def _poll(self) -> None:
+        state = self._cache.state
+        response = await self._fetch(state.offset + 1, self._max_wait_ms)
+        if response.snapshot_offset >= 0:
+            await self._load_snapshot(response)
+        elif response.entries:
+            self._replay(response)
+        self._high_watermark = response.high_watermark
+        self._progress.set()
+
+    def _replay(self, response: FetchMetadataResponse) -> None:
+        state, delta = self._cache.state, MetadataDelta()
+        for entry in response.entries:
+            if entry.offset > state.offset:
+                records = decode_entry(entry.payload)
+                state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
+        self._memory.note_applied(state.offset)
+        self._publisher.publish(delta)
+
+    async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
+        before, after = self._cache.state, MetadataState()
+        reader, response = EntryReader(), first
+        await _take_piece(reader, after, first.snapshot_offset, first.snapshot_chunk)
+        while response.snapshot_next_position >= 0:
+            response = await self._fetch(
+                self._cache.state.offset + 1,
+                0,
+                snapshot_offset=first.snapshot_offset,
+                snapshot_position=response.snapshot_next_position,
+            )
+            if response.snapshot_offset != first.snapshot_offset:
+                # The controller replaced the snapshot meanwhile; the next poll begins anew.
+                return
+            await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
+        reader.end()
+        after.replay((), offset=first.snapshot_offset, epoch=before.epoch, delta=MetadataDelta())
+        self._cache.replace(after)
+        self._memory.note_applied(after.offset)
+        self._publisher.publish(difference(before, after))
+
+    async def _fetch(
+        self,
+        fetch_offset: int,
+        max_wait_ms: int,
+        *,
+        snapshot_offset: int = -1,
+        snapshot_position: int = 0,
+    ) -> FetchMetadataResponse:
+        known = self._cache.state.brokers.get(self._broker_id)
+        response = await self._channel.fetch_metadata(
+            FetchMetadataRequest(
+                broker_id=self._broker_id,
+                broker_epoch=BrokerEpoch(-1) if known is None else known.epoch,
+                fetch_offset=fetch_offset,
+                max_wait_ms=max_wait_ms,
+                max_bytes=self._max_bytes,
+                snapshot_offset=snapshot_offset,
+                snapshot_position=snapshot_position,
+                metadata_log_id=self._memory.claimed_log_id,
+            )
+        )
+        self._memory.heard_of(response.metadata_log_id)
+        self._memory.require_whole(response.high_watermark)
+        return response
+
+
+async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:
+    """A piece of a snapshot, with turns for everybody else in between."""
+    for at in range(0, len(piece), _BYTES_PER_TURN):
+        records = reader.feed(piece[at : at + _BYTES_PER_TURN])
+        state.replay_part(records, offset=offset, delta=MetadataDelta())
+        await asyncio.sleep(0)
+
+
+def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
+    """The delta that leads from ``before`` to ``after``, as replay would have noted it."""
+    delta = MetadataDelta(features=before.features != after.features)
+    for broker_id in before.brokers.keys() | after.brokers.keys():
+        if before.brokers.get(broker_id) != after.brokers.get(broker_id):
+            delta.brokers.add(broker_id)
+    for topic_id, topic in before.topics.items():
+        if topic_id not in after.topics:
+            delta.deleted_topics[topic_id] = topic
+    # Who registered in between cannot be told by comparing.
+    delta.registered = set(after.brokers)
+    delta.created_topics = after.topics.keys() - before.topics.keys()
+    for key, partition in after.partitions():
+        earlier = before.partition(key)
+        if earlier != partition:
+            delta.partitions[key] = earlier
+    for resource in before.configs.keys() | after.configs.keys():
+        if before.configs.get(resource) != after.configs.get(resource):
+            delta.configs.add(resource)
+    return delta
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,136 @@
+"""LOOP. ``BrokerMetadataPublisher``: what a change of the metadata means for this broker, in one
+order.
+
+1. configurations, so that everything after sees the new values;
+2. roles: leaders and followers begin and end, at once and without waiting;
+3. fetchers follow and stop, and moves between directories end;
+4. logs are removed and made, each in its own task, so that no directory waits for another, and
+   none before it is remembered by which metadata that is done;
+5. the controller hears how far this broker is.
+
+At :meth:`open` the moves that a restart interrupted go on.
+
+Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata, the broker's
+own configuration and step 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
+from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
+from kraftjbod.broker.replicas.replica_manager import ReplicaManager
+from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.metadata.state import MetadataDelta
+
+
+class BrokerMetadataPublisher:
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        replicas: ReplicaManager,
+        removals: ReplicaRemovals,
+        fetchers: ReplicaFetcherManager,
+        moves: ReplicaAlterLogDirsManager,
+        lifecycle: BrokerLifecycleManager,
+        dynamic_configs: DynamicConfigs,
+        jobs: JobGuard,
+        memory: MetadataMemory,
+    ) -> None:
+        self._cache = cache
+        self._replicas = replicas
+        self._removals = removals
+        self._fetchers = fetchers
+        self._moves = moves
+        self._lifecycle = lifecycle
+        self._dynamic_configs = dynamic_configs
+        self._disk_work = BackgroundTasks(jobs)
+        self._memory = memory
+        self._is_open = False
+
+    def publish(self, delta: MetadataDelta) -> None:
+        """Act on a change that the cache already shows."""
+        if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
+            self._dynamic_configs.refresh()
+        if self._is_open:
+            for name in self._topics_configured(delta):
+                self._carry_out(self._replicas.config_changed(name))
+            self._carry_out(self._replicas.apply_delta(delta))
+        self._lifecycle.note_metadata(self._cache.state)
+
+    def _topics_configured(self, delta: MetadataDelta) -> Iterable[str]:
+        """Topics whose configuration changed; those of the whole cluster are all topics'."""
+        if (ResourceType.BROKER, "") in delta.configs:
+            return self._cache.state.topic_ids
+        return [name for kind, name in delta.configs if kind is ResourceType.TOPIC]
+
+    def open(self) -> None:
+        """The logs are loaded: act on everything that the metadata says now, and on all changes."""
+        self._is_open = True
+        self._carry_out(self._replicas.apply_all())
+
+    def look_again(self, *, offline_too: bool = False) -> None:
+        """A directory takes new logs again, see ``ReplicaManager.look_again``."""
+        if self._is_open:
+            self._carry_out(self._replicas.look_again(offline_too=offline_too))
+
+    async def disk_work_done(self) -> None:
+        """Wait until no log is being made or removed."""
+        while self._disk_work:
+            await self._disk_work.idle()
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self._disk_work.close()
+
+    def _carry_out(self, changes: ReplicaChanges) -> None:
+        self._fetchers.unfollow(changes.unfollow)
+        self._fetchers.follow(changes.follow)
+        for topic_partition in changes.left:
+            self._moves.end(topic_partition)
+        for replica, is_accepted in changes.resume:
+            self._moves.resume(replica, is_accepted=is_accepted)
+        for topic_partition in changes.set_aside:
+            self._disk_work.attempt(
+                partial(self._set_aside, topic_partition), f"set-aside-{topic_partition}"
+            )
+        for topic_partition in changes.drop_future:
+            self._disk_work.attempt(
+                partial(self._removals.drop_future, topic_partition),
+                f"drop-future-{topic_partition}",
+            )
+        for topic_partition in changes.delete:
+            self._disk_work.attempt(
+                partial(self._delete, topic_partition), f"delete-{topic_partition}"
+            )
+        for replica in changes.create:
+            self._disk_work.attempt(
+                partial(self._create, replica), f"create-{replica.topic_partition}"
+            )
+
+    async def _set_aside(self, topic_partition: TopicPartition) -> None:
+        await self._memory.write()
+        await self._removals.set_aside(topic_partition)
+
+    async def _delete(self, topic_partition: TopicPartition) -> None:
+        await self._memory.write()
+        # The copies may be changing places at this moment.
+        await self._moves.ended(topic_partition)
+        await self._removals.delete(topic_partition)
+
+    async def _create(self, replica: HostedReplica) -> None:
+        await self._memory.write()
+        self._carry_out(await self._replicas.create_log(replica))

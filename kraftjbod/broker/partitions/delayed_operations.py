@@ -1,0 +1,262 @@
+"""LOOP. Requests that wait: produces with ``acks=all``, deletions of records, fetches with
+``min.bytes``.
+
+All waits are keyed by partition, bounded in number in all and per partition (one that hangs leaves
+room for the others), and end at a deadline at the latest.
+They end with a value, never with an exception, so an abandoned wait leaves nothing unretrieved.
+All methods are for the loop's thread; between a check of the partition and the ``wait`` that
+follows it there must be no ``await``.
+
+* A wait for an offset costs a future and a tuple: one timer serves all of a purgatory.
+* Nothing here asks a partition anything; whoever moves a watermark, loses a leadership or a
+  directory says so here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from kraftjbod.core.errors import ErrorCode, OverloadedError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.timing import Clock
+
+T = TypeVar("T")
+
+
+class _OffsetWait(NamedTuple):
+    required_offset: int
+    deadline_ms: int
+    done: asyncio.Future[ErrorCode]
+
+
+class OffsetPurgatory:
+    """Requests of one kind that wait until a partition's watermark reaches an offset.
+
+    Make one for produces, fed with high watermarks, and one for deletions of records (KIP-107), fed
+    with low watermarks.
+
+    ``wait(tp, required_offset, timeout_ms)`` gives a future of NONE (reached), REQUEST_TIMED_OUT,
+    or the code handed to ``fail``;
+    ``reached(tp, watermark)`` ends those that it satisfies;
+    ``fail(tp, code)`` ends all of a partition: its directory died, the leadership is lost, the ISR
+    became too small. ``close()`` ends all of all partitions.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        clock: Clock,
+        max_waiting: int = 100_000,
+        max_per_partition: int = 10_000,
+    ) -> None:
+        """``kind`` says in errors what waits here."""
+        self._kind = kind
+        self._clock = clock
+        self._max_waiting = max_waiting
+        self._max_per_partition = max_per_partition
+        #: Only partitions that something waits for; in order of arrival.
+        self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
+        self._count = 0
+        #: One timer, at or before the earliest deadline of all.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<OffsetPurgatory {self._kind} waiting={self._count} partitions={len(self._waits)}>"
+
+    def wait(
+        self, partition: TopicPartition, required_offset: int, timeout_ms: int
+    ) -> asyncio.Future[ErrorCode]:
+        """Wait until the watermark reaches ``required_offset``.
+
+        :raises OverloadedError: if ``max_waiting`` requests wait already, or ``max_per_partition``
+            for this one.
+        """
+        if self._count >= self._max_waiting:
+            raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        wait = _OffsetWait(required_offset, deadline_ms, done)
+        waits = self._waits.get(partition)
+        if waits is None:
+            self._waits[partition] = [wait]
+        elif len(waits) < self._max_per_partition:
+            waits.append(wait)
+        else:
+            raise OverloadedError(f"{len(waits)} {self._kind} wait for {partition} already")
+        self._count += 1
+        if self._timer is None or deadline_ms < self._timer_at_ms:
+            self._arm(deadline_ms)
+        return done
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those that something waits for."""
+        return list(self._waits)
+
+    def is_waited_for(self, partition: TopicPartition) -> bool:
+        return partition in self._waits
+
+    def reached(self, partition: TopicPartition, watermark: int) -> None:
+        waits = self._waits.get(partition)
+        if waits is None:
+            return
+        still = [wait for wait in waits if wait.required_offset > watermark]
+        if len(still) == len(waits):
+            return
+        for wait in waits:
+            if wait.required_offset <= watermark:
+                _end(wait.done, ErrorCode.NONE)
+        self._keep(partition, still)
+
+    def fail(self, partition: TopicPartition, code: ErrorCode) -> None:
+        """End every wait of the partition with ``code``."""
+        for wait in self._waits.get(partition, ()):
+            _end(wait.done, code)
+        self._keep(partition, [])
+
+    def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """End every wait; by default with what sends a client to look for another leader."""
+        for partition in self.partitions:
+            self.fail(partition, code)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> None:
+        self._count -= len(self._waits.get(partition, ())) - len(still)
+        if still:
+            self._waits[partition] = still
+        else:
+            self._waits.pop(partition, None)
+
+    def _arm(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, at_ms - self._clock.now_ms()) / 1000
+        self._timer_at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """End what is overdue, forget what was abandoned, and sleep until the next deadline."""
+        self._timer = None
+        now_ms = self._clock.now_ms()
+        next_ms: int | None = None
+        for partition, waits in list(self._waits.items()):
+            for wait in waits:
+                if wait.deadline_ms <= now_ms:
+                    _end(wait.done, ErrorCode.REQUEST_TIMED_OUT)
+            still = [wait for wait in waits if not wait.done.done()]
+            self._keep(partition, still)
+            for wait in still:
+                if next_ms is None or wait.deadline_ms < next_ms:
+                    next_ms = wait.deadline_ms
+        if next_ms is not None:
+            self._arm(next_ms)
+
+
+class _FetchWait:
+    __slots__ = ("done", "missing_bytes", "partitions", "timer")
+
+    def __init__(
+        self,
+        partitions: Sequence[TopicPartition],
+        missing_bytes: int,
+        done: asyncio.Future[bool],
+        timer: asyncio.TimerHandle,
+    ) -> None:
+        self.partitions = partitions
+        self.missing_bytes = missing_bytes
+        self.done = done
+        self.timer = timer
+
+
+class FetchPurgatory:
+    """Fetches that wait for bytes.
+
+    Make one for followers, fed when a log's end moves, and one for consumers, fed when a high
+    watermark moves: neither is then woken for what it may not read.
+
+    ``wait(partitions, missing_bytes, timeout_ms)`` gives a future of True (enough may have come,
+    or a partition changed: read again) or False (the deadline passed: answer with what is there).
+    ``arrived(tp, size_bytes)`` counts new bytes; ``wake(tp)`` ends the waits on a partition at
+    once, because it died, was deleted or changed its leader.
+    """
+
+    def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
+        """``max_partitions`` is what all waits together may name."""
+        self._max_waiting = max_waiting
+        self._max_partitions = max_partitions
+        self._named = 0
+        #: Only partitions that something waits for. Inner dicts are ordered sets.
+        self._waits: dict[TopicPartition, dict[_FetchWait, None]] = {}
+        self._all: dict[asyncio.Future[bool], _FetchWait] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return f"<FetchPurgatory waiting={len(self._all)} partitions={len(self._waits)}>"
+
+    def wait(
+        self, partitions: Sequence[TopicPartition], missing_bytes: int, timeout_ms: int
+    ) -> asyncio.Future[bool]:
+        """Wait until ``missing_bytes`` have arrived in ``partitions`` together.
+
+        :raises OverloadedError: if ``max_waiting`` fetches wait already, or for too much.
+        """
+        if (
+            len(self._all) >= self._max_waiting
+            or self._named + len(partitions) > self._max_partitions
+        ):
+            raise OverloadedError(f"{len(self._all)} fetches wait for bytes already")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(timeout_ms / 1000, _end, done, False)
+        wait = _FetchWait(partitions, missing_bytes, done, timer)
+        self._all[done] = wait
+        self._named += len(partitions)
+        for partition in partitions:
+            self._waits.setdefault(partition, {})[wait] = None
+        # The one place of removal, whether it ends by bytes, deadline or a client that went away.
+        done.add_done_callback(self._forget)
+        return done
+
+    def arrived(self, partition: TopicPartition, size_bytes: int) -> None:
+        """``size_bytes`` more can be read from the partition."""
+        for wait in self._waits.get(partition, ()):
+            wait.missing_bytes -= size_bytes
+            if wait.missing_bytes <= 0:
+                _end(wait.done, True)
+
+    def wake(self, partition: TopicPartition) -> None:
+        for wait in self._waits.get(partition, ()):
+            _end(wait.done, True)
+
+    def close(self) -> None:
+        """End every wait."""
+        for done in self._all:
+            _end(done, True)
+
+    def _forget(self, done: asyncio.Future[bool]) -> None:
+        wait = self._all.pop(done)
+        wait.timer.cancel()
+        self._named -= len(wait.partitions)
+        for partition in wait.partitions:
+            waits = self._waits.get(partition)
+            if waits is None:
+                continue  # The request named it twice.
+            waits.pop(wait, None)
+            if not waits:
+                del self._waits[partition]
+
+
+def _end(done: asyncio.Future[T], value: T) -> None:
+    if not done.done():
+        done.set_result(value)

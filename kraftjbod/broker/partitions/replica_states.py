@@ -1,0 +1,90 @@
+"""PURE. The states of a replica on this broker (KIP-928), and the table of what leads where.
+
+* MAKING: it has no log; one is being made.
+* HELD_BACK: it has no log, and no directory takes a new one for the moment.
+* ONLINE: its log takes everything.
+* SATURATED, STALLED: its log is in a directory in that state (``core/log_dir_state.py``). What it
+  has been given it keeps; it takes no appends, fetches nothing, and comes back by itself.
+* OFFLINE: its log is, or may be, in a directory that is offline: none is made in its place.
+* GONE: it is not hosted here any more.
+
+The state says what the replica can do; its role, leader or follower, is ``partition.py``'s.
+The table is all there is: an event that it does not name changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from kraftjbod.core.log_dir_state import LogDirState
+
+
+class ReplicaState(Enum):
+    MAKING = "making"
+    HELD_BACK = "held_back"
+    ONLINE = "online"
+    SATURATED = "saturated"
+    STALLED = "stalled"
+    OFFLINE = "offline"
+    GONE = "gone"
+
+    @property
+    def is_impaired(self) -> bool:
+        return self in (ReplicaState.SATURATED, ReplicaState.STALLED)
+
+
+class ReplicaEvent(Enum):
+    """What may happen to a replica, in the words of the diagram."""
+
+    WANTED = "a log is to be made"
+    REFUSED = "no directory takes a new log now"
+    OPENED = "its log is open"
+    FILLED_UP = "its directory is saturated"
+    STALLED = "its directory is stalled"
+    RECOVERED = "its directory takes everything"
+    LOST = "its directory is offline"
+    LEFT = "not hosted here any more"
+
+
+_S, _E = ReplicaState, ReplicaEvent
+
+TRANSITIONS: Final[Mapping[tuple[ReplicaState, ReplicaEvent], ReplicaState]] = {
+    (_S.MAKING, _E.OPENED): _S.ONLINE,
+    (_S.MAKING, _E.REFUSED): _S.HELD_BACK,
+    (_S.MAKING, _E.LOST): _S.OFFLINE,
+    (_S.MAKING, _E.LEFT): _S.GONE,
+    (_S.HELD_BACK, _E.WANTED): _S.MAKING,
+    (_S.HELD_BACK, _E.OPENED): _S.ONLINE,
+    (_S.HELD_BACK, _E.LOST): _S.OFFLINE,
+    (_S.HELD_BACK, _E.LEFT): _S.GONE,
+    (_S.ONLINE, _E.FILLED_UP): _S.SATURATED,
+    (_S.ONLINE, _E.STALLED): _S.STALLED,
+    (_S.ONLINE, _E.LOST): _S.OFFLINE,
+    (_S.ONLINE, _E.LEFT): _S.GONE,
+    (_S.SATURATED, _E.RECOVERED): _S.ONLINE,
+    (_S.SATURATED, _E.STALLED): _S.STALLED,
+    (_S.SATURATED, _E.LOST): _S.OFFLINE,
+    (_S.SATURATED, _E.LEFT): _S.GONE,
+    (_S.STALLED, _E.RECOVERED): _S.ONLINE,
+    (_S.STALLED, _E.FILLED_UP): _S.SATURATED,
+    (_S.STALLED, _E.LOST): _S.OFFLINE,
+    (_S.STALLED, _E.LEFT): _S.GONE,
+    (_S.OFFLINE, _E.WANTED): _S.MAKING,
+    (_S.OFFLINE, _E.OPENED): _S.ONLINE,
+    (_S.OFFLINE, _E.LEFT): _S.GONE,
+}
+
+#: What the state of its directory is to a replica.
+EVENT_OF_DIR: Final[Mapping[LogDirState, ReplicaEvent]] = {
+    LogDirState.ONLINE: _E.RECOVERED,
+    LogDirState.SATURATED: _E.FILLED_UP,
+    LogDirState.STALLED: _E.STALLED,
+    LogDirState.OFFLINE: _E.LOST,
+}
+
+
+def next_state(state: ReplicaState, event: ReplicaEvent) -> ReplicaState:
+    """The state after ``event``; the same one if the table does not name it."""
+    return TRANSITIONS.get((state, event), state)

@@ -1,0 +1,1 @@
+"""The replicas that this broker hosts: made, written, read, placed, removed."""

@@ -1,0 +1,199 @@
+"""LOOP. ``IsrManager``: keeps the in-sync sets of the partitions that this broker leads.
+
+* From time to time it looks for members that lag, and wants them out.
+* A follower that has caught up is wanted in; its own fetch tells, at once. One that could not be
+  let in then (its broker was still fenced, or another change was on its way) is found by looking,
+  because it asks for nothing more while there is nothing new.
+* Wishes of many partitions travel in one AlterPartition request, one request at a time.
+  A wish that could not be delivered is sent again as long as it is still pending.
+
+What may be wished is decided in partition.py; whether it comes true is the controller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.partitions.isr_change import IsrChange, IsrVerdict
+from kraftjbod.broker.partitions.partition import Partition
+from kraftjbod.broker.partitions.replica_states import ReplicaState
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, TopicIdPartition
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import (
+    MAX_PARTITIONS_PER_REQUEST,
+    AlteredPartition,
+    AlterPartitionRequest,
+    PartitionIsr,
+)
+
+_CHECK_INTERVAL_MS: Final = 500
+
+_Wish = tuple[HostedReplica, IsrChange]
+
+
+class IsrManager:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        replicas: HostedReplicas,
+        cache: MetadataCache,
+        channel: ControllerChannel,
+        lifecycle: BrokerLifecycleManager,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        metrics: Metrics,
+        replica_lag_time_max_ms: int,
+        request_timeout_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._cache = cache
+        self._channel = channel
+        self._lifecycle = lifecycle
+        self._clock = clock
+        self._backoff = backoff
+        self._metrics = metrics
+        self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
+        self._request_timeout_ms = request_timeout_ms
+        #: Wishes to be sent, the newest of each partition. Bounded by the partitions hosted here.
+        self._unsent: dict[TopicIdPartition, _Wish] = {}
+        self._wakeup = asyncio.Event()
+        self._log = get_logger(component="isr_manager")
+
+    def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
+        """A follower outside the ISR has fetched; it may be good enough to join."""
+        partition = replica.partition
+        if partition is not None and partition.isr_expand_wanted(
+            follower, self._cache.state.brokers
+        ):
+            self._want(replica, (*partition.isr, follower))
+
+    async def watch(self) -> None:
+        """Look at every partition that is led here, until cancelled."""
+        while True:
+            await asyncio.sleep(self._check_interval_ms / 1000)
+            now_ms = self._clock.now_ms()
+            for replica in self._replicas:
+                if replica.partition is not None and replica.partition.is_leader:
+                    self._look(replica, replica.partition, now_ms)
+
+    def _look(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
+        # Whoever cannot read its own log must not blame those who wait for it.
+        is_stalled = replica.state is ReplicaState.STALLED
+        lagging = () if is_stalled else partition.isr_shrink_candidates(now_ms)
+        if lagging:
+            self._log.info(
+                "isr_members_lag", partition=str(replica.topic_partition), brokers=lagging
+            )
+            self._want(replica, tuple(m for m in partition.isr if m not in lagging))
+        elif partition.is_under_replicated:
+            for follower in partition.replicas:
+                if follower not in partition.isr:
+                    self.follower_caught_up(replica, follower)
+
+    async def run(self) -> None:
+        """Deliver wishes, until cancelled."""
+        failures = 0
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            wishes = dict(list(self._unsent.items())[:MAX_PARTITIONS_PER_REQUEST])
+            for key in wishes:
+                del self._unsent[key]
+            wishes = {key: wish for key, wish in wishes.items() if self._is_pending(wish)}
+            if not wishes:
+                continue
+            again = await self._deliver(wishes)
+            for key, wish in again.items():
+                self._unsent.setdefault(key, wish)
+            failures = failures + 1 if again else 0
+            if again:
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+            if self._unsent:
+                self._wakeup.set()
+
+    def _want(self, replica: HostedReplica, isr: tuple[BrokerId, ...]) -> None:
+        assert replica.partition is not None, replica
+        change = replica.partition.begin_isr_change(
+            isr,
+            own_broker_epoch=self._lifecycle.broker_epoch,
+            metadata_offset=self._cache.state.offset,
+        )
+        self._unsent[replica.key] = (replica, change)
+        self._wakeup.set()
+
+    def _is_pending(self, wish: _Wish) -> bool:
+        replica, change = wish
+        return (
+            self._replicas.is_current(replica)
+            and replica.partition is not None
+            and replica.partition.pending_isr_change is change
+        )
+
+    async def _deliver(
+        self, wishes: dict[TopicIdPartition, _Wish]
+    ) -> dict[TopicIdPartition, _Wish]:
+        """Send one request; what has to be sent again."""
+        request = AlterPartitionRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._lifecycle.broker_epoch,
+            partitions=tuple(
+                PartitionIsr(
+                    topic_id=key.topic_id,
+                    partition=key.partition,
+                    leader_epoch=change.leader_epoch,
+                    partition_epoch=change.partition_epoch,
+                    isr=change.isr,
+                    isr_broker_epochs=change.isr_broker_epochs,
+                    metadata_offset=change.metadata_offset,
+                )
+                for key, (_, change) in wishes.items()
+            ),
+        )
+        try:
+            response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
+        except OperatingError as e:
+            self._log.warning("alter_partition_failed", reason=str(e), partitions=len(wishes))
+            return wishes
+        again = dict(wishes)
+        for altered in response.partitions:
+            key = TopicIdPartition(altered.topic_id, altered.partition)
+            if key in wishes and not self._settle(wishes[key], altered):
+                del again[key]
+        return {key: wish for key, wish in again.items() if self._is_pending(wish)}
+
+    def _settle(self, wish: _Wish, altered: AlteredPartition) -> bool:
+        """Take over one answer; whether the wish has to be sent again."""
+        replica, change = wish
+        partition = replica.partition
+        if partition is None:
+            return False
+        high_watermark, members = partition.high_watermark, len(partition.isr)
+        if altered.error_code is ErrorCode.NONE:
+            partition.isr_change_committed(
+                change,
+                leader_epoch=altered.leader_epoch,
+                partition_epoch=altered.partition_epoch,
+                isr=altered.isr,
+            )
+            is_growth = len(altered.isr) > members
+            self._metrics.count("IsrExpandsPerSec" if is_growth else "IsrShrinksPerSec")
+            self._replicas.in_sync_set_changed(replica, high_watermark)
+            return False
+        verdict = partition.isr_change_refused(change, altered.error_code)
+        self._log.info(
+            "isr_change_refused",
+            partition=str(replica.topic_partition),
+            code=altered.error_code.name,
+            verdict=verdict.value,
+        )
+        self._replicas.in_sync_set_changed(replica, high_watermark)
+        return verdict is IsrVerdict.RETRY

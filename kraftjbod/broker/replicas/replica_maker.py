@@ -1,0 +1,190 @@
+"""LOOP. ``ReplicaMaker``: makes the log of a replica that is new to this broker.
+
+* It is made where somebody asked for it before it came, else where metadata says, else where there
+  is most room; what becomes of it meanwhile is asked anew at each try.
+* One name, one log: a log of the same name that is on its way out, or being made, is waited for.
+* A directory that dies over it makes it try another one. One that is impaired (KIP-928) takes no
+  new log: the replica is held back then, without anybody waiting, until it is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.partitions.replica_states import ReplicaEvent
+from kraftjbod.broker.replicas.directory_reconcile import Action, AdoptFuture, Create, CreateChosen
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError
+from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.asked_moves import AskedMoves
+from kraftjbod.storage.replicas.dir_loading import Stray
+
+#: Directories that were asked for before the replica came.
+MAX_WISHED_DIRECTORIES: Final = 10_000
+
+
+class ReplicaMaker:
+    """``next_step`` says what is to become of a replica without a log; ``stay_offline`` is told if
+    that is nothing for now."""
+
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        removals: ReplicaRemovals,
+        logs: LogManager,
+        topic_configs: TopicConfigs,
+        asked_moves: AskedMoves,
+        backoff: ExponentialBackoff,
+        next_step: Callable[[HostedReplica], Action],
+        stay_offline: Callable[[HostedReplica, Action], None],
+    ) -> None:
+        self._replicas = replicas
+        self._removals = removals
+        self._logs = logs
+        self._topic_configs = topic_configs
+        self._asked_moves = asked_moves
+        self._backoff = backoff
+        self._next_step = next_step
+        self._stay_offline = stay_offline
+        #: Logs being made; one for a topic that took over the name waits for that.
+        self._making: dict[TopicPartition, asyncio.Event] = {}
+        #: Where replicas shall be made that are not here yet.
+        self._wishes: dict[TopicPartition, DirectoryId] = {}
+        self._log = get_logger(component="replica_maker")
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        """Whether a log of that name is being made."""
+        return topic_partition in self._making
+
+    def prefer_directory(
+        self, topic_partition: TopicPartition, directory_id: DirectoryId | None
+    ) -> None:
+        """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
+        self._wishes.pop(topic_partition, None)
+        if directory_id is not None:
+            self._wishes[topic_partition] = directory_id
+            while len(self._wishes) > MAX_WISHED_DIRECTORIES:
+                del self._wishes[next(iter(self._wishes))]
+
+    async def make(self, replica: HostedReplica) -> LogHandle | None:
+        """The log that the replica is to be opened with.
+
+        None if it is not wanted any more, has to wait for a directory, or has a log by now.
+        """
+        failures = 0
+        topic_partition = replica.topic_partition
+        while self._replicas.is_current(replica) and replica.handle is None:
+            other = self._removals.under_way(topic_partition) or self._making.get(topic_partition)
+            if other is not None:
+                await other.wait()
+                continue
+            step = self._next_step(replica)
+            if not isinstance(step, Create | CreateChosen | AdoptFuture):
+                self._stay_offline(replica, step)
+                return None
+            self._making[topic_partition] = asyncio.Event()
+            try:
+                handle = await self._make(replica, step)
+            except LogDirImpairedError as e:
+                handle = None
+                if self._is_still_impaired(e.directory_id):
+                    self._hold_back(replica, e)
+                    return None
+            except OperatingError as e:
+                handle = None
+                self._log.warning(
+                    "replica_creation_failed", partition=str(topic_partition), reason=str(e)
+                )
+            finally:
+                self._making.pop(topic_partition).set()
+            if handle is not None:
+                return handle
+            if self._replicas.is_current(replica):
+                failures += 1
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+        return None
+
+    async def _make(
+        self, replica: HostedReplica, step: Create | CreateChosen | AdoptFuture
+    ) -> LogHandle | None:
+        """The log, unless it or the replica is gone by then."""
+        topic_partition = replica.topic_partition
+        # From now on it is not only in the source of a move that it may have been written to.
+        await self._asked_moves.forget(replica.key)
+        if isinstance(step, AdoptFuture):
+            self._log.warning("future_replica_adopted", partition=str(topic_partition))
+            handle = await self._logs.adopt_future(topic_partition)
+        elif (stray := self._stray_instead(replica, step)) is not None:
+            self._log.warning(
+                "replica_made_of_stray", partition=str(topic_partition), path=stray.directory
+            )
+            handle = await self._logs.strays.take_back(stray)
+        else:
+            handle = await self._logs.create(
+                topic_partition,
+                replica.topic_id,
+                self._directory_for(topic_partition, step),
+                self._topic_configs.get(topic_partition.topic),
+            )
+        if not self._replicas.is_current(replica):
+            await self._removals.remove(topic_partition, is_wanted_nowhere=False)
+            return None
+        if not handle.log_dir.is_online:
+            return None
+        self._wishes.pop(topic_partition, None)
+        return handle
+
+    def _directory_for(
+        self, topic_partition: TopicPartition, step: Create | CreateChosen
+    ) -> DirectoryId | None:
+        """Where to make a log: where somebody asked for, where metadata says, or None.
+
+        Either may be from before the directory was cordoned (KIP-1066): then it is chosen anew,
+        which comes back to a cordoned one only if there is no other.
+        """
+        wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
+        cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}
+        taking = {log_dir.directory_id for log_dir in online if not log_dir.is_impaired} - cordoned
+        if wished in taking:
+            return wished
+        named = step.directory_id if isinstance(step, Create) else None
+        return None if named in cordoned else named
+
+    def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
+        """A copy that was set aside, and is no worse than an empty one where that may be made."""
+        wanted = self._directory_for(replica.topic_partition, step)
+        fit = [
+            stray
+            for stray in self._logs.strays.of(replica.key)
+            if stray.log_dir.is_online
+            and not stray.log_dir.is_impaired
+            and (stray.log_dir.directory_id == wanted or wanted is None)
+            and (wanted is not None or not stray.log_dir.is_cordoned)
+        ]
+        return max(fit, key=lambda stray: stray.size_bytes, default=None)
+
+    def _is_still_impaired(self, directory_id: bytes | None) -> bool:
+        """Whether a new log has to wait for that directory, or for any at all if it is None."""
+        online = self._logs.online_dirs()
+        if directory_id is None:
+            return all(log_dir.is_impaired for log_dir in online)
+        return any(
+            log_dir.is_impaired and log_dir.directory_id == directory_id for log_dir in online
+        )
+
+    def _hold_back(self, replica: HostedReplica, error: LogDirImpairedError) -> None:
+        replica.note(ReplicaEvent.REFUSED)
+        self._log.warning(
+            "replica_awaits_impaired_dir",
+            partition=str(replica.topic_partition),
+            reason=str(error),
+        )

@@ -1,0 +1,582 @@
+"""LOOP. ``ReplicaManager``: which replicas live here, in which role, in which directory.
+
+* Metadata comes in as deltas; roles change at once and without an ``await``. What takes a disk
+  (new logs, removed logs) is returned as work, so that a sick directory holds up nobody else.
+* Where a replica belongs is decided in directory_reconcile.py, what its role means in partition.py.
+* After every ``await`` the replica is looked up again: it may be gone, or its directory.
+* A dead directory takes its replicas offline at once, and everything that waits for them ends.
+  In an impaired one (KIP-928) they keep log and role, and what is written already goes on being
+  replicated; they follow nobody until it has recovered.
+* A replica that has no log and may not get one yet is looked at again whenever metadata says
+  something new about it.
+
+Logs are made by replica_maker.py. Moves between directories are alter_log_dirs_manager.py's: here
+is only told which to resume and which to end, and what it means that one is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import assert_never
+
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.partitions.partition import Partition, RoleChange
+from kraftjbod.broker.partitions.replica_states import ReplicaEvent, ReplicaState
+from kraftjbod.broker.replicas.directory_reconcile import (
+    Action,
+    AdoptFuture,
+    Assign,
+    Create,
+    CreateChosen,
+    DropFuture,
+    KeepAsIs,
+    LocalCopy,
+    LocalDirs,
+    RemoveStray,
+    ResumeMove,
+    WaitOffline,
+    WaitOutOfSync,
+    Wanted,
+    reconcile,
+)
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.replica_changes import MoveToResume, ReplicaChanges
+from kraftjbod.broker.replicas.replica_maker import ReplicaMaker
+from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    NO_LEADER,
+    BrokerId,
+    DirectoryId,
+    LeaderEpoch,
+    TopicIdPartition,
+    TopicPartition,
+)
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock, ExponentialBackoff
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.asked_moves import AskedMoves
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        replicas: HostedReplicas,
+        logs: LogManager,
+        cache: MetadataCache,
+        topic_configs: TopicConfigs,
+        assignments: AssignmentsManager,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        removals: ReplicaRemovals,
+        metrics: Metrics,
+        asked_moves: AskedMoves,
+        replica_lag_time_max_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._logs = logs
+        self._cache = cache
+        self._topic_configs = topic_configs
+        self._assignments = assignments
+        self._clock = clock
+        self._replica_lag_time_max_ms = replica_lag_time_max_ms
+        #: A new log of the same name waits for those on their way out.
+        self._removals = removals
+        self._asked_moves = asked_moves
+        self._maker = ReplicaMaker(
+            replicas=replicas,
+            removals=removals,
+            logs=logs,
+            topic_configs=topic_configs,
+            asked_moves=asked_moves,
+            backoff=backoff,
+            next_step=lambda replica: self._reconcile(replica, None)[-1],
+            stay_offline=self._stay_offline,
+        )
+        #: Whether the cluster knew this broker's directories when it was last looked at.
+        self._knew_dirs = False
+        self._log = get_logger(component="replica_manager")
+        metrics.gauge("OfflineLogDirectoryCount", lambda: len(logs.offline_dirs()))
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    def apply_configs(self) -> None:
+        """Let the logs be loaded with their topics' own configuration."""
+        for resource_type, name in self._cache.state.configs:
+            if resource_type is ResourceType.TOPIC:
+                self.config_changed(name)
+
+    def apply_all(self) -> ReplicaChanges:
+        """The first look at the metadata, once all logs are loaded: what is here, what is missing.
+
+        Copies that metadata knows nothing of are set aside.
+        """
+        changes = ReplicaChanges()
+        self._knew_dirs = self._cache.state.knows_dirs_of(self._broker_id)
+        for key, registration in self._cache.state.partitions():
+            topic_partition = self._named(key)
+            if registration.directory_of(self._broker_id) is not None:
+                self._host(topic_partition, key, registration, changes, is_new=False)
+        for handle in list(self._logs.handles()):
+            if self._replicas.get(handle.topic_partition) is None:
+                self._set_aside(handle.topic_partition, changes)
+        for future in self._logs.futures():
+            if self._replicas.get(future.topic_partition) is None:
+                changes.drop_future.append(future.topic_partition)
+        return changes
+
+    def apply_delta(self, delta: MetadataDelta) -> ReplicaChanges:
+        """Take over what changed."""
+        changes = ReplicaChanges()
+        for topic_id, topic in delta.deleted_topics.items():
+            self._topic_configs.forget(topic.name)
+            for index in topic.partitions:
+                gone = self._replicas.get(TopicPartition(topic.name, index))
+                if gone is not None and gone.topic_id == topic_id:
+                    self._stop_hosting(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, changes)
+        for key, before in delta.partitions.items():
+            registration = self._cache.state.partition(key)
+            if registration is not None:
+                was_here = before is not None and before.directory_of(self._broker_id) is not None
+                self._apply_partition(key, not was_here, registration, changes)
+        self._note_registered(delta.registered)
+        if self._knew_dirs != self._cache.state.knows_dirs_of(self._broker_id):
+            self._knew_dirs = not self._knew_dirs
+            self._assign_all()
+        self._replicas.look_again_at_deletions()
+        return changes
+
+    def _note_registered(self, brokers: Collection[BrokerId]) -> None:
+        """What their replicas said before may be true no more."""
+        moment = self._replicas.moments.next()
+        for replica in self._replicas if brokers else ():
+            if replica.partition is not None:
+                for broker_id in brokers:
+                    replica.partition.broker_registered(broker_id, moment)
+
+    def config_changed(self, topic: str) -> ReplicaChanges:
+        """Let a topic's replicas follow its configuration; what that makes possible."""
+        changes = ReplicaChanges()
+        self._topic_configs.forget(topic)
+        registration = self._cache.state.topic(topic)
+        if registration is None:
+            return changes
+        config = self._topic_configs.get(topic)
+        self._logs.update_config(topic, config)
+        for index in registration.partitions:
+            replica = self._replicas.get(TopicPartition(topic, index))
+            if replica is None:
+                continue
+            if replica.partition is not None:
+                high_watermark = replica.partition.high_watermark
+                replica.partition.set_min_insync_replicas(config.min_insync_replicas)
+                self._replicas.in_sync_set_changed(replica, high_watermark)
+            if replica.lacks_a_log():
+                self._settle(replica, changes)
+        return changes
+
+    def look_again(self, *, offline_too: bool = False) -> ReplicaChanges:
+        """A directory takes new logs again: find those that waited for it one.
+
+        ``offline_too`` if a directory came back from OFFLINE, or is not waited for any more.
+        """
+        changes = ReplicaChanges()
+        for replica in self._replicas:
+            is_offline = replica.state is ReplicaState.OFFLINE
+            if replica.state is ReplicaState.HELD_BACK or (offline_too and is_offline):
+                self._settle(replica, changes)
+        if offline_too:
+            self._look_at_what_came(changes)
+        return changes
+
+    def _look_at_what_came(self, changes: ReplicaChanges) -> None:
+        """Copies that nobody wants go, and moves that their target's death ended go on."""
+        for handle in self._logs.handles():
+            tp = handle.topic_partition
+            if self._replicas.get(tp) is None and self._present_copy(tp) is not None:
+                self._set_aside(tp, changes)
+        for future in self._logs.futures():
+            replica = self._replicas.get(future.topic_partition)
+            if replica is None:
+                changes.drop_future.append(future.topic_partition)
+            elif replica.handle is not None and not replica.is_assigned_by_move:
+                for action in self._reconcile(replica, replica.handle):
+                    if isinstance(action, ResumeMove):
+                        changes.resume.append(MoveToResume(replica, action.is_accepted))
+
+    def _apply_partition(
+        self,
+        key: TopicIdPartition,
+        is_new: bool,
+        registration: PartitionRegistration,
+        changes: ReplicaChanges,
+    ) -> None:
+        topic_partition = self._named(key)
+        replica = self._replicas.get(topic_partition)
+        if registration.directory_of(self._broker_id) is None:
+            if replica is not None:
+                self._stop_hosting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER, changes)
+        elif replica is None:
+            self._host(topic_partition, key, registration, changes, is_new=is_new)
+        else:
+            named = registration.directory_of(self._broker_id)
+            is_told = replica.registration.directory_of(self._broker_id) != named
+            replica.registration = registration
+            if replica.partition is not None:
+                self._apply_role(replica, changes)
+            if replica.lacks_a_log(is_told=is_told):
+                self._settle(replica, changes)
+            if replica.handle is not None:
+                self._correct_assignment(replica, replica.handle)
+
+    def _host(
+        self,
+        topic_partition: TopicPartition,
+        key: TopicIdPartition,
+        registration: PartitionRegistration,
+        changes: ReplicaChanges,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Begin to host a replica."""
+        replica = HostedReplica(topic_partition, key.topic_id, registration, is_new=is_new)
+        self._replicas.add(replica)
+        self._settle(replica, changes)
+
+    def _settle(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
+        """Find a replica its log: the copy that is here, one to be made, or none for now."""
+        topic_partition = replica.topic_partition
+        handle = self._present_copy(topic_partition)
+        for action in self._reconcile(replica, handle):
+            match action:
+                case RemoveStray():
+                    self._set_aside(topic_partition, changes)
+                    handle = None
+                case DropFuture():
+                    changes.drop_future.append(topic_partition)
+                case Create() | CreateChosen() | AdoptFuture():
+                    replica.note(ReplicaEvent.WANTED)
+                    changes.create.append(replica)
+                case Assign() | KeepAsIs() if handle is not None:
+                    self._tell_if_elsewhere(replica, handle)
+                    self._open(replica, handle, changes)
+                case ResumeMove():
+                    changes.resume.append(MoveToResume(replica, action.is_accepted))
+                case Assign() | KeepAsIs() | WaitOffline() | WaitOutOfSync():
+                    self._stay_offline(replica, action)
+                case _:
+                    assert_never(action)
+
+    def _tell_if_elsewhere(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """Somebody moved the copy by hand while the broker was down; it is accepted."""
+        named = self._wanted(replica).directory_id
+        if named in _ids(self._logs.online_dirs()) and named != handle.log_dir.directory_id:
+            self._log.info(
+                "replica_found_elsewhere",
+                partition=str(replica.topic_partition),
+                named=str(named),
+                found=handle.log_dir.path,
+            )
+
+    def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
+        """The replica is in a directory that is offline, or lost: make nothing in its place."""
+        replica.note(ReplicaEvent.LOST)
+        if isinstance(action, Assign):
+            self._assignments.assign(replica.key, action.directory_id)
+        if replica.waits_because_of == action:
+            return  # It was told, however often the replica is looked at.
+        replica.waits_because_of = action
+        partition = str(replica.topic_partition)
+        match action:
+            case Assign():
+                self._log.warning("replica_reported_lost", partition=partition)
+            case WaitOutOfSync():
+                self._log.error(
+                    "last_in_sync_replica_lost",
+                    partition=partition,
+                    advice="bring its disk back, allow unclean elections for the topic, or "
+                    "delete the topic",
+                )
+            case _:
+                self._log.warning("replica_awaits_offline_dir", partition=partition)
+
+    def _stop_hosting(
+        self, replica: HostedReplica, code: ErrorCode, changes: ReplicaChanges
+    ) -> None:
+        self._replicas.remove(replica)
+        replica.note(ReplicaEvent.LEFT)
+        self._replicas.end_waits(replica, code)
+        changes.unfollow.append(replica.topic_partition)
+        changes.left.append(replica.topic_partition)
+        has_future = self._logs.future(replica.topic_partition) is not None
+        # A removal under way takes the future copy along: it was that of an earlier replica.
+        is_leaving = replica.topic_partition in self._removals
+        if replica.handle is not None or (has_future and not is_leaving):
+            self._removals.begin(replica.topic_partition)
+            changes.delete.append(replica.topic_partition)
+
+    def _set_aside(self, topic_partition: TopicPartition, changes: ReplicaChanges) -> None:
+        self._removals.begin(topic_partition)
+        changes.set_aside.append(topic_partition)
+
+    # --- roles -----------------------------------------------------------------------------------
+
+    def _open(self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges) -> None:
+        """Give a replica its log, and the role that metadata has for it."""
+        config = self._topic_configs.get(replica.topic_partition.topic)
+        replica.handle = handle
+        # From now on a disk that died may hold its copy.
+        replica.is_new = False
+        replica.waits_because_of = None
+        replica.note(ReplicaEvent.OPENED)
+        replica.note_dir_state()
+        replica.partition = Partition(
+            topic_partition=replica.topic_partition,
+            topic_id=replica.topic_id,
+            broker_id=self._broker_id,
+            log_start_offset=handle.log_start_offset,
+            log_end_offset=handle.log_end_offset,
+            checkpointed_high_watermark=handle.checkpointed_high_watermark,
+            min_insync_replicas=config.min_insync_replicas,
+            replica_lag_time_max_ms=self._replica_lag_time_max_ms,
+            led_in=replica.led_in,
+        )
+        if handle.log_end_offset < handle.checkpointed_recovery_point:
+            self._leave_in_sync_set(replica, handle)
+        else:
+            self._correct_assignment(replica, handle)
+        self._apply_role(replica, changes)
+        if replica.partition.awaits_new_epoch:
+            self._log.warning(
+                "replica_awaits_new_leader_epoch",
+                partition=str(replica.topic_partition),
+                leader_epoch=replica.partition.leader_epoch,
+            )
+
+    def _leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """The disk lost what was flushed to it, whatever its clean mark says.
+
+        Where others count on the copy, it is told to be lost and then to be there.
+        """
+        key, directory_id = replica.key, handle.log_dir.directory_id
+        self._log.error(
+            "replica_lost_flushed_records",
+            partition=str(replica.topic_partition),
+            end=handle.log_end_offset,
+            flushed_to=handle.checkpointed_recovery_point,
+        )
+        if self._cache.state.knows_dirs_of(self._broker_id):
+            self._assignments.assign(
+                key, LOST_DIR, lambda: self._assignments.assign(key, directory_id)
+            )
+
+    def _apply_role(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
+        partition, handle = replica.partition, replica.handle
+        assert partition is not None, replica
+        high_watermark = partition.high_watermark
+        change = partition.apply(
+            replica.registration,
+            log_end_offset=partition.log_end_offset if handle is None else handle.log_end_offset,
+            now_ms=self._clock.now_ms(),
+            moment=self._replicas.moments.next(),
+        )
+        match change:
+            case RoleChange.LEADER:
+                changes.unfollow.append(replica.topic_partition)
+                self._end_waits_of_old_epoch(replica)
+            case RoleChange.FOLLOWER:
+                self._end_waits_of_old_epoch(replica)
+                if partition.leader == NO_LEADER:
+                    changes.unfollow.append(replica.topic_partition)
+                elif not replica.gate.is_closed:
+                    changes.follow.append(replica)
+            case RoleChange.NONE | RoleChange.STALE:
+                pass
+            case _:
+                assert_never(change)
+        self._replicas.in_sync_set_changed(replica, high_watermark)
+
+    def _end_waits_of_old_epoch(self, replica: HostedReplica) -> None:
+        self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _correct_assignment(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """Tell the controller where the replica is, if it believes something else."""
+        if not handle.log_dir.is_online:
+            return  # Its end is on the way to :meth:`mark_offline`.
+        if replica.is_assigned_by_move:
+            return  # The metadata is ahead of the disk, or about to be, and on purpose.
+        for action in self._reconcile(replica, handle):
+            if isinstance(action, Assign):
+                self._assign(replica, action.directory_id)
+
+    def _assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
+        """A cluster from before directories would not hear of them; it is told once it does."""
+        if self._cache.state.knows_dirs_of(self._broker_id):
+            self._assignments.assign(replica.key, directory_id)
+
+    def _assign_all(self) -> None:
+        for replica in self._replicas:
+            if replica.handle is not None:
+                self._correct_assignment(replica, replica.handle)
+
+    # --- moves between directories ---------------------------------------------------------------
+
+    def prefer_directory(
+        self, topic_partition: TopicPartition, directory_id: DirectoryId | None
+    ) -> None:
+        """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
+        self._maker.prefer_directory(topic_partition, directory_id)
+
+    def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """The future copy has taken the place of the replica's log, which is the same otherwise.
+
+        Its move has stopped fetching for it, and begins again by the role of then.
+        """
+        if not self._replicas.is_current(replica):
+            return  # It left meanwhile; its log is about to be removed.
+        if not handle.log_dir.is_online:
+            self._lose(replica, handle.log_dir)
+        elif replica.is_offline:
+            # Its old directory died over this, and took it offline; but it has all of it.
+            replica.led_in = LeaderEpoch(-1)
+            changes = ReplicaChanges()
+            self._open(replica, handle, changes)
+            assert not changes.follow, "not before its gate opens"
+        else:
+            assert replica.partition is not None, replica
+            handle.high_watermark = replica.partition.high_watermark
+            replica.handle = handle
+            replica.note_dir_state()
+
+    # --- logs ------------------------------------------------------------------------------------
+
+    async def create_log(self, replica: HostedReplica) -> ReplicaChanges:
+        """Make the log of a new replica; what is to be followed then."""
+        changes = ReplicaChanges()
+        handle = await self._maker.make(replica)
+        if handle is not None:
+            self._open(replica, handle, changes)
+        return changes
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write what is committed to each directory's checkpoint."""
+        await self._logs.checkpoint_high_watermarks(
+            {
+                replica.topic_partition: replica.partition.high_watermark
+                for replica in self._replicas
+                if replica.partition is not None and replica.handle is not None
+            }
+        )
+
+    # --- directories -----------------------------------------------------------------------------
+
+    def mark_offline(self, log_dir: LogDir) -> list[HostedReplica]:
+        """The directory died: its replicas end here, and everything that waits for them."""
+        lost = self._replicas_in(log_dir)
+        for replica in lost:
+            self._lose(replica, log_dir)
+        return lost
+
+    def note_dir_state(self, log_dir: LogDir) -> list[HostedReplica]:
+        """The directory is impaired, or is all right again: its replicas, and who reads them.
+
+        Produces that wait for replication go on waiting: their records are written.
+        """
+        replicas = self._replicas_in(log_dir)
+        for replica in replicas:
+            replica.note_dir_state()
+            self._replicas.reading_changed(replica)
+        return replicas
+
+    def _replicas_in(self, log_dir: LogDir) -> list[HostedReplica]:
+        return [
+            replica
+            for replica in self._replicas
+            if replica.handle is not None and replica.handle.log_dir is log_dir
+        ]
+
+    def _lose(self, replica: HostedReplica, log_dir: LogDir) -> None:
+        assert replica.partition is not None, replica
+        if replica.partition.is_leader:
+            replica.led_in = replica.partition.leader_epoch
+        replica.partition.mark_offline(log_dir.directory_id)
+        replica.note(ReplicaEvent.LOST)
+        replica.handle = None
+        self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:
+        """Whether metadata has this broker lead, by now, a replica that died with a directory.
+
+        ``lost`` were in it when it died; others may have been given to it since by a controller
+        that does not know. One that has another log by now is led from there.
+        """
+        return any(
+            replica.registration.leader == self._broker_id
+            and (replica.handle is None or not replica.handle.log_dir.is_online)
+            and (
+                replica.topic_partition in lost
+                or replica.registration.directory_of(self._broker_id) == directory_id
+            )
+            for replica in self._replicas
+        )
+
+    # --- looking around --------------------------------------------------------------------------
+
+    def _named(self, key: TopicIdPartition) -> TopicPartition:
+        return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)
+
+    def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
+        """The log that is here and may be used; one in a dying directory counts as gone."""
+        if topic_partition in self._removals or topic_partition in self._maker:
+            return None
+        handle = self._logs.get(topic_partition)
+        return handle if handle is not None and handle.log_dir.is_online else None
+
+    def _reconcile(self, replica: HostedReplica, handle: LogHandle | None) -> tuple[Action, ...]:
+        tp = replica.topic_partition
+        future = None if tp in self._removals else self._logs.future(tp)
+        building = None
+        if future is not None and future.log_dir.is_online:
+            building = LocalCopy(directory_id=future.log_dir.directory_id, topic_id=future.topic_id)
+        return reconcile(self._wanted(replica), _copy_of(handle), building, self._dirs())
+
+    def _wanted(self, replica: HostedReplica) -> Wanted:
+        registration, tp = replica.registration, replica.topic_partition
+        named = registration.directory_of(self._broker_id) or LOST_DIR
+        holders = set(registration.holders)
+        return Wanted(
+            topic_id=replica.topic_id,
+            directory_id=named,
+            is_new=replica.is_new,
+            is_in_sync=self._broker_id in holders,
+            is_last=holders == {self._broker_id},
+            was_made=self._logs.remembers(tp) or bool(self._logs.strays.of(replica.key)),
+            may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
+            moved_from=self._asked_moves.source_of(replica.key, named),
+        )
+
+    def _dirs(self) -> LocalDirs:
+        return LocalDirs(
+            online=_ids(self._logs.online_dirs()), any_offline=bool(self._logs.offline_dirs())
+        )
+
+
+def _ids(log_dirs: Sequence[LogDir]) -> frozenset[DirectoryId]:
+    return frozenset(log_dir.directory_id for log_dir in log_dirs)
+
+
+def _copy_of(handle: LogHandle | None) -> LocalCopy | None:
+    if handle is None:
+        return None
+    return LocalCopy(directory_id=handle.log_dir.directory_id, topic_id=handle.topic_id)

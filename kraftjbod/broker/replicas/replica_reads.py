@@ -1,0 +1,346 @@
+"""LOOP. Reads of replicas: fetches of consumers and followers, offsets by time, ends of epochs.
+
+* What is in the page cache is read on the loop; only what is not goes to the directory's thread.
+* What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
+  that asks again for what it was sent could not use it: that is read anew and checked.
+* Only the leader is read, but by those who compare replicas: each gives them its own batches as
+  they are, as far as it knows them to be committed.
+* Consumers see what is committed, followers see everything.
+* Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
+  there were nothing new, and followers an error, after which they ask less often.
+* A follower's fetch also says how far the follower is, which may commit records; so a follower has
+  to be one, whenever it is answered, and to say in which epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, NO_EPOCH, REPLICA_READER, FetchFrom
+from kraftjbod.broker.partitions.partition import Partition
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    LogDirImpairedError,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.timing import Clock
+from kraftjbod.protocol.record_batch import Buffer, behind_empty
+from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+#: A consumer is read on to where there are records again; so many reads are made for that.
+_READS_FOR_RECORDS: Final = 32
+
+
+class FetchedData(NamedTuple):
+    """What is answered for one partition: records, or an error, or where logs diverge."""
+
+    code: ErrorCode = ErrorCode.NONE
+    records: Buffer = b""
+    high_watermark: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    diverging: tuple[int, int] | None = None
+    """Epoch and end offset: the last point up to which the follower may agree with us."""
+    is_in_memory: bool = True
+    """False: there are records, but they have to be read from the disk."""
+    is_left_out: bool = False
+    """There are records, but the request has no room left for them."""
+    is_held_up: bool = False
+    """Left out for a throttle, not for want of room."""
+    may_have_gaps: bool = False
+    """For followers: compaction may have taken offsets away between batches."""
+
+
+class FoundOffset(NamedTuple):
+    """An offset and its record's timestamp and leader epoch, as far as known."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class ReplicaReads:
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        clock: Clock,
+        follower_caught_up: Callable[[HostedReplica, BrokerId], None],
+        damage_met: Callable[[HostedReplica], None],
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        #: Told of fetches of followers that are not in the ISR.
+        self._follower_caught_up = follower_caught_up
+        #: Told whenever a read comes upon damage of a log that is led here.
+        self._damage_met = damage_met
+
+    # --- fetch -----------------------------------------------------------------------------------
+
+    def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+        """What can be answered without waiting; never raises an :class:`OperatingError`.
+
+        ``is_first_look`` is False when a fetch that waited looks again: a follower's progress is
+        told once per request.
+        """
+        try:
+            return self._read(wanted, min_one_batch, is_first_look)
+        except LogDirImpairedError as e:
+            return self._impaired(wanted, e)
+        except OffsetOutOfRangeError as e:
+            return self._with_range(wanted, e)
+        except CorruptRecordError as e:
+            return self._damaged(wanted, e)
+        except OperatingError as e:
+            return FetchedData(e.code)
+
+    async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
+        """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
+        try:
+            _, partition, handle = self._readable(wanted)
+            start, end = wanted.fetch_offset, self._end_for(wanted, partition)
+            for _ in range(_READS_FOR_RECORDS):
+                result = await handle.read_checked(start, wanted.max_bytes, end, min_one_batch)
+                behind = _behind_empty(wanted, result)
+                if behind is None or behind >= end:
+                    break
+                start = behind
+        except LogDirImpairedError as e:
+            return self._impaired(wanted, e)
+        except OffsetOutOfRangeError as e:
+            return self._with_range(wanted, e)
+        except CorruptRecordError as e:
+            return self._damaged(wanted, e)
+        except OperatingError as e:
+            return FetchedData(e.code)
+        if handle.damaged_from is not None:
+            self._meet_damage(wanted.topic_partition)
+        return FetchedData(
+            records=result.records,
+            high_watermark=partition.high_watermark,
+            log_start_offset=handle.log_start_offset,
+            may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
+        )
+
+    def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+        replica, partition, handle = self._readable(wanted)
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            diverging = _divergence(wanted, partition, handle)
+            if diverging is not None:
+                return FetchedData(
+                    high_watermark=partition.high_watermark,
+                    log_start_offset=handle.log_start_offset,
+                    diverging=diverging,
+                )
+        _require_in_range(wanted.fetch_offset, handle)
+        if is_first_look and wanted.replica_id >= 0:
+            self._note_follower(wanted, replica, partition)
+        end = self._end_for(wanted, partition)
+        if wanted.fetch_offset >= end or (wanted.max_bytes <= 0 and not min_one_batch):
+            return FetchedData(
+                high_watermark=partition.high_watermark,
+                log_start_offset=handle.log_start_offset,
+                is_left_out=wanted.fetch_offset < end,
+            )
+        result = None
+        is_again = wanted.replica_id >= 0 and partition.is_sent_again(
+            wanted.replica_id, wanted.fetch_offset
+        )
+        if not (is_again and is_first_look):
+            start = wanted.fetch_offset
+            for _ in range(_READS_FOR_RECORDS):
+                result = handle.read_cached(start, wanted.max_bytes, end, min_one_batch)
+                behind = None if result is None else _behind_empty(wanted, result)
+                if behind is None or behind >= end:
+                    break
+                start = behind
+        return FetchedData(
+            records=b"" if result is None else result.records,
+            high_watermark=partition.high_watermark,
+            log_start_offset=handle.log_start_offset,
+            is_in_memory=result is not None,
+            may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
+        )
+
+    def _note_follower(
+        self, wanted: FetchFrom, replica: HostedReplica, partition: Partition
+    ) -> None:
+        assert wanted.speaker is not None, wanted
+        has_committed = partition.follower_fetched(
+            wanted.replica_id,
+            fetch_offset=wanted.fetch_offset,
+            now_ms=self._clock.now_ms(),
+            broker_epoch=wanted.replica_epoch,
+            speaker=wanted.speaker,
+            moment=self._replicas.moments.next(),
+            log_start_offset=wanted.log_start_offset,
+        )
+        if has_committed is None:
+            wanted.speaker.unheard[replica.key] = None
+            return
+        self._replicas.follower_start_told(replica)
+        if has_committed:
+            self._replicas.high_watermark_moved(replica)
+        if wanted.replica_id not in partition.isr:
+            self._follower_caught_up(replica, wanted.replica_id)
+
+    def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
+        return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
+
+    def _impaired(self, wanted: FetchFrom, error: LogDirImpairedError) -> FetchedData:
+        """The directory does not give its records out now; that ends by itself."""
+        replica = self._replicas.get(wanted.topic_partition)
+        if wanted.replica_id >= 0 or replica is None:
+            return FetchedData(error.code)
+        try:
+            partition, handle = replica.require_open()
+        except OperatingError as e:
+            return FetchedData(e.code)
+        return FetchedData(
+            high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
+        )
+
+    def _damaged(self, wanted: FetchFrom, error: CorruptRecordError) -> FetchedData:
+        self._meet_damage(wanted.topic_partition)
+        return self._with_range(wanted, error)
+
+    def _meet_damage(self, topic_partition: TopicPartition) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is not None:
+            self._damage_met(replica)
+
+    def _with_range(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
+        """An error with the leader's range: a follower needs to know it to start anew."""
+        replica = self._replicas.get(wanted.topic_partition)
+        if replica is None or replica.partition is None or replica.handle is None:
+            return FetchedData(error.code)
+        return FetchedData(
+            error.code,
+            high_watermark=replica.partition.high_watermark,
+            log_start_offset=replica.handle.log_start_offset,
+        )
+
+    def _readable(self, wanted: FetchFrom) -> tuple[HostedReplica, Partition, LogHandle]:
+        replica = self._replicas.require(wanted.topic_partition)
+        partition, handle = replica.require_open()
+        if wanted.replica_id == REPLICA_READER:
+            partition.require_replica(wanted.current_leader_epoch)
+        elif wanted.replica_id == CONSUMER:
+            partition.require_leader(wanted.current_leader_epoch)
+        else:
+            self._replicas.require_follower(
+                partition, wanted.replica_id, wanted.replica_epoch, wanted.current_leader_epoch
+            )
+        return replica, partition, handle
+
+    def _leader(self, topic_partition: TopicPartition, epoch: int) -> tuple[Partition, LogHandle]:
+        partition, handle = self._replicas.require(topic_partition).require_open()
+        partition.require_leader(epoch)
+        return partition, handle
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def find_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp_ms: int,
+        *,
+        current_leader_epoch: int,
+    ) -> FoundOffset:
+        """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
+
+        Who asks does not matter: nobody is told of more than what is committed.
+
+        :raises OperatingError: if this broker does not lead, or does not know yet what is
+            committed (KIP-207).
+        """
+        partition, handle = self._leader(topic_partition, current_leader_epoch)
+        is_learning = partition.high_watermark < partition.leader_epoch_start_offset
+        if is_learning and timestamp_ms != EARLIEST_TIMESTAMP:
+            raise OperatingError(
+                f"{topic_partition} has a new leader that is still learning what is committed",
+                code=ErrorCode.OFFSET_NOT_AVAILABLE,
+            )
+        end = partition.high_watermark
+        match timestamp_ms:
+            case _ if timestamp_ms == LATEST_TIMESTAMP:
+                return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
+            case _ if timestamp_ms == EARLIEST_TIMESTAMP:
+                return FoundOffset(NO_TIMESTAMP, handle.log_start_offset, NO_EPOCH)
+            case _ if timestamp_ms == MAX_TIMESTAMP:
+                found = await handle.offset_of_max_timestamp()
+            case _ if timestamp_ms >= 0:
+                found = await handle.offset_for_timestamp(timestamp_ms)
+            case _:
+                raise OperatingError(
+                    f"timestamp {timestamp_ms} has no meaning here",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                )
+        if found is None or found[1] >= end:
+            return FoundOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+        return FoundOffset(*found)
+
+    def end_of_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int
+    ) -> tuple[int, int]:
+        """The largest epoch up to ``leader_epoch`` and where it ends; (-1, -1) if unknown.
+
+        :raises OperatingError: if this broker does not lead, or in another epoch.
+        """
+        partition, handle = self._leader(topic_partition, current_leader_epoch)
+        return _end_of_epoch(leader_epoch, partition, handle)
+
+
+def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[int, int]:
+    """The largest epoch up to ``epoch`` and where it ends.
+
+    The log learns of an epoch with its first record; the one that this broker leads in counts
+    from its start.
+    """
+    if handle.latest_epoch < epoch <= partition.leader_epoch:
+        if epoch == partition.leader_epoch:
+            return epoch, handle.log_end_offset
+        return handle.latest_epoch, partition.leader_epoch_start_offset
+    found, end_offset = handle.end_offset_for_epoch(epoch)
+    return found, end_offset
+
+
+def _divergence(
+    wanted: FetchFrom, partition: Partition, handle: LogHandle
+) -> tuple[int, int] | None:
+    """Where the follower's log leaves ours, if it does (KIP-595)."""
+    epoch, end_offset = _end_of_epoch(wanted.last_fetched_epoch, partition, handle)
+    if epoch == NO_EPOCH or wanted.fetch_offset < handle.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"the log knows nothing of epoch {wanted.last_fetched_epoch} at {wanted.fetch_offset}"
+        )
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def _require_in_range(offset: int, handle: LogHandle) -> None:
+    if not handle.log_start_offset <= offset <= handle.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} is outside {handle.log_start_offset}..{handle.log_end_offset}"
+        )
+
+
+def _behind_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
+    """Where to read on for a consumer who would get batches without any record.
+
+    Compaction leaves such batches; librdkafka takes an answer of nothing else for one that is
+    too small. Followers need them: producers are known by them.
+    """
+    return behind_empty(result.records) if wanted.replica_id == CONSUMER else None

@@ -1,0 +1,1 @@
+"""What the broker says about its disks: the topic `__storage_telemetry`, and figures."""

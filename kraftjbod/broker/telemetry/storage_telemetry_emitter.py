@@ -1,0 +1,184 @@
+"""LOOP. ``StorageTelemetryEmitter``: tells ``__storage_telemetry`` what this broker's disks are
+like.
+
+A round per ``storage.telemetry.log.dir.interval.ms`` tells of every directory, and of every replica
+too when ``storage.telemetry.replica.interval.ms`` is over.
+
+* There is one round at a time, and in it one batch. What has not been taken when the next round is
+  due is dropped, and counted.
+* A trouble is told once, and so is its end; that nobody takes samples hurts nothing else.
+* Others get their turn every millisecond or two: samples are made in slices, and packed together,
+  because what leaders and their followers do for a batch costs more than what is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
+from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.broker.telemetry.storage_telemetry_topic import (
+    TelemetryTopicPlan,
+    TelemetryTopicSettings,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, Uuid
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.timing import Clock, Deadline
+from kraftjbod.protocol.record_batch import Compression
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.protocol.storage_telemetry import TOPIC, Origin, encode, record_key
+
+_BATCH_RECORDS: Final = 250
+_SLICE_RECORDS: Final = 50
+
+
+class StorageTelemetryEmitter:
+    """One coroutine, :meth:`run`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        rack: str | None,
+        incarnation: Uuid,
+        cache: MetadataCache,
+        gatherer: StorageTelemetryGatherer,
+        sender: StorageTelemetrySender,
+        channel: ControllerChannel,
+        clock: Clock,
+        metrics: Metrics,
+        topic: TelemetryTopicSettings,
+        log_dir_interval_ms: int,
+        replica_interval_ms: int,
+        request_timeout_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._rack = rack
+        self._incarnation = str(incarnation)
+        self._cache = cache
+        self._gatherer = gatherer
+        self._sender = sender
+        self._channel = channel
+        self._clock = clock
+        self._metrics = metrics
+        self._topic = topic
+        self._plan = TelemetryTopicPlan(replication_factor=topic.replication_factor)
+        self._interval_ms = log_dir_interval_ms
+        self._replica_interval_ms = replica_interval_ms
+        self._request_timeout_ms = request_timeout_ms
+        self._is_in_trouble = False
+        self._log = get_logger(component="storage_telemetry", broker_id=broker_id)
+
+    async def run(self) -> None:
+        """A round at once, and then one per interval until cancelled."""
+        due_ms = replicas_due_ms = self._clock.now_ms()
+        try:
+            while True:
+                with_replicas = due_ms >= replicas_due_ms
+                deadline = Deadline(due_ms + self._interval_ms)
+                has_topic = await self._round_or_bug(deadline, with_replicas=with_replicas)
+                if with_replicas and has_topic:
+                    replicas_due_ms = due_ms + self._replica_interval_ms
+                # After a standstill of the process what was missed is not made up for.
+                now_ms = self._clock.now_ms()
+                due_ms = max(deadline.at_ms, now_ms)
+                await asyncio.sleep((due_ms - now_ms) / 1000)
+        finally:
+            self._sender.close()
+
+    async def _round_or_bug(self, deadline: Deadline, *, with_replicas: bool) -> bool:
+        """Not even a bug in here is worth a broker; it is told as one."""
+        try:
+            return await self.round(deadline, with_replicas=with_replicas)
+        except Exception as e:
+            self._log.error("storage_telemetry_round_failed", exc_info=e)
+            return True
+
+    async def round(self, deadline: Deadline, *, with_replicas: bool) -> bool:
+        """Tell of everything once; what is not taken before ``deadline`` is dropped.
+
+        False if there is no topic, because more brokers are waited for.
+        """
+        subjects = await self._gatherer.subjects(with_replicas=with_replicas)
+        told = 0
+        try:
+            if not await self._has_topic():
+                self._drop(len(subjects))
+                return False
+            while told < len(subjects):
+                part = subjects[told : told + _BATCH_RECORDS]
+                records = await self._records(part)
+                if records:
+                    # Every client opens gzip, and names that come again shrink to a tenth.
+                    batch = build_batch(records, compression=Compression.GZIP)
+                    await self._sender.send(batch, deadline)
+                    self._metrics.count("StorageTelemetrySentTotal", len(records))
+                told += len(part)
+        except OperatingError as e:
+            self._drop(len(subjects) - told)
+            if not self._is_in_trouble:
+                self._is_in_trouble = True
+                self._log.warning("storage_telemetry_dropped", code=e.code.name, reason=e.message)
+            return True
+        if self._is_in_trouble:
+            self._is_in_trouble = False
+            self._log.info("storage_telemetry_sent_again")
+        return True
+
+    def _drop(self, count: int) -> None:
+        self._metrics.count("StorageTelemetryDroppedTotal", count)
+
+    async def _records(self, subjects: Sequence[Subject]) -> list[Record]:
+        records: list[Record] = []
+        for at in range(0, len(subjects), _SLICE_RECORDS):
+            records += self._told_now(subjects[at : at + _SLICE_RECORDS])
+            await asyncio.sleep(0)
+        return records
+
+    def _told_now(self, subjects: Sequence[Subject]) -> Iterator[Record]:
+        now_ms = self._clock.wall_ms()
+        origin = Origin(
+            cluster_id=self._cache.cluster_id,
+            broker_id=self._broker_id,
+            rack=self._rack,
+            incarnation=self._incarnation,
+            time_ms=now_ms,
+        )
+        for sample in self._gatherer.samples(subjects):
+            yield Record(
+                key=record_key(origin, sample), value=encode(origin, sample), timestamp_ms=now_ms
+            )
+
+    async def _has_topic(self) -> bool:
+        """Whether samples have anywhere to go, or will soon: see storage_telemetry_topic.py.
+
+        :raises OperatingError: why the controller does not create the topic.
+        """
+        if self._cache.state.topic(TOPIC) is not None:
+            self._plan.there()
+            return True
+        factor = self._plan.missing(len(self._cache.alive_brokers()))
+        if factor is None:
+            return False
+        response = await self._channel.call(
+            self._topic.creation(factor), timeout_ms=self._request_timeout_ms
+        )
+        (created,) = response.topics
+        if created.error_code is ErrorCode.INVALID_REPLICATION_FACTOR:
+            self._plan.refused()
+        if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise OperatingError(
+                created.error_message or f"{TOPIC} was not created", code=created.error_code
+            )
+        if created.error_code is ErrorCode.NONE:
+            self._log.info(
+                "storage_telemetry_topic_created",
+                partitions=created.num_partitions,
+                replication_factor=created.replication_factor,
+            )
+        return True

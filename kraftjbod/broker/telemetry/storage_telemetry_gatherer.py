@@ -1,0 +1,148 @@
+"""LOOP. ``StorageTelemetryGatherer``: what this broker's directories and replicas are at this
+moment.
+
+Everything comes from what the loop knows already; no disk is asked, so that a sick one holds
+nothing up. Thousands of logs are added up in slices, between which others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
+from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.telemetry.storage_telemetry_samples import LogDirContents, log_dir_sample
+from kraftjbod.protocol.storage_telemetry import LogDirSample, ReplicaSample
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.moves.future_replica import FutureReplica
+
+Subject = LogDir | HostedReplica | FutureReplica
+Sample = LogDirSample | ReplicaSample
+
+#: Logs whose sizes are added up in one go: less than a millisecond.
+_SUMMED_AT_ONCE: Final = 1_000
+
+
+class StorageTelemetryGatherer:
+    """``subjects`` says what there is to tell of, ``samples`` what is so of some of it."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        replicas: HostedReplicas,
+        moves: ReplicaAlterLogDirsManager,
+        assignments: AssignmentsManager,
+        monitor: LogDirMonitor,
+    ) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._moves = moves
+        self._assignments = assignments
+        self._monitor = monitor
+        #: As of the last :meth:`subjects`.
+        self._contents: dict[LogDir, LogDirContents] = {}
+
+    async def subjects(self, *, with_replicas: bool) -> list[Subject]:
+        """The directories; then the replicas with a log, and the future copies, if asked for."""
+        self._contents = await self._sum_up()
+        subjects: list[Subject] = [*self._logs.dirs()]
+        if with_replicas:
+            subjects += [replica for replica in self._replicas if replica.handle is not None]
+            subjects += self._logs.futures()
+        return subjects
+
+    def samples(self, subjects: Sequence[Subject]) -> list[Sample]:
+        """Of those that still are what they were; a few at a time, please."""
+        return [made for subject in subjects if (made := self._sample(subject)) is not None]
+
+    async def _sum_up(self) -> dict[LogDir, LogDirContents]:
+        found: dict[LogDir, LogDirContents] = defaultdict(LogDirContents)
+        copies: list[LogHandle | FutureReplica] = [*self._logs.handles(), *self._logs.futures()]
+        for at in range(0, len(copies), _SUMMED_AT_ONCE):
+            for copy in copies[at : at + _SUMMED_AT_ONCE]:
+                contents = found[copy.log_dir]
+                contents.replica_bytes += copy.size_bytes
+                contents.replicas += not isinstance(copy, FutureReplica)
+            await asyncio.sleep(0)
+        for move in self._moves.moves():
+            found[move.source].moves_out += 1
+            target = found[move.target]
+            target.moves_in += 1
+            handle = self._logs.get(move.topic_partition)
+            future = self._logs.future(move.topic_partition)
+            if handle is not None:
+                copied_bytes = 0 if future is None else future.size_bytes
+                target.moves_remaining_bytes += max(0, handle.size_bytes - copied_bytes)
+        return found
+
+    def _sample(self, subject: Subject) -> Sample | None:
+        match subject:
+            case LogDir():
+                return self._log_dir(subject)
+            case HostedReplica():
+                return _replica(subject) if self._replicas.is_current(subject) else None
+            case FutureReplica():
+                return self._future(subject)
+            case _:
+                assert_never(subject)
+
+    def _log_dir(self, log_dir: LogDir) -> LogDirSample:
+        monitor = self._monitor
+        return log_dir_sample(
+            log_dir,
+            self._contents.get(log_dir, LogDirContents()),
+            growth_bytes_per_s=monitor.disk_growth_bytes_per_second(log_dir),
+            log_growth_bytes_per_s=monitor.growth_bytes_per_second(log_dir),
+            latency_ms=monitor.latency_ms(log_dir),
+            is_slow=monitor.is_slow(log_dir),
+            queued_assignments=self._assignments.queued_into(log_dir.directory_id),
+        )
+
+    def _future(self, future: FutureReplica) -> ReplicaSample | None:
+        replica = self._replicas.get(future.topic_partition)
+        if replica is None or self._logs.future(future.topic_partition) is not future:
+            return None
+        return ReplicaSample(
+            directory_id=str(future.log_dir.directory_id),
+            path=future.log_dir.path,
+            topic=future.topic_partition.topic,
+            topic_id=str(future.topic_id),
+            partition=future.topic_partition.partition,
+            is_future=True,
+            is_leader=False,
+            size_bytes=future.size_bytes,
+            log_start_offset=future.claimed_start_offset,
+            log_end_offset=future.log_end_offset,
+            appended_bytes_total=0,
+            fetched_bytes_total=0,
+            brokers=replica.registration.replicas,
+        )
+
+
+def _replica(replica: HostedReplica) -> ReplicaSample | None:
+    handle = replica.handle
+    if handle is None:
+        return None
+    return ReplicaSample(
+        directory_id=str(handle.log_dir.directory_id),
+        path=handle.log_dir.path,
+        topic=replica.topic_partition.topic,
+        topic_id=str(replica.topic_id),
+        partition=replica.topic_partition.partition,
+        is_future=False,
+        is_leader=replica.partition is not None and replica.partition.is_leader,
+        size_bytes=handle.size_bytes,
+        log_start_offset=handle.log_start_offset,
+        log_end_offset=handle.log_end_offset,
+        appended_bytes_total=replica.appended_bytes,
+        fetched_bytes_total=replica.fetched_bytes,
+        brokers=replica.registration.replicas,
+    )

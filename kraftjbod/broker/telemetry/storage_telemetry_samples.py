@@ -1,0 +1,110 @@
+"""PURE. Samples of storage telemetry, made of plain values: what is said of a directory in which
+state.
+
+Of a directory that is offline nothing is known but that; what it counted before is not true of what
+comes back. Buckets are those of ``storage/dirs/io_statistics.py``, all groups of operations
+together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.storage_telemetry import LogDirSample
+from kraftjbod.storage.dirs.free_space_policy import Room
+from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
+
+#: Upper ends of all buckets but the last, which has none.
+IO_BOUNDS_MS: Final = tuple(1 << bucket for bucket in range(BUCKETS - 1))
+
+
+class LogDirFacts(Protocol):
+    """What a directory itself says."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def directory_id(self) -> DirectoryId: ...
+
+    @property
+    def state(self) -> LogDirState: ...
+
+    @property
+    def is_cordoned(self) -> bool: ...
+
+    @property
+    def since_wall_ms(self) -> int: ...
+
+    @property
+    def space(self) -> Room: ...
+
+    @property
+    def statistics(self) -> IoStatistics: ...
+
+
+@dataclass(slots=True)
+class LogDirContents:
+    """What lies in one directory, and what is on its way; summed up by who asks."""
+
+    replica_bytes: int = 0
+    replicas: int = 0
+    moves_in: int = 0
+    moves_out: int = 0
+    moves_remaining_bytes: int = 0
+
+
+def log_dir_sample(
+    facts: LogDirFacts,
+    contents: LogDirContents,
+    *,
+    growth_bytes_per_s: float,
+    log_growth_bytes_per_s: float,
+    latency_ms: float,
+    is_slow: bool,
+    queued_assignments: int,
+) -> LogDirSample:
+    """One directory as it is now."""
+    if facts.state is LogDirState.OFFLINE:
+        return _offline_sample(facts, queued_assignments)
+    statistics = facts.statistics
+    groups = [statistics.of(group) for group in IoGroup]
+    return LogDirSample(
+        directory_id=str(facts.directory_id),
+        path=facts.path,
+        state=facts.state.value,
+        is_cordoned=facts.is_cordoned,
+        since_ms=facts.since_wall_ms,
+        total_bytes=facts.space.total_bytes,
+        free_bytes=facts.space.usable_bytes,
+        replica_bytes=contents.replica_bytes,
+        replicas=contents.replicas,
+        growth_bytes_per_s=round(growth_bytes_per_s, 1),
+        log_growth_bytes_per_s=round(log_growth_bytes_per_s, 1),
+        appended_bytes_total=statistics.appended_bytes,
+        fetched_bytes_total=statistics.fetched_bytes,
+        io_total=sum(figures.operations for figures in groups),
+        io_errors_total=sum(figures.errors for figures in groups),
+        io_bounds_ms=IO_BOUNDS_MS,
+        io_counts=tuple(map(sum, zip(*(figures.buckets for figures in groups), strict=True))),
+        latency_ms=round(latency_ms, 3),
+        is_slow=is_slow,
+        queued_assignments=queued_assignments,
+        moves_in=contents.moves_in,
+        moves_out=contents.moves_out,
+        moves_remaining_bytes=contents.moves_remaining_bytes,
+    )
+
+
+def _offline_sample(facts: LogDirFacts, queued_assignments: int) -> LogDirSample:
+    return LogDirSample(
+        directory_id=str(facts.directory_id),
+        path=facts.path,
+        state=facts.state.value,
+        is_cordoned=facts.is_cordoned,
+        since_ms=facts.since_wall_ms,
+        queued_assignments=queued_assignments,
+    )

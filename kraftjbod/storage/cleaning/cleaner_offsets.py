@@ -1,0 +1,87 @@
+"""LOOP. ``CleanerOffsets``: up to where each compacted replica of this node is clean.
+
+Known in memory by replica, so a replica that moves to another directory keeps what is known of it;
+written to ``cleaner-offset-checkpoint`` of its directory, in Kafka's format.
+A file may say less than is true, or nothing: then more is cleaned again, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.checkpoints import format_offsets
+from kraftjbod.storage.dir_names import CLEANER_CHECKPOINT
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.replicas.offset_checkpoints import read_offset_file
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.vfs import write_atomically
+
+
+class CleanerOffsets:
+    """All methods are for the loop's thread."""
+
+    def __init__(self, book: ReplicaRegistry) -> None:
+        self._book = book
+        #: Dirs whose file was read.
+        self._loaded: set[LogDir] = set()
+        self._clean_to: dict[TopicPartition, int] = {}
+        #: Of whom the file of each dir speaks, or may speak.
+        self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
+
+    async def load(self, log_dir: LogDir) -> None:
+        """What the file of ``log_dir`` says of the replicas there; once, later calls do nothing.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if log_dir in self._loaded:
+            return
+        found = await read_offset_file(log_dir, CLEANER_CHECKPOINT)
+        if log_dir not in self._loaded:
+            self._loaded.add(log_dir)
+            self._named[log_dir].update(found)
+            for handle in self._book.handles_in(log_dir):
+                if (offset := found.get(handle.topic_partition)) is not None:
+                    self._clean_to.setdefault(handle.topic_partition, offset)
+
+    def first_dirty(self, handle: LogHandle) -> int:
+        """The first offset that no pass has seen."""
+        offset = self._clean_to.get(handle.topic_partition, 0)
+        is_of_this_log = offset <= handle.log_end_offset
+        return max(handle.log_start_offset, offset if is_of_this_log else 0)
+
+    async def advance(self, handle: LogHandle, offset: int) -> None:
+        """Everything below ``offset`` is clean."""
+        self._clean_to[handle.topic_partition] = offset
+        await self.write(handle.log_dir)
+
+    async def lower(self, handle: LogHandle, offset: int) -> None:
+        """What is behind ``offset`` is about to be truncated; other records may follow there."""
+        tp = handle.topic_partition
+        if self._clean_to.get(tp, 0) > offset:
+            self._clean_to[tp] = offset
+            await self.write(handle.log_dir)
+
+    async def forget(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """A replica of that name is about to be made in ``log_dir``: no file may speak of it.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        await self.load(log_dir)
+        if tp in self._named[log_dir]:
+            await self.write(log_dir, without=tp)
+
+    def drop(self, tp: TopicPartition) -> None:
+        """There is no such replica any more."""
+        self._clean_to.pop(tp, None)
+
+    async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
+        """:raises KafkaStorageError: if the dir is or goes offline."""
+        here = {handle.topic_partition for handle in self._book.handles_in(log_dir)}
+        offsets = {tp: self._clean_to[tp] for tp in here & self._clean_to.keys() if tp != without}
+        self._named[log_dir] |= offsets.keys()
+        path, data = f"{log_dir.path}/{CLEANER_CHECKPOINT}", format_offsets(offsets)
+        await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
+        self._named[log_dir] = set(offsets)

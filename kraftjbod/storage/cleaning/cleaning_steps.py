@@ -1,0 +1,255 @@
+"""DISK. The file work of a compaction pass, in steps: reading keys, and writing what is left.
+
+* A step looks at so many bytes and returns, so that a pass can be stopped, slowed down and told
+  to give way between two of them.
+* Steps run in a cleaner's thread: they read and write open files, and know no names.
+* What is read is checked, CRC included, before it is believed: damage must not become a sound
+  batch by being written anew. It ends the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError, OverloadedError
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    batches,
+    check_crc,
+    read_header,
+)
+from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
+from kraftjbod.storage.cleaning.compaction import BatchFilter, Dirt, put_keys
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log.log_view import LogView
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.storage.vfs import Vfs, VfsFile
+
+#: So much is read and judged in one step; the interpreter is busy with it for some milliseconds.
+STEP_BYTES: Final = 256 * 1024
+
+
+class NoRoomToCleanError(OverloadedError):
+    """Writing more would use the last of the disk's room, which is not for compaction."""
+
+
+class Stepped(NamedTuple):
+    """What a step did."""
+
+    read_bytes: int
+    written_bytes: int
+    is_done: bool
+
+
+class _Batch(NamedTuple):
+    data: Buffer
+    position: int
+    header: BatchHeader
+
+
+class _Reader:
+    """The batches of one sealed segment up to ``end_offset``, a chunk at a time."""
+
+    def __init__(self, segment: LogSegment, file: VfsFile, end_offset: int) -> None:
+        self._segment = segment
+        self._file = file
+        self._end_offset = end_offset
+        self._size_bytes = segment.size_bytes
+        self._position = 0
+        self._next_offset = segment.base_offset
+
+    @property
+    def is_done(self) -> bool:
+        return self._position >= self._size_bytes
+
+    def chunk(self, max_bytes: int) -> list[_Batch]:
+        """Whole sound batches, one at least.
+
+        :raises CorruptRecordError: with the ``offset`` that is damaged.
+        """
+        try:
+            found = self._take(min(max_bytes, self._size_bytes - self._position))
+            return found or self._take(self._next_size())
+        except CorruptRecordError as e:
+            raise self._damaged(str(e)) from e
+
+    def _take(self, size_bytes: int) -> list[_Batch]:
+        data, found = self._file.read_at(self._position, size_bytes), []
+        for at, header in batches(data):
+            check_crc(data, at, header)
+            is_gap_fine = self._segment.may_have_gaps or header.base_offset == self._next_offset
+            is_in_order = self._next_offset <= header.base_offset
+            if not (is_in_order and is_gap_fine and header.last_offset < self._end_offset):
+                raise CorruptRecordError(f"offset {header.base_offset} is out of place")
+            found.append(_Batch(data, at, header))
+            self._next_offset = header.next_offset
+        if found:
+            self._position += found[-1].position + found[-1].header.size_bytes
+        return found
+
+    def _next_size(self) -> int:
+        size_bytes = read_header(self._file.read_at(self._position, HEADER_BYTES)).size_bytes
+        if size_bytes > self._size_bytes - self._position:
+            raise CorruptRecordError(f"a batch of {size_bytes} bytes is cut off")
+        return size_bytes
+
+    def _damaged(self, reason: str) -> CorruptRecordError:
+        where = f"{self._segment.path} at offset {self._next_offset}"
+        return CorruptRecordError(f"{where}: {reason}", offset=self._next_offset)
+
+
+class KeyReading:
+    """Puts the keys of one segment into a map."""
+
+    def __init__(
+        self,
+        found: CleanerMap,
+        segment: LogSegment,
+        file: VfsFile,
+        end_offset: int,
+        first: int,
+        step_bytes: int = STEP_BYTES,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Records below the offset ``first`` are passed over; ``beat`` says that a step goes on."""
+        self._found = found
+        self._beat = beat
+        self._step_bytes = step_bytes
+        self._reader = _Reader(segment, file, end_offset)
+        self._first = first
+        self.is_map_full = False
+
+    def step(self) -> Stepped:
+        """:raises CorruptRecordError: with the ``offset`` that is damaged."""
+        read_bytes = 0
+        if not self._reader.is_done:
+            for data, position, header in self._reader.chunk(self._step_bytes):
+                read_bytes += header.size_bytes
+                if header.last_offset < self._first:
+                    continue
+                if not put_keys(self._found, data, position, header, self._first, self._beat):
+                    self.is_map_full = True
+                    return Stepped(read_bytes, 0, True)
+        return Stepped(read_bytes, 0, self._reader.is_done)
+
+
+class GroupRewriting:
+    """Writes what is left of a group of segments to their target."""
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        files: CleaningFiles,
+        sources: Sequence[LogSegment],
+        end_offset: int,
+        keeps: BatchFilter,
+        reserve_bytes: int,
+        step_bytes: int = STEP_BYTES,
+    ) -> None:
+        self._step_bytes = step_bytes
+        ends = [*(source.base_offset for source in sources[1:]), end_offset]
+        parts = zip(sources, files.sources, ends, strict=True)
+        self._readers = [_Reader(*part) for part in parts]
+        self._vfs = vfs
+        self._target = files.target
+        self._end_offset = end_offset
+        #: Behind the last batch that was written.
+        self._next_offset = sources[0].base_offset
+        self._keeps = keeps
+        self._reserve_bytes = reserve_bytes
+        #: The target is not what its only source is, byte for byte.
+        self.is_changed = len(sources) > 1
+
+    def step(self) -> Stepped:
+        """:raises CorruptRecordError: with the ``offset`` that is damaged.
+        :raises NoRoomToCleanError: there is less room than must be left.
+        """
+        while self._readers and self._readers[0].is_done:
+            del self._readers[0]
+        if not self._readers:
+            self._require_end()
+            return Stepped(0, 0, True)
+        read_bytes, buffers, headers = 0, list[Buffer](), list[BatchHeader]()
+        for data, position, header in self._readers[0].chunk(self._step_bytes):
+            read_bytes += header.size_bytes
+            is_last = header.next_offset == self._end_offset
+            left = self._keeps.thin(data, position, header, is_last=is_last)
+            self.is_changed |= left is None or len(left) != header.size_bytes
+            if left is not None:
+                buffers.append(left)
+                headers.append(read_header(left))
+                self._next_offset = header.next_offset
+        written_bytes = sum(map(len, buffers))
+        self._require_room(written_bytes)
+        if headers:
+            self._target.append(buffers, headers)
+        return Stepped(read_bytes, written_bytes, False)
+
+    def _require_end(self) -> None:
+        if self._next_offset != self._end_offset:
+            raise CorruptRecordError(
+                f"{self._target.path} ends at {self._next_offset}, not at {self._end_offset}",
+                offset=self._next_offset,
+            )
+
+    def sync(self) -> None:
+        """What was written becomes certain."""
+        with FailsAs(OpKind.FLUSH):
+            self._target.open().sync()
+
+    def _require_room(self, size_bytes: int) -> None:
+        usable_bytes = self._vfs.space(self._target.directory).usable_bytes
+        if usable_bytes - size_bytes < self._reserve_bytes:
+            raise NoRoomToCleanError(
+                f"{usable_bytes} bytes are free, {self._reserve_bytes} of which stay so"
+            )
+
+
+class Cleanable(NamedTuple):
+    """What of a log a pass may look at: its oldest segments, all of them closed."""
+
+    segments: tuple[LogSegment, ...]
+    #: Of the last of them.
+    end_offset: int
+    first_dirty: int
+    dirt: Dirt
+
+
+def find_cleanable(
+    view: LogView, first_dirty: int, limit: int, config: TopicConfig, now_ms: int
+) -> Cleanable | None:
+    """In the dir's thread: the segments below ``limit`` that are not too young; None of none.
+
+    ``now_ms`` is the wall clock's; ages go by records' timestamps (KIP-58, KIP-354).
+    """
+    found: list[LogSegment] = []
+    end_offset = view.segments[0].base_offset
+    clean_bytes, dirty_bytes, is_overdue = 0, 0, False
+    for segment, following in pairwise(view.segments):
+        if following.base_offset > limit:
+            break
+        if following.base_offset <= first_dirty:
+            clean_bytes += segment.size_bytes
+        elif config.min_compaction_lag_ms and _is_young(segment, config, now_ms):
+            break
+        else:
+            dirty_bytes += segment.size_bytes
+            first_ms = segment.first_timestamp()
+            is_overdue |= first_ms is not None and now_ms - first_ms > config.max_compaction_lag_ms
+        found.append(segment)
+        end_offset = following.base_offset
+    if dirty_bytes == 0:
+        return None
+    dirt = Dirt(clean_bytes, dirty_bytes, is_overdue)
+    return Cleanable(tuple(found), end_offset, first_dirty, dirt)
+
+
+def _is_young(segment: LogSegment, config: TopicConfig, now_ms: int) -> bool:
+    largest = segment.largest_timestamp()
+    return largest is not None and largest.timestamp > now_ms - config.min_compaction_lag_ms

@@ -1,0 +1,179 @@
+"""PURE. What compaction keeps: rules for segments, batches and records (KIP-58, KIP-354, KIP-534).
+
+* Of each key the latest record is kept, and everything behind what the map knows.
+* A tombstone, a record without a value, is kept for ``delete.retention.ms`` after the first pass
+  that saw it, so that whoever reads from the beginning within that time hears of it. The batch
+  remembers when that is over.
+* A batch whose records are all gone is kept without them if it is the last of its group, so that
+  segments end where they always ended, or if a producer is known by it.
+* Records without a key are of no use to anybody once a topic is compacted, and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from kraftjbod.protocol.raw_records import (
+    NO_HORIZON,
+    RawRecord,
+    delete_horizon,
+    empty_batch,
+    raw_records,
+    thinned_batch,
+)
+from kraftjbod.protocol.record_batch import BatchHeader, Buffer
+from kraftjbod.protocol.records import open_body
+from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
+
+_RECORDS_PER_BEAT: Final = 10_000
+
+
+def _silent() -> None:
+    """Nobody watches."""
+
+
+class Dirt(NamedTuple):
+    """How much of a log a pass would look at, and whether it has to wait no longer."""
+
+    clean_bytes: int
+    dirty_bytes: int
+    #: Some record has waited for longer than ``max.compaction.lag.ms``.
+    is_overdue: bool = False
+
+    @property
+    def ratio(self) -> float:
+        total_bytes = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total_bytes if total_bytes else 0.0
+
+    def is_due(self, min_ratio: float) -> bool:
+        return self.dirty_bytes > 0 and (self.is_overdue or self.ratio > min_ratio)
+
+
+class Sized(Protocol):
+    """What grouping has to know of a segment."""
+
+    base_offset: int
+    size_bytes: int
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def group_segments(
+    segments: Sequence[S],
+    end_offset: int,
+    *,
+    max_bytes: int,
+    max_span: int,
+    max_segments: int,
+) -> list[list[S]]:
+    """Neighbours that become one segment each; the last of ``segments`` ends at ``end_offset``.
+
+    At most ``max_bytes`` before they are compacted, ``max_span`` offsets and ``max_segments``,
+    unless one alone has more.
+    """
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    groups: list[list[S]] = []
+    size_bytes = 0
+    for segment, end in zip(segments, ends, strict=True):
+        size_bytes += segment.size_bytes
+        fits = (
+            groups
+            and size_bytes <= max_bytes
+            and end - groups[-1][0].base_offset <= max_span
+            and len(groups[-1]) < max_segments
+        )
+        if fits:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            size_bytes = segment.size_bytes
+    return groups
+
+
+def put_keys(
+    found: CleanerMap,
+    data: Buffer,
+    position: int,
+    header: BatchHeader,
+    first_offset: int,
+    beat: Callable[[], None] = _silent,
+) -> bool:
+    """Note the keys of the batch at ``position``, from ``first_offset`` on; False: the map is full.
+
+    ``beat`` is called from time to time: a batch may have very many records.
+
+    :raises CorruptRecordError: if its records cannot be opened.
+    """
+    if not header.is_control and header.record_count:
+        body = open_body(data, position, header)
+        records = raw_records(body, header.record_count, header.last_offset_delta)
+        for number, record in enumerate(records):
+            if not number % _RECORDS_PER_BEAT:
+                beat()
+            offset = header.base_offset + record.offset_delta
+            if offset < first_offset or record.key is None:
+                continue
+            if not found.put(record.key, offset):
+                return False
+    found.pass_over(header.last_offset)
+    return True
+
+
+class BatchFilter:
+    """What one pass makes of batches."""
+
+    def __init__(
+        self,
+        latest: CleanerMap,
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+        kept_batches: frozenset[int],
+        beat: Callable[[], None] = _silent,
+    ) -> None:
+        """``now_ms`` is the wall clock's; ``kept_batches`` are last offsets; ``beat`` as above."""
+        self._latest = latest
+        self._beat = beat
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + delete_retention_ms
+        self._kept_batches = kept_batches
+
+    def thin(
+        self, data: Buffer, position: int, header: BatchHeader, *, is_last: bool
+    ) -> Buffer | None:
+        """What is left of the batch at ``position``; None if that is nothing.
+
+        ``is_last`` of its group.
+
+        :raises CorruptRecordError: if its records cannot be opened.
+        """
+        whole = memoryview(data)[position : position + header.size_bytes]
+        if header.is_control or header.base_offset > self._latest.latest_offset:
+            return whole
+        stays = is_last or header.last_offset in self._kept_batches
+        if header.record_count == 0:
+            return whole if stays else None
+        body, horizon = open_body(data, position, header), delete_horizon(header)
+        kept, has_tombstones = [], False
+        records = raw_records(body, header.record_count, header.last_offset_delta)
+        for number, record in enumerate(records):
+            if not number % _RECORDS_PER_BEAT:
+                self._beat()
+            if self._keeps(header, record, horizon):
+                kept.append(record)
+                has_tombstones |= not record.has_value
+        if not kept:
+            return empty_batch(header) if stays else None
+        if has_tombstones and horizon == NO_HORIZON:
+            return thinned_batch(header, body, kept, self._horizon_ms)
+        return whole if len(kept) == header.record_count else thinned_batch(header, body, kept)
+
+    def _keeps(self, header: BatchHeader, record: RawRecord, horizon: int) -> bool:
+        offset = header.base_offset + record.offset_delta
+        if offset > self._latest.latest_offset:
+            return True
+        if record.key is None or offset < self._latest.latest(record.key):
+            return False
+        return record.has_value or horizon == NO_HORIZON or self._now_ms < horizon

@@ -1,0 +1,454 @@
+"""LOOP. ``LogCleaner``: compaction of the logs of this node (KIP-58), dir by dir.
+
+* One coroutine per dir takes the log there with most to clean, again and again. As many passes run
+  at once as ``log.cleaner.threads``, whatever dirs they are in.
+* Reading and writing is done in a thread of the dir's own beside its append thread, in small steps,
+  and all passes together keep to ``log.cleaner.io.max.bytes.per.second``.
+* Only what is committed, certain and closed is cleaned: a record must not go because of one that
+  may be lost.
+* A pass that is paused, fails or finds no room leaves nothing behind. A log that cannot be cleaned,
+  because it cannot be read or for an error that nobody expected, is told once and left alone until
+  it is truncated or made anew, or the broker restarts; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock, TokenBucket
+from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
+from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
+from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses
+from kraftjbod.storage.cleaning.cleaning_steps import (
+    STEP_BYTES,
+    Cleanable,
+    GroupRewriting,
+    KeyReading,
+    NoRoomToCleanError,
+    Stepped,
+    find_cleanable,
+)
+from kraftjbod.storage.cleaning.compaction import BatchFilter, group_segments
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+from kraftjbod.storage.segments.segment_swap import CleaningFiles, discard_target
+
+T = TypeVar("T")
+
+#: Files that one group may have open.
+_MAX_GROUP_SEGMENTS: Final = 100
+#: A pass asks for one step after the other; what was cancelled may still run beside the next.
+_MAX_OPS: Final = 4
+#: The longest sleep without a look at whether the pass is still wanted.
+_LONGEST_SLEEP_MS: Final = 100
+#: So long a log is left alone for which there was no room.
+_NO_ROOM_BACKOFF_MS: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerLimits:
+    """What compaction may use, on the whole node."""
+
+    is_enabled: bool = True
+    threads: int = 1
+    max_bytes_per_second: int = 2**63 - 1
+    """Read and written, all passes together."""
+    map_bytes: int = 128 * 1024 * 1024
+    """For keys, all passes together."""
+    backoff_ms: int = 15_000
+    reserve_bytes: int = 0
+    """What stays free of each disk."""
+    step_bytes: int = STEP_BYTES
+    """Looked at before anything else gets a turn: a batch at least."""
+
+
+class _Work(NamedTuple):
+    """One pass: a log, and what of it."""
+
+    handle: LogHandle
+    cleanable: Cleanable
+
+
+def _urgency(work: _Work) -> tuple[bool, float]:
+    """What is overdue comes first."""
+    dirt = work.cleanable.dirt
+    return dirt.is_overdue, dirt.ratio
+
+
+class LogCleaner:
+    """All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        limits: CleanerLimits,
+        clock: Clock,
+        pauses: CleaningPauses,
+        offsets: CleanerOffsets,
+        handles_in: Callable[[LogDir], Sequence[LogHandle]],
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._pauses = pauses
+        self._offsets = offsets
+        self._handles_in = handles_in
+        self._slots = asyncio.Semaphore(limits.threads)
+        self._bucket = TokenBucket(limits.max_bytes_per_second, clock.now_ms())
+        self._lanes: dict[LogDir, LogDirExecutor] = {}
+        #: Dirs whose pass is to end with its next step.
+        self._stopping: set[LogDir] = set()
+        #: Targets that could not be removed yet, because their dir did not answer.
+        self._leftovers: dict[LogDir, list[CleaningFiles]] = {}
+        self._uncleanable: dict[TopicPartition, LogHandle] = {}
+        self._no_room_until_ms: dict[TopicPartition, int] = {}
+        #: As of the last look at each dir.
+        self._dirtiest: dict[LogDir, float] = {}
+        self._read_bytes = 0
+        self._written_bytes = 0
+        self._log = get_logger(component="log_cleaner")
+
+    # -- figures ----------------------------------------------------------------------------
+
+    def uncleanable_in(self, log_dir: LogDir) -> list[LogHandle]:
+        """Logs that cannot be cleaned."""
+        return [one for one in self._uncleanable.values() if one.log_dir is log_dir]
+
+    @property
+    def max_dirty_percent(self) -> float:
+        """Of the dirtiest log, at the last look."""
+        return 100 * max(self._dirtiest.values(), default=0.0)
+
+    @property
+    def recopy_percent(self) -> float:
+        """How much of what passes read they wrote again."""
+        return 100 * self._written_bytes / self._read_bytes if self._read_bytes else 0.0
+
+    # -- passes -----------------------------------------------------------------------------
+
+    async def run(self, log_dir: LogDir) -> None:
+        """Clean what is in ``log_dir`` until cancelled."""
+        if not self._limits.is_enabled:
+            return
+        while True:
+            await asyncio.sleep(self._limits.backoff_ms / 1000)
+            while await self.clean_dirtiest(log_dir):
+                pass
+
+    async def clean_dirtiest(self, log_dir: LogDir) -> bool:
+        """One pass over the log with most to clean; False if there is none, or not now.
+
+        Whoever is cancelled while he waits stops the cleaner, and the pass leaves nothing behind.
+        """
+        passing = asyncio.ensure_future(self._pass(log_dir))
+        try:
+            return await asyncio.shield(passing)
+        except asyncio.CancelledError:
+            self._stopping.add(log_dir)
+            await asyncio.wait({passing})
+            self._stopping.discard(log_dir)
+            if not passing.cancelled() and (bug := passing.exception()) is not None:
+                log_dir.jobs.tell("log_cleaner", bug)
+            raise
+
+    async def _pass(self, log_dir: LogDir) -> bool:
+        try:
+            await self._offsets.load(log_dir)
+            await self._discard_leftovers(log_dir)
+            work = await self._choose(log_dir)
+            if work is None:
+                return False
+            async with self._slots:
+                await self._guarded(work.handle, partial(self._clean_unless_paused, work))
+                return True
+        except OperatingError as e:
+            self._log.info("compaction_put_off", log_dir=log_dir.path, reason=e.message)
+            return False
+
+    async def _guarded(self, handle: LogHandle, work: Callable[[], Awaitable[object]]) -> None:
+        """What nobody expected is a log's own trouble, and no reason to clean it once more."""
+        jobs, tp = handle.log_dir.jobs, handle.topic_partition
+        if (bug := await jobs.attempt("log_cleaner", work, partition=str(tp))) is not None:
+            self._leave_alone(handle, handle.log_start_offset, repr(bug))
+
+    async def _clean_unless_paused(self, work: _Work) -> None:
+        tp, log_dir = work.handle.topic_partition, work.handle.log_dir
+        try:
+            with self._pauses.cleaning(tp):
+                await self._clean(work)
+        except CorruptRecordError as e:
+            await self._give_up(work.handle, e)
+        except NoRoomToCleanError as e:
+            self._no_room_until_ms[tp] = self._clock.now_ms() + _NO_ROOM_BACKOFF_MS
+            self._log.warning(
+                "no_room_to_compact", partition=str(tp), log_dir=log_dir.path, reason=e.message
+            )
+        except OperatingError as e:
+            if e.code is not ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
+                raise
+            await self._give_up(work.handle, CorruptRecordError(e.message))
+
+    def truncated(self, tp: TopicPartition) -> None:
+        """What could not be read may be gone."""
+        self._uncleanable.pop(tp, None)
+
+    async def _choose(self, log_dir: LogDir) -> _Work | None:
+        """The log whose part that is dirty is largest, or one that must not wait longer."""
+        self._dirtiest[log_dir] = 0.0
+        if log_dir.state is not LogDirState.ONLINE:
+            return None
+        due: list[_Work] = []
+        for handle in self._handles_in(log_dir):
+            if not self._may_be_cleaned(handle):
+                continue
+            await self._guarded(handle, partial(self._look_for_dirt, handle, due))
+        return max(due, key=_urgency, default=None)
+
+    async def _look_for_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
+        """Into ``due`` with the log, if it is."""
+        try:
+            cleanable = await self._look_at(handle)
+        except CorruptRecordError as e:
+            await self._give_up(handle, e)
+            return
+        except UnknownTopicOrPartitionError:
+            return  # It was removed just now.
+        if cleanable is None:
+            return
+        dirtiest = self._dirtiest[handle.log_dir]
+        self._dirtiest[handle.log_dir] = max(dirtiest, cleanable.dirt.ratio)
+        if cleanable.dirt.is_due(handle.config.min_cleanable_dirty_ratio):
+            due.append(_Work(handle, cleanable))
+
+    def _may_be_cleaned(self, handle: LogHandle) -> bool:
+        tp = handle.topic_partition
+        bad = self._uncleanable.get(tp)
+        if bad is not None and bad is not handle:
+            del self._uncleanable[tp]  # Another replica of that name.
+            bad = None
+        return (
+            bad is None
+            and handle.config.cleanup_policy.is_compact
+            and self._no_room_until_ms.get(tp, 0) <= self._clock.now_ms()
+            and self._pauses.reason(tp) is None
+        )
+
+    async def _look_at(self, handle: LogHandle) -> Cleanable | None:
+        first_dirty = self._offsets.first_dirty(handle)
+        limit = handle.high_watermark
+        closed = [s.base_offset for s in handle.view.segments[1:] if s.base_offset <= limit]
+        if not closed or closed[-1] <= first_dirty:
+            return None  # Nothing that is closed is dirty: no need to trouble the thread.
+        if closed[-1] > handle.recovery_point:
+            # After a crash nothing says that what was read back is on the disk.
+            await handle.flush()
+        limit = min(limit, handle.recovery_point)
+        config, wall_ms = handle.config, self._clock.possible_now().earliest_ms
+        return await handle.look(
+            lambda view: find_cleanable(view, first_dirty, limit, config, wall_ms)
+        )
+
+    async def _clean(self, work: _Work) -> None:
+        handle, cleanable = work
+        config, began_ms = handle.config, self._clock.now_ms()
+        read_bytes, written_bytes = self._read_bytes, self._written_bytes
+        latest = CleanerMap(
+            max_bytes=self._limits.map_bytes // self._limits.threads,
+            expected_keys=cleanable.end_offset - cleanable.first_dirty,
+        )
+        await self._read_keys(work, latest)
+        now = self._clock.possible_now()
+        keeps = BatchFilter(
+            latest,
+            now_ms=now.earliest_ms,
+            delete_retention_ms=config.delete_retention_ms + now.doubt_ms,
+            kept_batches=await handle.kept_producer_batches(),
+            beat=self._lane(handle.log_dir).beat,
+        )
+        ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
+        known = [s for s in cleanable.segments if s.base_offset <= latest.latest_offset]
+        groups = group_segments(
+            known,
+            ends[len(known) - 1],
+            max_bytes=config.segment_bytes,
+            max_span=LARGEST_RELATIVE_OFFSET,
+            max_segments=_MAX_GROUP_SEGMENTS,
+        )
+        before = handle.size_bytes
+        for group in groups:
+            end_offset = ends[cleanable.segments.index(group[-1])]
+            await self._rewrite(handle, group, end_offset, keeps)
+        await self._offsets.advance(handle, latest.latest_offset + 1)
+        self._log.info(
+            "log_compacted",
+            partition=str(handle.topic_partition),
+            log_dir=handle.log_dir.path,
+            keys=latest.entries,
+            clean_to=latest.latest_offset + 1,
+            freed_bytes=before - handle.size_bytes,
+            read_bytes=self._read_bytes - read_bytes,
+            written_bytes=self._written_bytes - written_bytes,
+            took_ms=self._clock.now_ms() - began_ms,
+        )
+
+    async def _read_keys(self, work: _Work, latest: CleanerMap) -> None:
+        handle, cleanable = work
+        ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
+        for segment, end_offset in zip(cleanable.segments, ends, strict=True):
+            if end_offset <= cleanable.first_dirty:
+                continue
+            (file,) = await handle.open_sealed([segment])
+            reading = KeyReading(
+                latest,
+                segment,
+                file,
+                end_offset,
+                cleanable.first_dirty,
+                self._limits.step_bytes,
+                self._lane(handle.log_dir).beat,
+            )
+            try:
+                await self._step_through(handle, reading.step)
+            finally:
+                await self._finish(handle.log_dir, file.close)
+            if reading.is_map_full:
+                return
+
+    async def _rewrite(
+        self, handle: LogHandle, group: list[LogSegment], end_offset: int, keeps: BatchFilter
+    ) -> None:
+        log_dir = handle.log_dir
+        files = await handle.open_group(group)
+        is_in_place = False
+        try:
+            rewriting = GroupRewriting(
+                log_dir.vfs,
+                files,
+                group,
+                end_offset,
+                keeps,
+                self._limits.reserve_bytes,
+                self._limits.step_bytes,
+            )
+            await self._step_through(handle, rewriting.step)
+            if rewriting.is_changed:
+                await self._in_lane(handle, rewriting.sync)
+                self._require_wanted(handle)
+                await handle.put_in_place(group, files)
+                is_in_place = True
+                await handle.name_compacted()
+        finally:
+            if is_in_place:
+                await self._finish(log_dir, files.close_sources)
+            else:
+                await self._discard(log_dir, files)
+
+    async def _step_through(self, handle: LogHandle, step: Callable[[], Stepped]) -> None:
+        while True:
+            self._require_wanted(handle)
+            stepped = await self._in_lane(handle, step)
+            self._read_bytes += stepped.read_bytes
+            self._written_bytes += stepped.written_bytes
+            self._bucket.spend(stepped.read_bytes + stepped.written_bytes, self._clock.now_ms())
+            if stepped.is_done:
+                return
+            while (wait_ms := self._bucket.wait_ms(self._clock.now_ms())) > 0:
+                await asyncio.sleep(min(wait_ms, _LONGEST_SLEEP_MS) / 1000)
+                self._require_wanted(handle)
+
+    def _require_wanted(self, handle: LogHandle) -> None:
+        """:raises OverloadedError: the pass is to end."""
+        if handle.log_dir in self._stopping:
+            raise OverloadedError("the cleaner is stopping")
+        self._pauses.require_none(handle.topic_partition)
+
+    async def _in_lane(self, handle: LogHandle, op: Callable[[], T]) -> T:
+        """Have ``op`` done beside the dir's thread; the dir judges what goes wrong."""
+        log_dir = handle.log_dir
+        return await log_dir.run_copy(
+            log_dir,
+            self._lane(log_dir),
+            lambda by_kernel: op(),
+            read_again=lambda: None,
+            settle=lambda done: done,
+            replica=handle.topic_partition,
+        )
+
+    def _lane(self, log_dir: LogDir) -> LogDirExecutor:
+        lane = self._lanes.get(log_dir)
+        if lane is not None and not lane.is_idle:
+            # It hung when the dir went offline, and the dir has come back without it.
+            lane.abandon(lambda: OverloadedError("the cleaner has another thread now"))
+            lane = None
+        if lane is None:
+            name = f"log-cleaner:{log_dir.path}"
+            lane = LogDirExecutor(name=name, clock=self._clock, max_ops=_MAX_OPS)
+            self._lanes[log_dir] = lane
+        return lane
+
+    # -- when it goes wrong -----------------------------------------------------------------
+
+    async def _give_up(self, handle: LogHandle, error: CorruptRecordError) -> None:
+        """The log cannot be read: leave it alone, and let it know what is damaged."""
+        offset = handle.log_start_offset if error.offset is None else error.offset
+        self._leave_alone(handle, offset, error.message)
+        try:
+            await handle.read_checked(offset, 1, handle.log_end_offset, True)
+        except OperatingError as e:
+            partition = str(handle.topic_partition)
+            self._log.info("uncleanable_log_read", partition=partition, reason=e.message)
+
+    def _leave_alone(self, handle: LogHandle, offset: int, reason: str) -> None:
+        self._uncleanable[handle.topic_partition] = handle
+        self._log.error(
+            "log_uncleanable",
+            partition=str(handle.topic_partition),
+            log_dir=handle.log_dir.path,
+            offset=offset,
+            reason=reason,
+        )
+
+    async def _discard(self, log_dir: LogDir, files: CleaningFiles) -> None:
+        self._leftovers.setdefault(log_dir, []).append(files)
+        try:
+            await self._discard_leftovers(log_dir)
+        except OperatingError as e:
+            # It stays on the list; why the pass ended is what matters now.
+            self._log.info("compaction_leftover_kept", log_dir=log_dir.path, reason=e.message)
+
+    async def _discard_leftovers(self, log_dir: LogDir) -> None:
+        leftovers = self._leftovers.get(log_dir, [])
+        while leftovers and log_dir.is_online:
+            discard = partial(discard_target, log_dir.vfs, leftovers[-1])
+            await log_dir.run(OpKind.DELETE, discard)
+            leftovers.pop()
+        self._leftovers.pop(log_dir, None)
+
+    async def _finish(self, log_dir: LogDir, close: Callable[[], None]) -> None:
+        """Close files that were read; a dir that does not answer any more keeps them open."""
+        try:
+            await log_dir.run(OpKind.DELETE, close)
+        except OperatingError as e:
+            self._log.info("compaction_files_kept_open", log_dir=log_dir.path, reason=e.message)
+
+    def close(self) -> None:
+        """Let the threads end; no pass is under way."""
+        for lane in self._lanes.values():
+            lane.shutdown(wait=False)
+        self._lanes = {}

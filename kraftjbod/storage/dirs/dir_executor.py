@@ -1,0 +1,338 @@
+"""LOOP. ``LogDirExecutor``: one daemon thread that does a log dir's file work, first in, first out.
+
+* A daemon thread, so that a disk that hangs cannot hold up the interpreter's exit.
+* Bounded in operations and bytes; a full queue refuses at once.
+* The loop is woken once per batch of completions, not once per operation.
+* It remembers when the running operation began, and can be abandoned: everything waiting fails
+  at once, and whatever the thread says later is not heard.
+* An operation that *may be taken back* and has not begun can be failed at once; it never begins
+  then, so that nothing is written after its caller was told that nothing would be.
+
+It is a ``concurrent.futures.Executor`` so that aiofiles can use it.
+It does not judge errors: ``on_error`` sees them first, in the thread, and ``translate`` is asked
+on the loop for what the waiter shall see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dirs.io_statistics import IoGroup, IoStatistics
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+_IDLE: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One operation on its way through the thread. ``future`` and ``settle`` are the loop's."""
+
+    op: Callable[[], Any]
+    settle: Callable[[Any], Any] | None
+    translate: Callable[[BaseException], BaseException] | None
+    on_error: Callable[[BaseException], None] | None
+    future: asyncio.Future[Any]
+    size_bytes: int
+    group: IoGroup
+    may_be_taken_back: bool
+
+
+class _Done(NamedTuple):
+    job: _Job
+    result: Any
+    error: BaseException | None
+    elapsed_ms: int
+
+
+class LogDirExecutor(Executor):
+    """One thread and its queue. Every method but ``beat`` is for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        clock: Clock,
+        max_ops: int = 20_000,
+        max_bytes: int = 256 * 1024 * 1024,
+        statistics: IoStatistics | None = None,
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._statistics = statistics
+        self._max_ops = max_ops
+        self._max_bytes = max_bytes
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: deque[_Done] = deque()
+        #: Futures of jobs that were taken in and not yet answered, oldest first. The loop's.
+        self._waiting: dict[asyncio.Future[Any], _Job] = {}
+        #: Jobs that may be taken back and have not begun. The thread takes a job out when it
+        #: begins it, the loop when it takes it back: whoever gets it may have it.
+        self._not_begun: dict[asyncio.Future[Any], _Job] = {}
+        #: What jobs that may be taken back fail with when their turn comes; set by the thread.
+        self._hold: Callable[[], BaseException] | None = None
+        #: Called after answers were given, if set.
+        self.on_answers: Callable[[], None] | None = None
+        self._queued_bytes = 0
+        #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
+        self._running_since_ms = _IDLE
+        #: Of all operations so far; written by the thread.
+        self.beats = 0
+        #: (since when, how many ms): time of the running op in which this process stood still.
+        self._excused = (_IDLE, 0)
+        self._wakeup_sent = False
+        self._wakeup_lock = threading.Lock()
+        self._refusal: Callable[[], BaseException] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = "abandoned" if self._refusal else f"waiting={len(self._waiting)}"
+        return f"<LogDirExecutor {self._name} {state}>"
+
+    @property
+    def is_full(self) -> bool:
+        """As many operations wait as may wait."""
+        return len(self._waiting) >= self._max_ops
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and nothing runs that was not answered."""
+        return not self._waiting
+
+    @property
+    def is_running(self) -> bool:
+        """An operation is in the thread; of one that was abandoned, too."""
+        return self._running_since_ms != _IDLE
+
+    def submit_op(
+        self,
+        op: Callable[[], T],
+        *,
+        settle: Callable[[T], R] | None = None,
+        translate: Callable[[BaseException], BaseException] | None = None,
+        on_error: Callable[[BaseException], None] | None = None,
+        size_bytes: int = 0,
+        group: IoGroup = IoGroup.OTHER,
+        may_be_taken_back: bool = False,
+    ) -> asyncio.Future[R]:
+        """Run ``op`` in the thread, then ``settle`` on the loop; the future holds the latter's say.
+
+        ``settle`` runs even if the future was cancelled meanwhile, because the effect of an
+        operation belongs to the operation. So does ``translate`` for what the op raised.
+        ``on_error`` sees that before any other op runs; what it raises takes its place.
+
+        :raises OverloadedError: if the queue is full.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        if self.is_full or (
+            size_bytes and self._waiting and self._queued_bytes + size_bytes > self._max_bytes
+        ):
+            raise OverloadedError(
+                f"{self._name} has {len(self._waiting)} operations waiting, "
+                f"{self._queued_bytes} bytes in all"
+            )
+        if self._loop is None:
+            self._start()
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        job = _Job(op, settle, translate, on_error, future, size_bytes, group, may_be_taken_back)
+        self._waiting[future] = job
+        if may_be_taken_back:
+            self._not_begun[future] = job
+        self._queued_bytes += size_bytes
+        self._jobs.put(job)
+        return future
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The ``concurrent.futures`` face of :meth:`submit_op`; the loop's thread only."""
+        outcome: Future[T] = Future()
+        outcome.set_running_or_notify_cancel()
+        inner: asyncio.Future[T] = self.submit_op(lambda: fn(*args, **kwargs))
+        inner.add_done_callback(lambda done: _pass_on(done, outcome))
+        return outcome
+
+    def beat(self) -> None:
+        """Called by a long operation between its steps: it is slow, not stuck."""
+        self.beats += 1
+        self._running_since_ms = self._clock.now_ms()
+
+    def running_for_ms(self) -> int:
+        """How long the operation in the thread has been running; 0 if there is none."""
+        since_ms = self._running_since_ms
+        if since_ms == _IDLE:
+            return 0
+        excused_since_ms, excused_ms = self._excused
+        if excused_since_ms != since_ms:
+            excused_ms = 0
+        return max(0, self._clock.now_ms() - since_ms - excused_ms)
+
+    def excuse(self, stood_still_ms: int) -> None:
+        """The whole process stood still: the running operation is not to blame for that time."""
+        since_ms = self._running_since_ms
+        excused_since_ms, excused_ms = self._excused
+        so_far_ms = excused_ms if excused_since_ms == since_ms else 0
+        longest_ms = max(0, self._clock.now_ms() - since_ms)
+        self._excused = (since_ms, min(so_far_ms + stood_still_ms, longest_ms))
+
+    def take_back(self, refusal: Callable[[], BaseException]) -> int:
+        """Fail whatever may be taken back and has not begun; how many that were."""
+        taken = 0
+        for future in list(self._not_begun):
+            job = self._not_begun.pop(future, None)
+            if job is None:
+                continue  # The thread has just begun it.
+            taken += 1
+            del self._waiting[future]
+            self._queued_bytes -= job.size_bytes
+            job.op = _nothing  # It waits for its turn still, but not with its bytes.
+            _fail(future, refusal())
+        return taken
+
+    def hold_back(self, refusal: Callable[[], BaseException]) -> None:
+        """Called in the thread: from now on, what may be taken back fails instead of beginning."""
+        self._hold = refusal
+
+    def let_go(self) -> None:
+        """Undo :meth:`hold_back`, on the loop."""
+        self._hold = None
+
+    def abandon(self, refusal: Callable[[], BaseException]) -> None:
+        """Fail everything that waits, and all that comes, with what ``refusal`` makes."""
+        self._refusal = refusal
+        self._jobs.put(None)
+        waiting, self._waiting = self._waiting, {}
+        self._not_begun.clear()
+        for future in waiting:
+            _fail(future, refusal())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the thread end after what is queued. Waits only for a thread that is idle soon."""
+        self._jobs.put(None)
+        if wait and self._thread is not None and self._refusal is None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None and self._refusal is None:
+            if job.may_be_taken_back and self._not_begun.pop(job.future, None) is None:
+                continue
+            began_ms = self._running_since_ms = self._clock.now_ms()
+            hold = self._hold if job.may_be_taken_back else None
+            result, error = _carry_out(job.op, job.on_error) if hold is None else (None, hold())
+            elapsed_ms = self._clock.now_ms() - began_ms
+            self._running_since_ms = _IDLE
+            self._hand_over(_Done(job, result, error, elapsed_ms))
+
+    def _hand_over(self, done: _Done) -> None:
+        with self._wakeup_lock:
+            self._done.append(done)
+            if self._wakeup_sent:
+                return
+            self._wakeup_sent = True
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        """On the loop: answer everything that is finished by now."""
+        with self._wakeup_lock:
+            self._wakeup_sent = False
+            batch, self._done = self._done, deque()
+        for done in batch:
+            if self._waiting.pop(done.job.future, _ABSENT) is _ABSENT:
+                continue  # Abandoned: answered already.
+            self._queued_bytes -= done.job.size_bytes
+            self._answer(done)
+        if self.on_answers is not None:
+            self.on_answers()
+
+    def _answer(self, done: _Done) -> None:
+        job, result, error, elapsed_ms = done
+        if self._statistics is not None:
+            is_error = isinstance(error, OSError)
+            self._statistics.record(job.group, elapsed_ms, job.size_bytes, is_error=is_error)
+        try:
+            if error is None:
+                if job.settle is not None:
+                    result = job.settle(result)
+                if not job.future.done():
+                    job.future.set_result(result)
+                return
+            if job.translate is not None:
+                error = job.translate(error)
+        except Exception as bug:
+            # Whoever waits hears of it, and so does the next in the batch of its own outcome.
+            error = bug
+        _fail(job.future, error)
+
+
+_ABSENT: Final = object()
+
+
+def _carry_out(
+    op: Callable[[], T], on_error: Callable[[BaseException], None] | None
+) -> tuple[T | None, BaseException | None]:
+    """Its result, or its error. What it raises remembers this frame, so no future may be in it."""
+    try:
+        return op(), None
+    except BaseException as e:
+        return None, _look_at(e, on_error)
+
+
+def _look_at(
+    error: BaseException, on_error: Callable[[BaseException], None] | None
+) -> BaseException:
+    if on_error is not None:
+        try:
+            on_error(error)
+        except BaseException as worse:
+            return worse
+    return error
+
+
+def _nothing() -> None:
+    """What a job does that was taken back."""
+
+
+def run_apart(name: str, op: Callable[[], None]) -> None:
+    """Begin ``op`` in a daemon thread of its own, for whose end nobody waits."""
+    threading.Thread(target=op, name=name, daemon=True).start()
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if future.done():
+        # What a disk says after it was given up is no news.
+        if not isinstance(error, OperatingError | OSError):
+            get_logger(component="dir_executor").error("unheard_operation_failed", exc_info=error)
+        return
+    future.set_exception(error)
+    if isinstance(error, OperatingError):
+        # The waiter may be gone, and nobody has to hear of it then; a bug somebody has to.
+        future.exception()
+
+
+def _pass_on(done: asyncio.Future[T], outcome: Future[T]) -> None:
+    if done.cancelled():
+        outcome.cancel()
+    elif error := done.exception():
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(done.result())

@@ -1,0 +1,108 @@
+"""LOOP. ``DirWatch``: the two timers of a log dir that is online.
+
+* One looks for operations that do not end: after a time that each lane has of its own they are
+  reported, once, and again when they have ended; after ``timeout_ms`` they are given up.
+* The other asks for a check of the disk.
+* Time in which this whole process stood still is no operation's fault.
+
+It looks and reports; its dir decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+
+#: The stall watch looks this many times per ``timeout_ms``, and until it may suspect somebody.
+_LOOKS_PER_TIMEOUT: Final = 20
+_LOOKS_PER_SUSPECT: Final = 20
+#: A look that comes this late says that the loop stood still.
+_LATE_S: Final = 2.0
+
+
+class Watched(Protocol):
+    """What hears of it. All on the loop."""
+
+    def on_suspect(self, running_ms: int) -> None: ...
+
+    def on_answer(self) -> None: ...
+
+    def on_hung(self, running_ms: int) -> None: ...
+
+    def check_disk(self) -> None: ...
+
+
+class DirWatch:
+    """Of one dir; ``lanes`` says after how many ms each is suspected. For the loop's thread."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        lanes: Mapping[LogDirExecutor, int],
+        *,
+        timeout_ms: int,
+        check_interval_ms: int,
+    ) -> None:
+        self._watched = watched
+        self._lanes = lanes
+        self._timeout_ms = timeout_ms
+        self._check_interval_s = check_interval_ms / 1000
+        suspect_ms = min(lanes.values())
+        looks_ms = min(timeout_ms // _LOOKS_PER_TIMEOUT, suspect_ms // _LOOKS_PER_SUSPECT)
+        self._look_interval_s = max(1, looks_ms) / 1000
+        self._next_look: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
+        #: An operation has been running for too long, and was reported.
+        self.is_suspicious = False
+
+    def start(self) -> None:
+        """Look and ask from now until :meth:`stop`."""
+        self._look_on_time()
+        self._check()
+
+    def stop(self) -> None:
+        for timer in (self._next_look, self._next_check):
+            if timer is not None:
+                timer.cancel()
+        self._next_look = self._next_check = None
+        self._note(is_suspicious=False)
+
+    def running_ms(self) -> int:
+        """How long the oldest operation in a thread has been running; 0 if none is."""
+        return max(lane.running_for_ms() for lane in self._lanes)
+
+    def _look_on_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._next_look is not None:
+            late_s = loop.time() - self._next_look.when()
+            if late_s > _LATE_S:
+                for lane in self._lanes:
+                    lane.excuse(int(late_s * 1000))
+        self._next_look = loop.call_later(self._look_interval_s, self._look_on_time)
+        self._look()
+
+    def _look(self) -> None:
+        running_ms = self.running_ms()
+        if running_ms > self._timeout_ms:
+            self._watched.on_hung(running_ms)
+        elif any(lane.running_for_ms() > suspect_ms for lane, suspect_ms in self._lanes.items()):
+            if not self.is_suspicious:
+                self._note(is_suspicious=True)
+                self._watched.on_suspect(running_ms)
+        elif self.is_suspicious:
+            self._note(is_suspicious=False)
+            self._watched.on_answer()
+
+    def _note(self, *, is_suspicious: bool) -> None:
+        self.is_suspicious = is_suspicious
+        for lane in self._lanes:
+            # Whoever was answered may ask for more at once, and shall not be refused any more.
+            lane.on_answers = self._look if is_suspicious else None
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_check = loop.call_later(self._check_interval_s, self._check)
+        self._watched.check_disk()

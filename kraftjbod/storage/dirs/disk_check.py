@@ -1,0 +1,42 @@
+"""DISK. Questions to the disk under a log dir, asked in the dir's thread.
+
+Whether it still is the disk that it was, and takes writes, is asked every
+``log.dir.check.interval.ms``; a wrong answer is an ``OSError`` without a number, which its dir
+judges like any other.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.storage.dir_names import META_PROPERTIES, PROBE_FILE, parse_replica_dir
+from kraftjbod.storage.meta_properties import read_meta_properties
+from kraftjbod.storage.vfs import OpenMode, Space, Vfs
+
+
+def check_disk(
+    vfs: Vfs, path: str, *, directory_id: DirectoryId, device: int, has_room: bool
+) -> Space:
+    """What the file system at ``path`` has, if it is the right one.
+
+    With ``has_room`` a file must be made for it; without, one that exists must open for writing,
+    which a full disk allows and a read-only one does not.
+    """
+    meta = f"{path}/{META_PROPERTIES}"
+    found = read_meta_properties(vfs, meta)
+    if found is None or found.directory_id != directory_id:
+        held = "none" if found is None else str(found.directory_id)
+        raise OSError(f"directory id is {held}, expected {directory_id}")
+    if (now_on := vfs.device(path)) != device:
+        raise OSError(f"now on device {now_on}, was on {device}: unmounted or replaced")
+    if has_room:
+        probe = f"{path}/{PROBE_FILE}"
+        vfs.open(probe, OpenMode.CREATE).close()
+        vfs.unlink_if_exists(probe)
+    else:
+        vfs.open(meta, OpenMode.READ_WRITE).close()
+    return vfs.space(path)
+
+
+def holds_replicas(vfs: Vfs, path: str) -> bool:
+    """Whether anything would be served from the dir, the metadata log included."""
+    return any(entry.is_dir and parse_replica_dir(entry.name) for entry in vfs.list_dir(path))

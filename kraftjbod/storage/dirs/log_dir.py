@@ -1,0 +1,551 @@
+"""LOOP. ``LogDir``: one log directory, its thread, and the only gate for disk errors.
+
+* Every operation goes through :meth:`LogDir.submit` or :meth:`LogDir.run`; what it raises is
+  judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
+  The child of it that names the operation (KIP-18) is for whoever asked for that operation.
+* States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
+  the table in ``log_dir_policy.py`` says, with an error that is worth another try.
+* A dir goes OFFLINE once and for good: what is reattached is a new object. Everything that waits
+  for it fails at once, its thread is abandoned, and its open files are given up in yet another
+  one: closing can hang as well.
+* What a disk without room means is in ``dir_room.py``.
+* An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
+  is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
+  the end. Which of two dirs a copy between them waits for is not clear; their own checks tell.
+* fsyncs of segments have a lane of their own, so that a slow one does not hold up appends. So has
+  what only computes: it holds up no operation, and says nothing of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from errno import EDQUOT, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
+
+import aiofiles.threadpool
+
+from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
+from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
+from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
+from kraftjbod.storage.dir_names import LOCK_FILE
+from kraftjbod.storage.dirs.dir_condition import DirCondition
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, run_apart
+from kraftjbod.storage.dirs.dir_watch import DirWatch
+from kraftjbod.storage.dirs.disk_check import check_disk
+from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
+from kraftjbod.storage.dirs.io_statistics import GROUPS, IoGroup, IoStatistics
+from kraftjbod.storage.dirs.log_dir_policy import (
+    TAKES_ROOM,
+    OpKind,
+    Verdict,
+    error_class,
+    judge,
+    kind_of_failure,
+)
+from kraftjbod.storage.dirs.reserve_file import ReserveFile
+from kraftjbod.storage.dirs.saturation import Saturation
+from kraftjbod.storage.vfs import Vfs, VfsFile
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: What tmpfs and old kernels say to RWF_NOWAIT.
+_NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
+#: What file systems say that the kernel cannot copy between.
+_NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
+#: What may wait to be computed for one dir.
+_MAX_COMPUTED_OPS: Final = 1_000
+_MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
+#: No read ever fails with these.
+_WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
+
+
+class _Way(NamedTuple):
+    """How operations of one kind go through the dir's threads."""
+
+    lane: LogDirExecutor
+    on_error: Callable[[BaseException], None]
+    group: IoGroup
+    may_be_taken_back: bool
+
+
+class LogDirFailureChannel:
+    """Dirs whose state changed while the daemon ran, in order of the first change not taken yet.
+
+    A dir waits here at most once: whoever takes it looks at the state it has by then.
+    """
+
+    def __init__(self, *, max_dirs: int) -> None:
+        self._changed: asyncio.Queue[LogDir] = asyncio.Queue(max_dirs)
+        self._waiting: set[LogDir] = set()
+
+    def report(self, log_dir: LogDir) -> None:
+        if log_dir not in self._waiting:
+            self._waiting.add(log_dir)
+            self._changed.put_nowait(log_dir)
+
+    async def take(self) -> LogDir:
+        """The next dir; ``state``, ``offline_reason`` and ``impaired_reason`` tell of it."""
+        log_dir = await self._changed.get()
+        self._waiting.discard(log_dir)
+        return log_dir
+
+
+class LogDir(DirCondition):
+    """One directory of ``log.dirs``. All methods are for the loop's thread but ``beat``."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        vfs: Vfs,
+        clock: Clock,
+        failure_channel: LogDirFailureChannel,
+        directory_id: DirectoryId = LOST_DIR,
+        is_cordoned: bool = False,
+        io_timeout_ms: int = 30_000,
+        io_suspect_ms: int = 2000,
+        check_interval_ms: int = 500,
+        max_queued_ops: int = 20_000,
+        max_queued_bytes: int = 256 * 1024 * 1024,
+        reserve: ReserveFile | None = None,
+        room_plan: FreeSpacePolicy | None = None,
+    ) -> None:
+        super().__init__(path, directory_id, clock.wall_ms())
+        self.vfs = vfs
+        #: Whether it takes no new replicas (KIP-1066).
+        self.is_cordoned = is_cordoned
+        #: Up to which epoch of which incarnation it was whole at the start, by its clean mark.
+        self.clean_shutdown = NO_CLEAN_SHUTDOWN
+        self.statistics = IoStatistics()
+        self.jobs = JobGuard(log_dir=path)
+        self._failure_channel, self._news = failure_channel, failure_channel
+        self._io_timeout_ms = io_timeout_ms
+        self._make_lanes(clock, max_queued_ops, max_queued_bytes)
+        self._watch = DirWatch(
+            self,
+            {
+                self._lane: min(io_suspect_ms, io_timeout_ms),
+                # It takes as long as what is not written yet is large: 1 GiB is no hang.
+                self._flush_lane: max(io_suspect_ms, io_timeout_ms // 2),
+            },
+            timeout_ms=io_timeout_ms,
+            check_interval_ms=check_interval_ms,
+        )
+        self._room = Saturation(
+            self,
+            vfs=vfs,
+            lane=self._lane,
+            reserve=reserve
+            or ReserveFile(vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes),
+            plan=room_plan or FreeSpacePolicy(),
+            probe=self._probe,
+            tell=self._tell_of_change,
+        )
+        self._ways = {kind: self._way_of(kind) for kind in OpKind}
+        #: ``st_dev`` when the dir was identified; another number means another disk.
+        self._device: int | None = None
+        #: Held from :meth:`try_lock` to :meth:`close`.
+        self._lock_file: VfsFile | None = None
+        self._cached_reads = True
+        self._kernel_copies = True
+        #: Operations in other threads that touch this dir.
+        self._guests: set[asyncio.Future[Any]] = set()
+        self._check: asyncio.Future[None] | None = None
+        self._gone = asyncio.Event()
+        #: Why others hold it for stalled, though its operations end.
+        self._demotion = ""
+
+    def _make_lanes(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
+        self._lane = LogDirExecutor(
+            name=f"log-dir:{self.path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            max_bytes=max_queued_bytes,
+            statistics=self.statistics,
+        )
+        self._flush_lane = LogDirExecutor(
+            name=f"log-dir-flush:{self.path}",
+            clock=clock,
+            max_ops=max_queued_ops,
+            statistics=self.statistics,
+        )
+        #: Takes time but no disk, so nobody watches it.
+        self._compute_lane = LogDirExecutor(
+            name=f"log-dir-compute:{self.path}",
+            clock=clock,
+            max_ops=_MAX_COMPUTED_OPS,
+            max_bytes=_MAX_COMPUTED_BYTES,
+        )
+
+    def __repr__(self) -> str:
+        return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
+
+    @property
+    def is_busy(self) -> bool:
+        """An operation is in one of its threads, abandoned or not."""
+        return self._lane.is_running or self._flush_lane.is_running
+
+    @property
+    def running_ms(self) -> int:
+        """How long what reads wait behind has been running; 0 if nothing is."""
+        return self._lane.running_for_ms()
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
+        return self._room.reserve_bytes
+
+    # -- the gate ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: OpKind,
+        op: Callable[[], T],
+        *,
+        settle: Callable[[T], R] | None = None,
+        size_bytes: int = 0,
+        replica: TopicPartition | None = None,
+    ) -> asyncio.Future[R]:
+        """Queue ``op`` for the dir's thread; needs no coroutine.
+
+        ``settle`` turns the op's result into the future's, on the loop, and runs even if the
+        future was cancelled: it is where an operation's effects are published.
+        ``replica`` is whom the operation is about, for the story of a failure.
+
+        :raises KafkaStorageError: at once if the dir is offline; the future may hold it too.
+        :raises LogDirImpairedError: at once, or in the future: the dir does not take it now.
+        :raises OverloadedError: at once if the queue is full.
+        """
+        if self.state is not LogDirState.ONLINE:
+            self.require_allowed(kind)
+        lane, on_error, group, may_be_taken_back = self._ways[kind]
+        return lane.submit_op(
+            op,
+            settle=settle,
+            translate=lambda error: self._judge(kind, error, replica),
+            on_error=on_error,
+            size_bytes=size_bytes,
+            group=group,
+            may_be_taken_back=may_be_taken_back,
+        )
+
+    def _way_of(self, kind: OpKind) -> _Way:
+        return _Way(
+            self._flush_lane if kind is OpKind.FLUSH else self._lane,
+            partial(self._room.look_for_full, kind),
+            GROUPS[kind],
+            kind in TAKES_ROOM,
+        )
+
+    async def run(
+        self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
+    ) -> T:
+        """:meth:`submit` and wait; cancelling the wait does not take the operation back."""
+        future = cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
+        return await asyncio.shield(future)
+
+    async def read_text(self, kind: OpKind, path: str) -> str | None:
+        """A small cold text file as a stream in the dir's thread; None if there is none.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if not await self.run(kind, lambda: self.vfs.exists(path)):
+            return None
+        source = await self.run(kind, lambda: self.vfs.open_stream(path))
+        stream = aiofiles.threadpool.wrap(source, executor=self._lane)
+        try:
+            data = bytes(await stream.read())
+            await stream.close()
+        except OSError as e:
+            raise self._judge(kind, e) from e
+        return data.decode("utf-8", errors="replace")
+
+    def read_cached(
+        self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None
+    ) -> memoryview | None:
+        """Bytes that are in memory already, maybe fewer than ``size``; None: ask the thread.
+
+        Never waits for the disk, so it may run on the loop.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        self.require_allowed(OpKind.READ)
+        if not self._cached_reads:
+            return None
+        try:
+            return file.read_cached_at(position, size)
+        except BlockingIOError:
+            return None
+        except OSError as e:
+            if e.errno in _NO_CACHED_READS:
+                self._cached_reads = False
+                return None
+            raise self._judge(OpKind.READ, e, replica) from e
+
+    async def run_copy(
+        self,
+        source: LogDir,
+        lane: LogDirExecutor,
+        op: Callable[[bool], T],
+        *,
+        read_again: Callable[[], None],
+        settle: Callable[[T], R],
+        replica: TopicPartition,
+    ) -> R:
+        """Carry out ``op``, which reads files of ``source`` and writes here, in a mover's ``lane``.
+
+        ``op`` is told whether the kernel may copy; ``settle`` as in :meth:`submit`.
+        ``read_again`` reads once more what ``op`` was reading, if it was. Where it is not clear
+        whose an error is, that is done in the thread of ``source``: if it fails, or hangs, the
+        source is to blame, and else this dir is. Once either is offline, this fails at once.
+
+        :raises KafkaStorageError: with the id of the dir that is to blame.
+        :raises OverloadedError: this process has no room for the operation now.
+        """
+        source.require_allowed(OpKind.READ)
+        self.require_allowed(OpKind.APPEND)
+        by_kernel = self._kernel_copies
+        done: asyncio.Future[R] = lane.submit_op(lambda: op(by_kernel), settle=settle)
+        source._guests.add(done)
+        self._guests.add(done)
+        try:
+            await self._until_done_or_hung(done, lane)
+            if not done.done():
+                await source.run(OpKind.READ, read_again, replica=replica)
+            if not done.done():
+                self.go_offline(f"a copy into it has been running for {lane.running_for_ms()} ms")
+            return await done
+        except OSError as e:
+            if by_kernel and e.errno in _NO_KERNEL_COPIES:
+                self._kernel_copies = False
+                raise OverloadedError(f"the kernel does not copy into {self.path}: {e}") from e
+            if e.errno not in _WRITERS_ONLY:
+                await source.run(OpKind.READ, read_again, replica=replica)
+            raise self._judge(OpKind.APPEND, e, replica) from e
+        finally:
+            source._guests.discard(done)
+            self._guests.discard(done)
+
+    async def _until_done_or_hung(self, done: asyncio.Future[Any], lane: LogDirExecutor) -> None:
+        """Who beats is not hung, however long it takes."""
+        beats = None
+        while not done.done() and beats != lane.beats:
+            beats = lane.beats
+            await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
+
+    async def run_beside(
+        self, lane: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
+    ) -> T:
+        """Carry out ``op``, which only reads files of this dir, in a ``lane`` of the caller's.
+
+        What it raises is judged as any read's. How long it takes is not watched: a disk that
+        does not answer shows that in the dir's own thread. Once the dir is offline, this fails.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        :raises LogDirImpairedError: it takes no reads now.
+        """
+        self.require_allowed(OpKind.READ)
+        done: asyncio.Future[T] = lane.submit_op(
+            op, translate=lambda error: self._judge(OpKind.READ, error, replica)
+        )
+        self._guests.add(done)
+        try:
+            return await asyncio.shield(done)
+        finally:
+            self._guests.discard(done)
+
+    async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
+        """Carry out ``op``, which touches no file, beside the dir's threads: it proves nothing.
+
+        ``size_bytes`` are held meanwhile.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        :raises OverloadedError: too much waits.
+        """
+        self.require_allowed(OpKind.READ)
+        future: asyncio.Future[T] = self._compute_lane.submit_op(op, size_bytes=size_bytes)
+        return await asyncio.shield(future)
+
+    def beat(self) -> None:
+        """A long operation is making progress; called in the dir's thread."""
+        self._lane.beat()
+
+    # -- life -------------------------------------------------------------------------------
+
+    def identify(self, directory_id: DirectoryId, device: int) -> None:
+        """Tell the dir who it is, and which device its files are on."""
+        self.directory_id = directory_id
+        self._device = device
+
+    def try_lock(self) -> bool:
+        """In the dir's thread: hold the dir for this process; False if another one has it."""
+        self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
+        return self._lock_file is not None
+
+    def put_on_trial(self) -> None:
+        """Tell nobody of changes of state until :meth:`take_into_service`; before anything else."""
+        self.is_on_trial = True
+        self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
+
+    def take_into_service(self) -> None:
+        """Changes of state are news from now on, and so is the present one if it is not ONLINE."""
+        self.is_on_trial = False
+        self._failure_channel = self._news
+        if self.state is not LogDirState.ONLINE:
+            self._failure_channel.report(self)
+
+    def start_watches(self) -> None:
+        """Watch for stalls and for a vanished disk from now until :meth:`close` or OFFLINE."""
+        self._watch.start()
+
+    async def secure_reserve(self) -> None:
+        """Have the reserve whole and on the disk (KIP-928: before anything is recovered).
+
+        :raises LogDirImpairedError: there is no room for it; the dir is SATURATED.
+        :raises KafkaStorageError: the dir goes offline.
+        """
+        await self.run(OpKind.START, lambda: self._room.secure_reserve(self.beat))
+
+    def suspect(self, reason: str) -> None:
+        """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""
+        self._demotion = reason
+        self._stall(reason)
+
+    def absolve(self) -> None:
+        """Undo :meth:`suspect`."""
+        self._demotion = ""
+        self.on_answer()
+
+    def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
+        """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear.
+
+        ``failed`` tells of the operation: its kind, and its replica if there is one.
+        """
+        if not self.step(LogDirEvent.FAILED, reason, **failed):
+            return
+        self._gone.set()
+        self._watch.stop()
+        self._lane.abandon(self.offline_error)
+        self._flush_lane.abandon(self.offline_error)
+        self._compute_lane.abandon(self.offline_error)
+        for guest in [guest for guest in self._guests if not guest.done()]:
+            guest.set_exception(self.offline_error())
+        # A disk in use cannot be unmounted, checked and mounted again.
+        run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
+        if report:
+            self._tell_of_change()
+
+    async def gone(self) -> None:
+        """Return when the dir is OFFLINE, on trial or not."""
+        await self._gone.wait()
+
+    def close(self) -> None:
+        """Stop the watches and let the threads end after what they still have to do."""
+        self._watch.stop()
+        if self.is_online:
+            if self._lock_file is not None:
+                self.submit(OpKind.START, self._lock_file.close)
+            self._lane.shutdown(wait=False)
+            self._flush_lane.shutdown(wait=False)
+            self._compute_lane.shutdown(wait=False)
+
+    # -- judging ----------------------------------------------------------------------------
+
+    def _judge(
+        self, kind: OpKind, error: BaseException, replica: TopicPartition | None = None
+    ) -> BaseException:
+        """What the waiter shall see for ``error``; takes the dir OFFLINE if that is the verdict."""
+        if not isinstance(error, OSError):
+            return error
+        if not self.is_online:
+            return self.offline_error()
+        part = kind_of_failure(error, kind)
+        said = f"{part.value}: {error}"
+        report = kind is not OpKind.START  # What fails while starting was never registered.
+        failed = {"operation": part.value} | ({} if replica is None else {"replica": str(replica)})
+        verdict = judge(error.errno, part)
+        match verdict:
+            case Verdict.FAILED:
+                self.go_offline(said, report=report, **failed)
+                message = f"log dir {self.path} is offline: {said}"
+                return self._error(error_class(part), message, failed)
+            case Verdict.FULL:
+                self._room.fill_up(said, error, is_attempt=kind is OpKind.PROBE)
+                return self.impaired_error()
+            case Verdict.CALLER_BUG:
+                self.log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
+                self.check_disk()
+                return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
+            case Verdict.PROCESS_LIMIT:
+                self.log.warning("log_dir_operation_lacked_resources", reason=said)
+                return OverloadedError(f"log dir {self.path}: {said}")
+            case _:
+                assert_never(verdict)
+
+    def _error(
+        self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]
+    ) -> KafkaStorageError:
+        return kind(message, directory_id=self.directory_id, path=self.path, **failed)
+
+    # -- watches ----------------------------------------------------------------------------
+
+    def _tell_of_change(self) -> None:
+        self._failure_channel.report(self)
+
+    def on_suspect(self, running_ms: int) -> None:
+        self._stall(f"an operation has been running for {running_ms} ms")
+
+    def _stall(self, reason: str) -> None:
+        if self.step(LogDirEvent.SUSPECTED, reason):
+            self._lane.take_back(self.impaired_error)
+            self._tell_of_change()
+
+    def on_answer(self) -> None:
+        """Nothing runs for too long any more."""
+        if self._watch.is_suspicious or self._demotion:
+            return
+        event = LogDirEvent.ANSWERED_FULL if self._room.full_reason else LogDirEvent.ANSWERED
+        if self.step(event, self._room.full_reason or "operations end again"):
+            self._tell_of_change()
+
+    def on_hung(self, running_ms: int) -> None:
+        self.go_offline(f"an operation has been running for {running_ms} ms")
+
+    def check_disk(self) -> None:
+        """Queue one check unless the last is still queued; it judges itself."""
+        self.statistics.look(self._watch.running_ms())
+        if self._device is None or (self._check is not None and not self._check.done()):
+            return
+        if self._room.is_rebuilding:
+            return
+        if self._lane.is_full:
+            return  # Busy is not broken; the stall watch looks after a queue that stands still.
+        device, has_room = self._device, not self._room.full_reason
+        self._check = self._probe(
+            lambda: check_disk(
+                self.vfs,
+                self.path,
+                directory_id=self.directory_id,
+                device=device,
+                has_room=has_room,
+            ),
+            lambda space: self._room.note_space(space, self.beat),
+        )
+
+    def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
+        """Queue ``op``. Nobody waits: a verdict takes effect in _judge, a success in ``settle``."""
+        probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
+        probe.add_done_callback(self._note_seen)
+        return probe
+
+    def _note_seen(self, probe: asyncio.Future[None]) -> None:
+        """Look at its error: :meth:`_judge` acted on all but one that nobody expected."""
+        error = None if probe.cancelled() else probe.exception()
+        if error is not None and not isinstance(error, OperatingError):
+            self.jobs.tell("disk_check", error)

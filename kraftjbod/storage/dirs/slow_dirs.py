@@ -1,0 +1,152 @@
+"""PURE. Which log dirs of one broker are slow, as a pure machine.
+
+* A dir is compared with the median of the broker's other dirs: it is *suspicious* at a check if
+  its writes and flushes take at least ``log.dir.slow.factor`` times as long as theirs, and at
+  least ``log.dir.slow.min.ms``. A dir without company is compared with the minimum alone, times
+  the factor: nobody can say what is usual on that machine.
+* :data:`CHECKS_TO_SLOW` suspicious checks in a row make it slow, :data:`CHECKS_TO_FAST` good ones
+  in a row end that. One slow operation is no news, and neither is a quiet second.
+* With ``log.dir.slow.action=demote`` a slow dir is demoted, so that others lead: one dir of a
+  broker at a time, and never without another dir that is healthy and not slow. What is slow when
+  the place becomes free, is demoted then.
+* A dir that is not in a check is forgotten: it is OFFLINE or gone.
+
+slow_dirs.py only judges; broker/directories/log_dir_monitor.py measures and acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from kraftjbod.core.ids import DirectoryId
+
+CHECKS_TO_SLOW: Final = 5
+CHECKS_TO_FAST: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirLatency:
+    """What one dir's writes and flushes take now, on average.
+
+    ``is_healthy``: it takes operations of every kind.
+    """
+
+    directory_id: DirectoryId
+    latency_ms: float
+    is_healthy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameSlow:
+    """``limit_ms`` is what it should have stayed below."""
+
+    directory_id: DirectoryId
+    latency_ms: float
+    limit_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameFast:
+    """It is not slow any more."""
+
+    directory_id: DirectoryId
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Demote:
+    """Treat it as a dir that does not answer."""
+
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Treat a demoted dir as any other again."""
+
+    directory_id: DirectoryId
+
+
+Action = BecameSlow | BecameFast | Demote | GiveBack
+
+
+class SlowDirs:
+    """``check(latencies)`` gives what is to be told and done, in order."""
+
+    def __init__(self, *, factor: float, min_ms: float, may_demote: bool) -> None:
+        assert factor > 1, factor
+        self._factor = factor
+        self._min_ms = min_ms
+        self._may_demote = may_demote
+        #: Checks in a row that speak against what the dir is taken for now.
+        self._against: dict[DirectoryId, int] = {}
+        self._slow: dict[DirectoryId, None] = {}
+        self._demoted: DirectoryId | None = None
+
+    def __repr__(self) -> str:
+        return f"<SlowDirs slow={list(map(str, self._slow))} demoted={self._demoted}>"
+
+    def is_slow(self, directory_id: DirectoryId) -> bool:
+        return directory_id in self._slow
+
+    @property
+    def demoted(self) -> DirectoryId | None:
+        """The dir that others lead for because it is slow."""
+        return self._demoted
+
+    def check(self, latencies: Sequence[DirLatency]) -> list[Action]:
+        """One look at every dir that is not OFFLINE."""
+        self._forget_all_but({one.directory_id for one in latencies})
+        actions: list[Action] = []
+        for one in latencies:
+            others = [other.latency_ms for other in latencies if other is not one]
+            actions += self._judge(one, self._limit_ms(others))
+        return [*actions, *self._demote(latencies)]
+
+    def _forget_all_but(self, present: set[DirectoryId]) -> None:
+        for directory_id in (self._slow.keys() | self._against.keys()) - present:
+            self._slow.pop(directory_id, None)
+            self._against.pop(directory_id, None)
+        if self._demoted not in present:
+            self._demoted = None
+
+    def _limit_ms(self, others: Sequence[float]) -> float:
+        usual_ms = median(others) if others else self._min_ms
+        return max(self._min_ms, self._factor * usual_ms)
+
+    def _judge(self, one: DirLatency, limit_ms: float) -> list[Action]:
+        directory_id = one.directory_id
+        is_slow = directory_id in self._slow
+        if (one.latency_ms >= limit_ms) is is_slow:
+            self._against[directory_id] = 0
+            return []
+        self._against[directory_id] = self._against.get(directory_id, 0) + 1
+        if self._against[directory_id] < (CHECKS_TO_FAST if is_slow else CHECKS_TO_SLOW):
+            return []
+        self._against[directory_id] = 0
+        if not is_slow:
+            self._slow[directory_id] = None
+            return [
+                BecameSlow(directory_id=directory_id, latency_ms=one.latency_ms, limit_ms=limit_ms)
+            ]
+        del self._slow[directory_id]
+        actions: list[Action] = [BecameFast(directory_id=directory_id, latency_ms=one.latency_ms)]
+        if self._demoted == directory_id:
+            self._demoted = None
+            actions.append(GiveBack(directory_id))
+        return actions
+
+    def _demote(self, latencies: Sequence[DirLatency]) -> list[Action]:
+        if not self._may_demote or self._demoted is not None:
+            return []
+        healthy = [one.directory_id for one in latencies if one.is_healthy]
+        if all(map(self.is_slow, healthy)):
+            return []
+        slow = [directory_id for directory_id in self._slow if directory_id in healthy]
+        if not slow:
+            return []
+        self._demoted = slow[0]
+        return [Demote(slow[0])]

@@ -1,0 +1,1 @@
+"""Whose disk is this: ids in the directories, what the node remembers, opening, attaching."""

@@ -1,0 +1,79 @@
+"""DISK. ``applied-metadata.json``: which metadata log a broker has followed, and how far at least.
+
+It lies in the broker's metadata dir. What it says may be older than what the broker has applied,
+and is never newer. Without the file a broker takes the first metadata log that it hears of.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText
+from kraftjbod.core.ids import Uuid
+from kraftjbod.storage.dir_names import APPLIED_METADATA
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedMetadata:
+    """``offset`` is that of an entry of the log that was applied."""
+
+    metadata_log_id: Uuid
+    offset: int
+    is_forgotten: bool = False
+    """An operator's word: another log may take its place. Of this one, no less than this."""
+
+
+def path_of(metadata_dir: str) -> str:
+    return f"{metadata_dir}/{APPLIED_METADATA}"
+
+
+def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
+    """:raises InconsistentStorageError: if the file is damaged."""
+    try:
+        document = json.loads(text)
+        return AppliedMetadata(
+            metadata_log_id=Uuid.parse(document["metadata_log_id"]),
+            offset=int(document["offset"]),
+            is_forgotten=bool(document.get("forgotten", False)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}). It tells which metadata this broker has followed. If the "
+            "controller's metadata is sure to be the right one, remove it with "
+            "`kraftjbod-storage forget-metadata` and start again."
+        ) from e
+
+
+def read_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
+    """None if the broker has followed none. Raises as :func:`parse_applied_metadata`."""
+    path = path_of(metadata_dir)
+    data = vfs.read_if_exists(path)
+    if data is None:
+        return None
+    return parse_applied_metadata(bytes(data).decode(errors="replace"), path)
+
+
+def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata) -> None:
+    """Atomically and durably."""
+    document = {
+        "version": 1,
+        "metadata_log_id": str(applied.metadata_log_id),
+        "offset": applied.offset,
+        "forgotten": applied.is_forgotten,
+    }
+    write_atomically(vfs, path_of(metadata_dir), (json.dumps(document) + "\n").encode())
+
+
+def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
+    """The broker takes the first other log that it hears of; what it knew, None if nothing."""
+    try:
+        known = read_applied_metadata(vfs, metadata_dir)
+    except InconsistentStorageError:
+        vfs.unlink_if_exists(path_of(metadata_dir))
+        vfs.sync_dir(metadata_dir)
+        raise
+    if known is not None:
+        write_applied_metadata(vfs, metadata_dir, replace(known, is_forgotten=True))
+    return known

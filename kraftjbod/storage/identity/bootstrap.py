@@ -1,0 +1,51 @@
+"""DISK. ``bootstrap.json``: what a controller's very first metadata log starts from.
+
+``format`` writes it into the metadata dir of a controller; the first active controller turns it
+into records. It holds feature levels only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from kraftjbod.core.errors import InconsistentStorageError
+from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
+    METADATA_VERSION,
+    MetadataVersion,
+)
+from kraftjbod.storage.dir_names import BOOTSTRAP_FILE, FORK_MARK
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+
+def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) -> None:
+    text = json.dumps({"version": 1, "features": dict(sorted(features.items()))}, indent=2)
+    write_atomically(vfs, f"{metadata_dir}/{BOOTSTRAP_FILE}", f"{text}\n".encode())
+
+
+def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
+    """Feature name to level; the default release's if the file is absent.
+
+    :raises StartupError: if the file is there and damaged, or names no level that we know.
+    """
+    path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
+    data = vfs.read_if_exists(path)
+    if data is None:
+        return DEFAULT_METADATA_VERSION.default_features
+    try:
+        features = json.loads(bytes(data))["features"]
+        levels = {str(name): int(level) for name, level in features.items()}
+        metadata_version = levels[METADATA_VERSION]
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}); restore it from a backup (METADATA_BACKUP.md)"
+        ) from e
+    MetadataVersion.of(metadata_version)
+    return levels
+
+
+def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
+    """The log has its new id; for good."""
+    vfs.unlink_if_exists(f"{metadata_dir}/{FORK_MARK}")
+    vfs.sync_dir(metadata_dir)

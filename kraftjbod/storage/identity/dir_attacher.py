@@ -1,0 +1,302 @@
+"""LOOP. ``DirAttacher``: opens log dirs while the node runs: one that comes back, or one that is
+new.
+
+* By the rules of a start (dir_opener.py), in a fresh object with a thread and files of its own.
+  Until it is taken into service nobody else hears of it.
+* A directory of which an old operation is still running is not opened again: what that writes
+  late would fall on the new one's head.
+* What changes is remembered in the metadata dir, one change at a time.
+* A new one lies below one of the allowed roots, symbolic links resolved. Whoever names a path that
+  is not taken hears one answer, whatever lies there or does not; telemetry tells the reason.
+
+What a dir holds is dir_arrivals.py's; who has to be told, the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KafkaStorageError,
+    LogDirImpairedError,
+    OperatingError,
+    StartupError,
+)
+from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, RESERVE_FILE
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.identity.dir_examination import Examination, examine, give_id
+from kraftjbod.storage.identity.dir_identity import Found, Refused, Unnamed, identify
+from kraftjbod.storage.identity.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
+
+#: What ``mkfs`` leaves in a disk that is empty.
+_NO_CONTENT = frozenset({"lost+found", RESERVE_FILE})
+
+
+class DirAttacher:
+    """Opens and remembers; ``make_log_dir`` makes a dir for a path. For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        metadata_dir: LogDir,
+        cluster_id: str,
+        node_id: BrokerId,
+        make_log_dir: Callable[[str], LogDir],
+        random_bytes: Callable[[int], bytes],
+        timeout_ms: int,
+        allowed_roots: Sequence[str],
+    ) -> None:
+        self._metadata = metadata_dir
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._make_log_dir = make_log_dir
+        self._random_bytes = random_bytes
+        self._timeout_ms = timeout_ms
+        self._allowed_roots = allowed_roots
+        #: Dirs that were tried in vain, by path: they may hang still.
+        self._failed: dict[str, LogDir] = {}
+        self._remembering = asyncio.Lock()
+
+    # -- opening ----------------------------------------------------------------------------
+
+    async def reopen(self, dead: LogDir) -> LogDir:
+        """The directory that ``dead`` was, on trial, locked, watched and with its reserve.
+
+        :raises OperatingError: why it cannot be used, and what to do.
+        """
+        for old in (dead, self._failed.get(dead.path)):
+            if old is not None and old.is_busy:
+                raise KafkaStorageError(
+                    f"{dead.path} still hangs: an operation from before is running; it can come "
+                    f"back when that has ended, or with the next start of the broker",
+                    path=dead.path,
+                )
+        log_dir = self._begin(dead.path)
+        log_dir.is_cordoned = dead.is_cordoned
+        try:
+            answer = await self._examine(log_dir)
+            known = await self._read_known()
+            expected = None if dead.directory_id == LOST_DIR else dead.directory_id
+            if expected is not None:
+                known = KnownDirs(ids={**known.ids, dead.path: expected}, added=known.added)
+            directory_id = self._require_known(log_dir, answer, known, expected)
+            log_dir.identify(directory_id, answer.device)
+            log_dir.start_watches()
+            await self._secure_reserve(log_dir, is_new=False)
+        except BaseException as e:
+            self.dismiss(log_dir, str(e))
+            raise
+        return log_dir
+
+    async def open_new(self, path: str, others: Sequence[LogDir]) -> LogDir:
+        """The disk at ``path``, which none of ``others`` is, as for :meth:`reopen`.
+
+        An empty one is given an id; one that was formatted for this node keeps its own.
+
+        :raises OperatingError: it cannot be used; nothing about what lies there.
+        """
+        failed = self._failed.get(path)
+        if failed is not None and failed.is_busy:
+            raise KafkaStorageError(f"{path} still hangs: it was tried before", path=path)
+        log_dir = self._begin(path)
+        try:
+            answer, directory_id = await self._welcome(log_dir, others)
+            log_dir.identify(directory_id, answer.device)
+            log_dir.start_watches()
+            await self._secure_reserve(log_dir, is_new=answer.properties is None)
+        except BaseException as e:
+            self.dismiss(log_dir, str(e))
+            raise
+        return log_dir
+
+    def dismiss(self, log_dir: LogDir, reason: str) -> None:
+        """A dir on trial is not taken: let go of it."""
+        log_dir.go_offline(reason, report=False)
+        self._failed = {path: failed for path, failed in self._failed.items() if failed.is_busy}
+        self._failed[log_dir.path] = log_dir
+
+    def _begin(self, path: str) -> LogDir:
+        log_dir = self._make_log_dir(path)
+        log_dir.put_on_trial()
+        return log_dir
+
+    async def _welcome(
+        self, log_dir: LogDir, others: Sequence[LogDir]
+    ) -> tuple[Examination, DirectoryId]:
+        """What a new disk says, and the id that it has or is given."""
+        try:
+            await self._require_allowed(log_dir)
+            answer = await self._examine(log_dir)
+            return answer, await self._named(log_dir, answer, others)
+        except OperatingError as e:
+            raise not_taken(log_dir.path, e.message) from e
+
+    async def _require_allowed(self, log_dir: LogDir) -> None:
+        """In the dir's thread, for a link may lead to a disk that hangs."""
+        vfs, path = log_dir.vfs, log_dir.path
+
+        def resolved() -> tuple[str, list[str]]:
+            return vfs.real_path(path), [vfs.real_path(root) for root in self._allowed_roots]
+
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                real, roots = await log_dir.run(OpKind.START, resolved)
+        except TimeoutError as e:
+            raise KafkaStorageError(f"{path} did not answer", path=path) from e
+        if not is_below_any(real, roots):
+            raise _refused(f"{path} is {real}, which is not below log.dirs.allowed.roots")
+
+    async def _examine(self, log_dir: LogDir) -> Examination:
+        try:
+            answer = await examine(log_dir, timeout_ms=self._timeout_ms)
+        except StartupError as e:
+            raise KafkaStorageError(str(e), path=log_dir.path) from e
+        if answer is None:
+            raise KafkaStorageError(log_dir.offline_reason, path=log_dir.path)
+        return answer
+
+    def _require_known(
+        self,
+        log_dir: LogDir,
+        answer: Examination,
+        known: KnownDirs,
+        expected: DirectoryId | None,
+    ) -> DirectoryId:
+        match self._identify(log_dir, answer, known):
+            case Found(directory_id=found):
+                pass
+            case Refused(reason=reason):
+                raise _refused(reason)
+            case Unnamed():
+                raise _refused(
+                    f"{log_dir.path} holds no directory of this node: take it in with "
+                    f"kraftjbod-log-dirs --add"
+                )
+        if expected is not None and found != expected:
+            raise _refused(
+                f"directory {expected} is missing from {log_dir.path}: the disk there is "
+                f"directory {found}; mount the right disk, or give {expected} up with "
+                f"kraftjbod-log-dirs --forget"
+            )
+        return found
+
+    async def _named(
+        self, log_dir: LogDir, answer: Examination, others: Sequence[LogDir]
+    ) -> DirectoryId:
+        """The id of a disk that is new to this node, which is given one if it has none."""
+        if answer.holds_cluster_metadata:
+            raise _refused(f"{log_dir.path} holds the metadata log of a cluster")
+        known = await self._read_known()
+        match self._identify(log_dir, answer, known.without_path(log_dir.path)):
+            case Found(directory_id=found):
+                other = next((d for d in others if d.directory_id == found), None)
+                if other is not None:
+                    raise _refused(
+                        f"directory {found} at {log_dir.path} is the one of {other.path}: it is "
+                        f"brought back with --reattach where it belongs, or given up with --forget"
+                    )
+                return found
+            case Refused(reason=reason):
+                raise _refused(reason)
+            case Unnamed():
+                pass
+        if answer.properties is None:
+            await self._require_empty(log_dir)
+        drawn = DirectoryId.random(self._random_bytes)
+        try:
+            await give_id(log_dir, drawn, cluster_id=self._cluster_id, node_id=self._node_id)
+        except StartupError as e:
+            raise KafkaStorageError(str(e), path=log_dir.path) from e
+        return drawn
+
+    def _identify(
+        self, log_dir: LogDir, answer: Examination, known: KnownDirs
+    ) -> Found | Unnamed | Refused:
+        return identify(
+            log_dir.path,
+            answer.properties,
+            known=known,
+            present={},
+            cluster_id=self._cluster_id,
+            node_id=self._node_id,
+        )
+
+    async def _require_empty(self, log_dir: LogDir) -> None:
+        found = await log_dir.run(OpKind.START, lambda: log_dir.vfs.list_dir(log_dir.path))
+        names = [entry.name for entry in found if entry.name not in _NO_CONTENT]
+        if names:
+            raise _refused(
+                f"{log_dir.path} is neither empty nor formatted for this node: it holds "
+                f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            )
+
+    async def _secure_reserve(self, log_dir: LogDir, *, is_new: bool) -> None:
+        """A dir that was full comes back full; a new one must have room."""
+        try:
+            await log_dir.secure_reserve()
+        except LogDirImpairedError as e:
+            if is_new:
+                raise _refused(
+                    f"{log_dir.path} has no room for its reserve (log.dir.reserve.bytes): "
+                    f"{e.message}"
+                ) from e
+
+    # -- remembering ------------------------------------------------------------------------
+
+    async def remember(self, log_dir: LogDir, *, is_added: bool) -> None:
+        """The node has this directory at this path.
+
+        :raises KafkaStorageError: if the metadata dir is or goes offline.
+        :raises LogDirImpairedError: it is full.
+        """
+        path, uid = log_dir.path, log_dir.directory_id
+        await self._change(
+            lambda known: known.took_in(path, uid) if is_added else known.seen({path: uid})
+        )
+
+    async def forget(self, directory_id: DirectoryId) -> None:
+        """The node has this directory no more. Raises as :meth:`remember`."""
+        await self._change(lambda known: known.without(directory_id))
+
+    async def _change(self, change: Callable[[KnownDirs], KnownDirs]) -> None:
+        metadata = self._metadata
+        async with self._remembering:
+            known = await self._read_known()
+            changed = change(known)
+            if changed != known:
+                await metadata.run(
+                    OpKind.CHECKPOINT,
+                    lambda: write_known_dirs(metadata.vfs, metadata.path, changed),
+                )
+
+    async def _read_known(self) -> KnownDirs:
+        path = f"{self._metadata.path}/{KNOWN_LOG_DIRS}"
+        text = await self._metadata.read_text(OpKind.READ, path)
+        try:
+            return KnownDirs() if text is None else parse_known_dirs(text, path)
+        except StartupError as e:
+            raise KafkaStorageError(str(e), path=path) from e
+
+
+def is_below_any(path: str, roots: Sequence[str]) -> bool:
+    """Whether ``path`` lies in one of ``roots``, by its name."""
+    return any(path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def not_taken(path: str, reason: str) -> OperatingError:
+    """The one answer for a path that is no place for a new directory."""
+    get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
+    return _refused(
+        f"{path} is not taken: name a directory below log.dirs.allowed.roots that the broker may "
+        f"write to, and that is either empty or formatted for this node and not in use; "
+        f"new_log_dir_not_taken in the broker's telemetry says what is wrong with this one"
+    )
+
+
+def _refused(message: str) -> OperatingError:
+    return OperatingError(message, code=ErrorCode.INVALID_REQUEST)

@@ -1,0 +1,125 @@
+"""LOOP. Asking a log dir, in its own thread, who the disk says it is; and giving a new one its id.
+
+The steps that a start and a directory that comes at run time have in common.
+Nothing but the lock file and a first ``meta.properties`` is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.checkpoints import (
+    NO_CLEAN_SHUTDOWN,
+    CleanShutdown,
+    CorruptCheckpointError,
+    parse_clean_shutdown,
+)
+from kraftjbod.storage.dir_names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLUSTER_METADATA_DIR,
+    LOCK_FILE,
+    META_PROPERTIES,
+)
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from kraftjbod.storage.vfs import Vfs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What a dir's thread found: who the disk says it is, and on which device it lies."""
+
+    properties: MetaProperties | None
+    device: int
+    holds_cluster_metadata: bool
+    clean_shutdown: CleanShutdown = NO_CLEAN_SHUTDOWN
+    """What its mark tells of a clean stop; the mark itself stays."""
+
+
+async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
+    """What the dir says, which is locked then if it is a log dir; None if it is OFFLINE now.
+
+    :raises StartupError: another process holds it, or it has no room for the lock.
+    """
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await log_dir.run(OpKind.START, lambda: _examine(log_dir))
+    except TimeoutError:
+        log_dir.go_offline("it did not answer while starting", report=False)
+    except KafkaStorageError as e:
+        log_dir.go_offline(e.message, report=False)
+    except LogDirImpairedError as e:
+        raise no_room(log_dir.path, e) from e
+    return None
+
+
+def no_room(path: str, error: LogDirImpairedError) -> StartupError:
+    """What the operator of a dir hears that has no room for the first thing written there."""
+    return StartupError(
+        f"{path} has no room to start with: {error.message}. Free some space, "
+        f"or lower log.dir.reserve.bytes (0: no reserve)"
+    )
+
+
+def _examine(log_dir: LogDir) -> Examination:
+    """In the dir's thread."""
+    vfs, path = log_dir.vfs, log_dir.path
+    if not vfs.exists(path):
+        raise KafkaStorageError(
+            f"{path} does not exist: mount its disk, or put it back from a backup; only what "
+            f"never was is made with `kraftjbod-storage format`"
+        )
+    if not vfs.is_dir(path):
+        raise KafkaStorageError(f"{path} is no directory")
+    device = vfs.device(path)
+    try:
+        properties = read_meta_properties(vfs, f"{path}/{META_PROPERTIES}")
+    except StartupError as e:
+        raise KafkaStorageError(str(e)) from e
+    if properties is not None and not log_dir.try_lock():
+        raise StartupError(
+            f"Failed to acquire lock on file {LOCK_FILE} in {path}. "
+            f"A process or thread is using this directory."
+        )
+    return Examination(
+        properties=properties,
+        device=device,
+        holds_cluster_metadata=vfs.exists(f"{path}/{CLUSTER_METADATA_DIR}"),
+        clean_shutdown=_clean_shutdown(vfs, f"{path}/{CLEAN_SHUTDOWN_FILE}"),
+    )
+
+
+def _clean_shutdown(vfs: Vfs, path: str) -> CleanShutdown:
+    data = vfs.read_if_exists(path)
+    try:
+        text = "{}" if data is None else bytes(data).decode("utf-8")
+        return parse_clean_shutdown(text, path)
+    except (CorruptCheckpointError, UnicodeDecodeError):
+        return NO_CLEAN_SHUTDOWN
+
+
+async def give_id(
+    log_dir: LogDir, directory_id: DirectoryId, *, cluster_id: str, node_id: BrokerId
+) -> None:
+    """Lock the dir and write its first id.
+
+    :raises StartupError: another process holds it.
+    :raises KafkaStorageError: the disk does not take it.
+    :raises LogDirImpairedError: there is no room for it.
+    """
+    properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
+    if not await log_dir.run(OpKind.START, log_dir.try_lock):
+        raise StartupError(f"{log_dir.path} is in use by another process")
+    await log_dir.run(
+        OpKind.START, lambda: write_meta_properties(log_dir.vfs, log_dir.path, properties)
+    )
+    get_logger().info("log_dir_given_id", log_dir=log_dir.path, directory_id=str(directory_id))

@@ -1,0 +1,113 @@
+"""DISK. Whose disk is this: what a path shows, against what the node remembers of it.
+
+One pure function for the start and for directories that come while the broker runs.
+A disk that is not the one that belongs there is refused by itself; whether the node can do without
+it is for the caller to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.storage.dir_names import META_PROPERTIES
+from kraftjbod.storage.identity.known_dirs import KnownDirs
+from kraftjbod.storage.meta_properties import MetaProperties
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The disk is this directory."""
+
+    directory_id: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """It has no id yet and may be given one: a new disk, or one formatted before there were ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """``directory_id`` is the one that belongs here, if the node knows of one."""
+
+    directory_id: DirectoryId | None
+    reason: str
+
+
+Identity = Found | Unnamed | Refused
+
+
+def identify(
+    path: str,
+    properties: MetaProperties | None,
+    *,
+    known: KnownDirs,
+    present: Mapping[DirectoryId, str],
+    cluster_id: str,
+    node_id: BrokerId,
+) -> Identity:
+    """Who the disk at ``path`` is.
+
+    :param properties: what its meta.properties says; None if it has none.
+    :param present: the directories that were found just now, and where.
+    """
+    remembered = known.ids.get(path)
+    # If it is under another path now, whatever is here instead took nobody's place.
+    has_moved = remembered is not None and present.get(remembered, path) != path
+    awaited = None if has_moved else remembered
+    if properties is None:
+        if remembered is None:
+            return Unnamed()
+        return Refused(directory_id=awaited, reason=_missing(path, remembered, present))
+    if (reason := foreign(path, properties, cluster_id=cluster_id, node_id=node_id)) is not None:
+        return Refused(directory_id=awaited, reason=reason)
+    found = properties.directory_id
+    if found is None:
+        return Unnamed()
+    if awaited is not None and found != awaited and known.path_of(found) is None:
+        return Refused(directory_id=awaited, reason=_replaced(path, awaited, found))
+    return Found(directory_id=found)
+
+
+def foreign(
+    path: str, properties: MetaProperties, *, cluster_id: str, node_id: BrokerId
+) -> str | None:
+    """Why the disk is none of this node's; None if it may be."""
+    what = "the disk" if properties.directory_id is None else f"directory {properties.directory_id}"
+    theirs = properties.cluster_id
+    if theirs is not None and theirs != cluster_id:
+        return (
+            f"{what} at {path} belongs to cluster {theirs}, and this node to {cluster_id}: "
+            f"mount the disk that belongs there"
+        )
+    if properties.node_id is not None and properties.node_id != node_id:
+        return (
+            f"{what} at {path} belongs to node {properties.node_id}, and this is node {node_id}: "
+            f"mount the disk that belongs there"
+        )
+    if properties.directory_id is not None and properties.directory_id.is_reserved:
+        return f"Invalid reserved directory ID {properties.directory_id} in {path}"
+    return None
+
+
+def _missing(path: str, remembered: DirectoryId, present: Mapping[DirectoryId, str]) -> str:
+    if remembered in present:
+        return (
+            f"directory {remembered} was at {path} and is at {present[remembered]} now: there is "
+            f"no {META_PROPERTIES} at {path}, so take it out of log.dirs, or mount its disk"
+        )
+    return (
+        f"directory {remembered} is missing from {path}: there is no {META_PROPERTIES}, so its "
+        f"disk is not mounted or was wiped; mount it, or give the directory up with "
+        f"kraftjbod-log-dirs --forget"
+    )
+
+
+def _replaced(path: str, awaited: DirectoryId, found: DirectoryId) -> str:
+    return (
+        f"directory {awaited} is missing from {path}: the disk there is directory {found}, which "
+        f"this node never had; mount the right disk, or give {awaited} up with "
+        f"kraftjbod-log-dirs --forget and take {found} in with --add"
+    )

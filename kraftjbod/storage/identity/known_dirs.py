@@ -1,0 +1,95 @@
+"""DISK. ``known-log-dirs.json``: which directories this node has, and where each of them was last.
+
+It lies in the metadata dir, and is there for two questions that a disk cannot answer itself:
+
+* Is an empty path a new disk, or one whose disk went missing? Where there was a directory before,
+  nothing is written.
+* Which directories were taken in while the broker ran, and are not in ``log.dirs`` yet?
+
+Ids travel with the disks: an id that turns up under another path is remembered there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDirs:
+    """``added`` are the paths among them that were taken in at run time."""
+
+    ids: Mapping[str, DirectoryId] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
+
+    def path_of(self, directory_id: DirectoryId) -> str | None:
+        """Where the directory was last; None if this node has none of that id."""
+        return next((path for path, known in self.ids.items() if known == directory_id), None)
+
+    def seen(self, present: Mapping[str, DirectoryId]) -> KnownDirs:
+        """With these directories where they are now, and the others where they were."""
+        found = set(present.values())
+        stayed = {path: known for path, known in self.ids.items() if known not in found}
+        ids = {**stayed, **present}
+        return KnownDirs(ids=ids, added=self.added & ids.keys())
+
+    def took_in(self, path: str, directory_id: DirectoryId) -> KnownDirs:
+        """With a directory that ``log.dirs`` does not name."""
+        seen = self.seen({path: directory_id})
+        return replace(seen, added=seen.added | {path})
+
+    def configured(self, paths: Collection[str]) -> KnownDirs:
+        """``log.dirs`` names these; nobody has to remember that they were added."""
+        return replace(self, added=self.added.difference(paths))
+
+    def without_path(self, path: str) -> KnownDirs:
+        """With nothing remembered of ``path``."""
+        ids = {where: known for where, known in self.ids.items() if where != path}
+        return KnownDirs(ids=ids, added=self.added & ids.keys())
+
+    def without(self, directory_id: DirectoryId) -> KnownDirs:
+        """The directory is given up; its path is like one that never had any."""
+        ids = {path: known for path, known in self.ids.items() if known != directory_id}
+        return KnownDirs(ids=ids, added=self.added & ids.keys())
+
+
+def format_known_dirs(known: KnownDirs) -> bytes:
+    document = {
+        "version": 1,
+        "directories": {path: str(uid) for path, uid in sorted(known.ids.items())},
+        "added": sorted(known.added),
+    }
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def parse_known_dirs(text: str, path: str) -> KnownDirs:
+    """Without the file no disk can be called new.
+
+    :raises InconsistentStorageError: if it is damaged.
+    """
+    try:
+        document = json.loads(text)
+        ids = {where: DirectoryId.parse(uid) for where, uid in document["directories"].items()}
+        # Files of before have no word for what was added.
+        return KnownDirs(ids=ids, added=frozenset(document.get("added", ())) & ids.keys())
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}). It tells which log dirs this node had. "
+            f"If all of them are mounted, remove it and start again."
+        ) from e
+
+
+def read_known_dirs(vfs: Vfs, metadata_dir: str) -> KnownDirs:
+    path = f"{metadata_dir}/{KNOWN_LOG_DIRS}"
+    data = vfs.read_if_exists(path)
+    return KnownDirs() if data is None else parse_known_dirs(bytes(data).decode(), path)
+
+
+def write_known_dirs(vfs: Vfs, metadata_dir: str, known: KnownDirs) -> None:
+    write_atomically(vfs, f"{metadata_dir}/{KNOWN_LOG_DIRS}", format_known_dirs(known))

@@ -1,0 +1,1 @@
+"""One replica's log: segments in a row, epochs, producers, and the loop's view of them."""

@@ -1,0 +1,499 @@
+"""LOOP. ``LogHandle``: the loop's face of one replica's log.
+
+* The log itself belongs to its dir's thread. What the loop knows is the last published
+  :class:`LogView`, which is published_log.py's part.
+* Reads are tried on the loop from the page cache first, and go to the thread otherwise.
+* Files that a view may still show are closed only after a newer view was published and no
+  flush is under way; the directory is renamed only between flushes.
+* A replica whose copy in another dir took its place can be read until its files are purged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.timing import Clock
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
+from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
+from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
+from kraftjbod.storage.log.published_log import PublishedLog
+from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.batch_walk import ReadAt
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.storage.vfs import Buffer, VfsFile
+
+T = TypeVar("T")
+
+
+class ReadResult(NamedTuple):
+    """``records`` are whole batches, maybe none; the first may begin before what was asked for."""
+
+    records: memoryview
+    log_start_offset: int
+    log_end_offset: int
+
+
+class LogHost(Protocol):
+    """What a handle asks of the ``LogManager`` that it belongs to."""
+
+    def request_flush(self, handle: LogHandle) -> None:
+        """A segment was rolled: bring it to the disk before long."""
+        ...
+
+    def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
+        """Segments left the log: purge them after the topic's delay."""
+        ...
+
+    async def lower_recovery_point(self, handle: LogHandle) -> None:
+        """Make sure that no file claims a recovery point above the handle's."""
+        ...
+
+
+class LogHandle:
+    """One current replica. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        log: UnifiedLog,
+        log_dir: LogDir,
+        host: LogHost,
+        clock: Clock,
+        checkpointed_high_watermark: int = 0,
+        checkpointed_recovery_point: int = 0,
+    ) -> None:
+        self._published = PublishedLog(
+            log=log,
+            log_dir=log_dir,
+            on_retired=lambda segments: host.retire(self, segments),
+            on_rolled=lambda: host.request_flush(self),
+        )
+        self._host = host
+        self._clock = clock
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.topic_id: TopicId = log.topic_id
+        self.log_dir = log_dir
+        #: As the last stop left it, and never outside of the log.
+        self.checkpointed_high_watermark = min(
+            max(checkpointed_high_watermark, self.log_start_offset), self.log_end_offset
+        )
+        #: Set by the partition's owner; retention stays below it.
+        self.high_watermark = self.checkpointed_high_watermark
+        #: The largest value that the checkpoint file may hold for this log; the host's.
+        self.checkpointed_recovery_point = checkpointed_recovery_point
+        self.last_flush_ms = clock.now_ms()
+        #: While a truncation is on its way: no less will be left. Nothing behind is certain.
+        self._truncating_to: int | None = None
+        #: Its copy is about to take its place: nothing may go at the log's beginning.
+        self._is_held_still = False
+        #: Held while other lanes use files, and while files are closed.
+        self._files = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        span = f"[{self.log_start_offset}, {self.log_end_offset})"
+        return f"<LogHandle {self.topic_partition} {span} in {self.log_dir.path}>"
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._published.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._published.view.log_end_offset
+
+    @property
+    def latest_epoch(self) -> int:
+        """Of the last batch; -1 if there never was one."""
+        epochs = self._published.view.epochs
+        return epochs[-1].epoch if epochs else UNDEFINED_EPOCH
+
+    @property
+    def size_bytes(self) -> int:
+        return self._published.view.size_bytes
+
+    @property
+    def first_segment_offset(self) -> int:
+        return self._published.view.segments[0].base_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on the disk."""
+        certain = self._published.view.recovery_point
+        return certain if self._truncating_to is None else min(certain, self._truncating_to)
+
+    @property
+    def damaged_from(self) -> int | None:
+        """The first offset that is known to be damaged."""
+        damages = self._published.view.damages
+        return damages[0].offset if damages else None
+
+    @property
+    def view(self) -> LogView:
+        """The last published one."""
+        return self._published.view
+
+    @property
+    def directory(self) -> str:
+        return self._published.log.directory
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._published.log.config
+
+    def set_config(self, config: TopicConfig) -> None:
+        # One reference, replaced as a whole: the thread sees the old or the new one.
+        self._published.log.config = config
+
+    # -- append -----------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: Buffer, headers: Sequence[BatchHeader], leader_epoch: int
+    ) -> asyncio.Future[AppendResult]:
+        """Append validated batches; offsets are assigned when the write happens.
+
+        The future fails with OperatingError OUT_OF_ORDER_SEQUENCE_NUMBER or
+        INVALID_PRODUCER_EPOCH, or with KafkaStorageError.
+
+        :raises KafkaStorageError: at once, if the dir is offline.
+        :raises OverloadedError: at once, if too much waits for the dir.
+        """
+        now_ms = self._clock.wall_ms()
+        return self._published.submit(
+            OpKind.APPEND,
+            lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms),
+            size_bytes=len(records),
+        )
+
+    def append_as_follower(
+        self, records: Buffer, *, may_have_gaps: bool = False
+    ) -> asyncio.Future[AppendResult]:
+        """Append batches as the leader sent them; a torn last one is left out.
+
+        ``may_have_gaps``: the leader says that compaction took offsets away.
+
+        The future fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
+        log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
+        """
+        now_ms = self._clock.wall_ms()
+        return self._published.submit(
+            OpKind.APPEND,
+            lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
+            size_bytes=len(records),
+        )
+
+    # -- read -------------------------------------------------------------------------------
+
+    def read_cached(
+        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+    ) -> ReadResult | None:
+        """Whole batches from the one that holds ``start_offset``, with offsets < ``max_offset``.
+
+        At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
+        None if the disk or an index must be asked: :meth:`read_checked` does.
+        What comes from memory is not checked: whoever gets it sees for himself.
+
+        :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
+        :raises KafkaStorageError: if the dir is offline.
+        """
+        if self._truncating_to is not None:
+            return None
+        self._published.require_open()
+        try:
+            records = read_view(
+                self.view,
+                self._cached_reader,
+                start_offset=start_offset,
+                max_bytes=max_bytes,
+                max_offset=max_offset,
+                min_one=min_one,
+            )
+        except CorruptRecordError as e:
+            if e.offset is not None:
+                raise
+            return None  # The thread finds out whether it is the index or the log.
+        return None if records is None else self._result(records)
+
+    async def read_checked(
+        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+    ) -> ReadResult:
+        """:meth:`read_cached` in the dir's thread, with every batch checked, CRC included.
+
+        :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
+        :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
+        """
+        beat = self.log_dir.beat
+        records = await asyncio.shield(
+            self._published.ask(
+                OpKind.READ,
+                lambda log: log.read(
+                    start_offset, max_bytes, max_offset, min_one, lambda size_bytes: beat()
+                ),
+            )
+        )
+        damage = self.view.damage_from(start_offset)
+        if not records and damage is not None and damage.offset <= start_offset:
+            raise damage_error(damage)
+        return self._result(records)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
+        return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
+
+    async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
+        """The first record not older than ``timestamp`` (wall ms), or None.
+
+        Of a batch that does not open, or unpacks to too much, its beginning is told.
+
+        :raises OverloadedError: too many searches wait.
+        """
+        search = LogTimeSearch(timestamp)
+        while not search.is_over:
+            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.look_for(search)))
+            if unopened_bytes := search.unopened_bytes:
+                await self.log_dir.compute(search.open, size_bytes=unopened_bytes)
+        return search.answer
+
+    async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
+        return await asyncio.shield(
+            self._published.ask(OpKind.READ, lambda log: log.offset_of_max_timestamp())
+        )
+
+    def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
+        file = segment.file
+        if file is None:
+            return None
+        log_dir, replica = self.log_dir, self.topic_partition
+        return lambda position, size: log_dir.read_cached(file, position, size, replica=replica)
+
+    def _result(self, records: memoryview) -> ReadResult:
+        return ReadResult(records, self.view.log_start_offset, self.view.log_end_offset)
+
+    # -- change -----------------------------------------------------------------------------
+
+    async def truncate_to(self, offset: int) -> None:
+        """Lose every batch that ends with or behind ``offset``."""
+        if offset < self.log_end_offset:
+            await self._truncate(offset, lambda log: log.truncate_to(offset))
+
+    async def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Lose everything, and go on at ``offset``."""
+        await self._truncate(offset, lambda log: log.truncate_fully_and_start_at(offset))
+
+    async def _truncate(self, offset: int, op: Callable[[UnifiedLog], None]) -> None:
+        # The claim that all below the recovery point is sound must be withdrawn first:
+        # what will be appended behind the cut is not on the disk yet.
+        self._published.require_open()
+        # The cut is made at a batch's beginning, which the segment's beginning is not behind.
+        segment = self.view.segments[self.view.segment_index(offset)]
+        self._truncating_to = min(offset, segment.base_offset)
+        done: asyncio.Future[None] | None = None
+        try:
+            await self._host.lower_recovery_point(self)
+            done = self._published.submit(OpKind.TRUNCATE, op)
+            await asyncio.shield(done)
+        finally:
+            # Whoever waited may be gone; reads on the loop stay away until the cut is made.
+            if done is None or done.done():
+                self._truncating_to = None
+            else:
+                done.add_done_callback(self._truncated)
+
+    def _truncated(self, done: asyncio.Future[None]) -> None:
+        self._truncating_to = None
+
+    async def flush(self) -> None:
+        """Bring everything that was appended so far to the disk, and move the recovery point."""
+        async with self._files:
+            plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
+            vfs, replica = self.log_dir.vfs, self.topic_partition
+            await self.log_dir.run(OpKind.FLUSH, lambda: carry_out(vfs, plan), replica=replica)
+            await self._published.run(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
+            self.last_flush_ms = self._clock.now_ms()
+
+    async def apply_retention(self) -> int:
+        """Let whole segments go that are too old or too many; how many went.
+
+        They get other names first, and if all of them are to go that takes a new one. Where a full
+        disk has no room for that, not even what the reserve was, it is done without.
+        """
+        was_saturated = self.log_dir.state is LogDirState.SATURATED
+        try:
+            return await self._retain(without_room=False)
+        except LogDirImpairedError:
+            if not was_saturated or self.log_dir.state is not LogDirState.SATURATED:
+                raise
+        return await self._retain(without_room=True)
+
+    async def _retain(self, *, without_room: bool) -> int:
+        if self._is_held_still:
+            return 0
+        now_ms = self._clock.possible_now().earliest_ms
+        high_watermark = self.high_watermark
+        try:
+            return await self._published.run(
+                OpKind.RETENTION,
+                lambda log: log.delete_old_segments(
+                    now_ms, high_watermark, without_room=without_room
+                ),
+            )
+        except LogDirImpairedError:
+            # Segments may have left the log before: purging them is what makes room.
+            await self.refresh()
+            raise
+
+    async def start_at(self, offset: int) -> None:
+        """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
+
+        Needs no room; the files go when retention is applied next.
+
+        :raises OverloadedError: its copy is about to take its place: try again.
+        """
+        assert offset <= self.high_watermark, (offset, self.high_watermark)
+        if self._is_held_still:
+            raise OverloadedError(f"{self.topic_partition} is moving just now, try again")
+        await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
+
+    async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
+        """Let the log know what was found in one of its closed segments; False if that is gone."""
+        return await self._published.run(OpKind.INDEX, lambda log: log.take_scrubbed(scrub))
+
+    # -- for the cleaner --------------------------------------------------------------------
+
+    async def look(self, op: Callable[[LogView], T]) -> T:
+        """``op`` in the dir's thread, on what is so then."""
+        return await self._published.run(OpKind.READ, lambda log: op(log.view()))
+
+    async def kept_producer_batches(self) -> frozenset[int]:
+        """See :attr:`UnifiedLog.kept_producer_batches`."""
+        return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
+
+    async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
+        """See :meth:`LogSegments.open_sealed`."""
+        return await self._published.run(
+            OpKind.READ, lambda log: log.segments.open_sealed(segments)
+        )
+
+    async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
+        """See :meth:`LogSegments.open_group`."""
+        return await self._published.run(
+            OpKind.CREATE,
+            lambda log: log.segments.open_group(segments, log.config.index_interval_bytes),
+        )
+
+    async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
+        """See :meth:`LogSegments.put_in_place`; :meth:`name_compacted` has to follow."""
+        await self._published.run(
+            OpKind.RENAME, lambda log: log.segments.put_in_place(segments, files)
+        )
+
+    async def name_compacted(self) -> None:
+        """See :meth:`LogSegments.name_compacted`."""
+        await self._published.run(OpKind.RENAME, lambda log: log.segments.name_compacted())
+
+    async def roll(self) -> None:
+        """Begin a new segment now."""
+        await self._published.run(OpKind.APPEND, lambda log: log.roll())
+
+    # -- for the move to another dir --------------------------------------------------------
+
+    @property
+    def has_cut(self) -> bool:
+        """There was a truncation since the last :meth:`take_truncation`."""
+        return self._published.has_cut
+
+    def take_truncation(self) -> Truncation | None:
+        """The lowest truncation since the last call; :attr:`view` is not older than it."""
+        return self._published.take_truncation()
+
+    async def carried_state(self) -> CarriedState:
+        """What a copy needs besides bytes, after everything that was asked for before."""
+        return await self._published.run(OpKind.READ, lambda log: log.carried_state())
+
+    async def refresh(self) -> None:
+        """Wait until the view shows everything that was asked for before."""
+        await self._published.run(OpKind.READ, lambda log: None)
+
+    @contextmanager
+    def held_still(self) -> Iterator[None]:
+        """Retention does not touch the log meanwhile; the caller sees to everything else."""
+        self._is_held_still = True
+        try:
+            yield
+        finally:
+            self._is_held_still = False
+
+    async def give_way(self, directory: str) -> None:
+        """Rename the directory, because a copy takes this one's place; reads go on.
+
+        If that fails it is :meth:`come_back` that makes things good.
+        """
+        async with self._files:
+            renamed = self._rename(directory)
+            self._published.is_replaced = True
+            await asyncio.shield(renamed)
+
+    async def come_back(self, directory: str) -> None:
+        """The copy did not take its place after all: appends go on, whatever the name is.
+
+        A dir that is impaired takes that, too.
+        """
+        self._published.is_replaced = False
+        async with self._files:
+            await asyncio.shield(self._rename(directory, OpKind.UNDO))
+
+    # -- for the LogManager -----------------------------------------------------------------
+
+    async def move_aside(self, directory: str) -> None:
+        """Rename the replica's directory; the handle takes no more requests."""
+        # A flush under way would look for the directory under its old name.
+        async with self._files:
+            renamed = self._rename(directory)
+            self._published.is_closed = True
+            try:
+                await asyncio.shield(renamed)
+            except OverloadedError:
+                # It has its name still, and is what it was.
+                self._published.is_closed = False
+                raise
+
+    def _rename(self, directory: str, kind: OpKind = OpKind.RENAME) -> asyncio.Future[None]:
+        return self._published.submit(kind, lambda log: log.segments.move_to(directory))
+
+    async def purge(self, segments: Sequence[LogSegment]) -> None:
+        """Close and remove retired ``segments``."""
+        async with self._files:
+            purge = partial(_purge_all, segments)
+            await self.log_dir.run(OpKind.DELETE, purge, replica=self.topic_partition)
+
+    async def close_files(self) -> None:
+        """Let go of the files of a replica that was moved aside."""
+        self._published.is_closed = True
+        async with self._files:
+            close = self._published.log.segments.close
+            await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
+
+    async def close(self) -> None:
+        """Flush and close; the next load will need no scan."""
+        async with self._files:
+            closed = self._published.submit(OpKind.CLOSE, lambda log: log.close())
+            self._published.is_closed = True
+            await asyncio.shield(closed)
+
+
+def _purge_all(segments: Sequence[LogSegment]) -> None:
+    for segment in segments:
+        segment.purge()

@@ -1,0 +1,345 @@
+"""DISK. Bringing replicas into being: listing a log dir, loading a replica, creating one.
+
+* After a clean stop nothing but names and two small files is read.
+* After any other, every segment from the recovery point on is checked batch by batch; the log
+  ends before the first byte that is not sound, and later segments go.
+* A replica whose ``partition.metadata`` or leader epochs can't be read is reported by
+  :class:`CorruptCheckpointError` or scanned from its beginning, respectively.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.checkpoints import (
+    CorruptCheckpointError,
+    format_partition_metadata,
+    parse_leader_epochs,
+    parse_partition_metadata,
+)
+from kraftjbod.storage.dir_names import (
+    CLUSTER_METADATA_DIR,
+    FUTURE_CHECKPOINT,
+    GAPS_MARK,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LEFTOVER_SUFFIXES,
+    LOG_SUFFIX,
+    OWN_FILES,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    ReplicaDir,
+    offset_file_name,
+    parse_offset_file,
+    parse_replica_dir,
+)
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log.leader_epochs import (
+    EpochEntries,
+    EpochEntry,
+    assign_epoch,
+    cut_epochs_before,
+    cut_epochs_from,
+)
+from kraftjbod.storage.log.log_values import LogContent
+from kraftjbod.storage.log.producer_snapshots import drop_snapshots_outside, load_producers
+from kraftjbod.storage.log.producer_state import (
+    DEFAULT_PRODUCER_LIMITS,
+    ProducerLimits,
+    ProducerState,
+)
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_swap import finish_swaps
+from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirListing:
+    """What lies in a log dir; ``unknown`` names are none of ours and are left alone."""
+
+    replicas: Sequence[ReplicaDir]
+    unknown: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLog:
+    """``cut_bytes`` were dropped because they were not sound or not reachable.
+
+    ``was_future``: it became the replica by a move, and was not loaded since.
+    """
+
+    log: UnifiedLog
+    scanned_bytes: int
+    cut_bytes: int
+    was_future: bool
+
+
+def list_log_dir(vfs: Vfs, path: str) -> DirListing:
+    replicas, unknown = [], []
+    for entry in vfs.list_dir(path):
+        if entry.name == CLUSTER_METADATA_DIR or entry.name.removesuffix(".tmp") in OWN_FILES:
+            continue
+        parsed = parse_replica_dir(entry.name) if entry.is_dir else None
+        if parsed is None:
+            unknown.append(entry.name)
+        else:
+            replicas.append(parsed)
+    return DirListing(replicas=replicas, unknown=unknown)
+
+
+def create_log(
+    vfs: Vfs,
+    root: str,
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    config: TopicConfig,
+    *,
+    start_offset: int = 0,
+    producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+) -> UnifiedLog:
+    """Make an empty replica in the log dir ``root``; it is certain once this returns.
+
+    If it fails there is nothing, or what :func:`is_half_made` knows.
+    """
+    directory = f"{root}/{topic_partition}"
+    vfs.make_dirs(directory)
+    with Undoing(lambda: vfs.remove_tree(directory)):
+        metadata = format_partition_metadata(topic_id)
+        write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
+        vfs.sync_dir(root)
+        content = _empty(vfs, directory, config, start_offset)
+    return UnifiedLog(
+        vfs=vfs,
+        directory=directory,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=config,
+        content=content,
+        producer_limits=producer_limits,
+    )
+
+
+def is_half_made(vfs: Vfs, directory: str) -> bool:
+    """Whether all that lies in ``directory`` is what a creation leaves that broke off."""
+    return all(
+        entry.name.removesuffix(".tmp") == PARTITION_METADATA
+        or (entry.name == offset_file_name(0, LOG_SUFFIX) and entry.size_bytes == 0)
+        for entry in vfs.list_dir(directory)
+    )
+
+
+class LogLoader:
+    """Loads one replica that exists. In the dir's thread, used once."""
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        was_clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._topic_partition = topic_partition
+        self._config = config
+        self._was_clean = was_clean
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._producer_limits = producer_limits
+        self._on_progress = on_progress
+        self._epochs: EpochEntries = ()
+        self._epochs_on_disk: EpochEntries | None = None
+        self._scanned_bytes = 0
+        self._cut_bytes = 0
+        self._was_future = False
+        self._may_have_gaps = False
+
+    def load(self) -> LoadedLog:
+        """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
+        topic_id = self._read_topic_id()
+        segments = self._find_segments()
+        log = UnifiedLog(
+            vfs=self._vfs,
+            directory=self._directory,
+            topic_partition=self._topic_partition,
+            topic_id=topic_id,
+            config=self._config,
+            content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
+            producer_limits=self._producer_limits,
+        )
+        return LoadedLog(
+            log=log,
+            scanned_bytes=self._scanned_bytes,
+            cut_bytes=self._cut_bytes,
+            was_future=self._was_future,
+        )
+
+    def _content(self, segments: list[LogSegment]) -> LogContent:
+        if not segments:
+            start = self._log_start_offset
+            return _empty(self._vfs, self._directory, self._config, start)
+        epochs_known = self._read_epochs()
+        if not epochs_known and self._recovery_point > segments[0].base_offset:
+            self._recovery_point, self._was_clean = segments[0].base_offset, False
+        end = self._clean_end(segments) if self._was_clean else None
+        if end is None:
+            end = self._recover(segments)
+        start = max(self._log_start_offset, segments[0].base_offset)
+        if end < start:
+            return self._start_over(segments, start)
+        epochs = cut_epochs_before(cut_epochs_from(self._epochs, end), start)
+        return LogContent(
+            segments=segments,
+            log_start_offset=start,
+            log_end_offset=end,
+            recovery_point=max(start, min(self._recovery_point, end)),
+            epochs=epochs,
+            epochs_on_disk=self._epochs_on_disk,
+            producers=load_producers(
+                self._vfs, self._directory, segments, end, self._producer_limits
+            ),
+        )
+
+    def _read_topic_id(self) -> TopicId:
+        path = f"{self._directory}/{PARTITION_METADATA}"
+        data = self._vfs.read_if_exists(path)
+        if data is None:
+            raise CorruptCheckpointError(f"{path} is missing")
+        return parse_partition_metadata(bytes(data).decode(errors="replace"), path)
+
+    def _read_epochs(self) -> bool:
+        path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
+        data = self._vfs.read_if_exists(path)
+        if data is None:
+            return False
+        try:
+            entries = parse_leader_epochs(bytes(data).decode(errors="replace"), path)
+        except CorruptCheckpointError:
+            return False
+        for epoch, start_offset in entries:
+            self._epochs = assign_epoch(self._epochs, epoch, start_offset)
+        self._epochs_on_disk = tuple(EpochEntry(*entry) for entry in entries)
+        return self._epochs == self._epochs_on_disk
+
+    def _find_segments(self) -> list[LogSegment]:
+        """Segments by their files; leftovers and indexes without a log are removed."""
+        finish_swaps(self._vfs, self._directory)
+        logs: dict[int, int] = {}
+        indexes: list[tuple[int, str]] = []
+        for entry in self._vfs.list_dir(self._directory):
+            if entry.name.endswith(LEFTOVER_SUFFIXES):
+                self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
+                continue
+            self._was_future |= entry.name == FUTURE_CHECKPOINT
+            self._may_have_gaps |= entry.name == GAPS_MARK
+            parsed = parse_offset_file(entry.name)
+            if parsed is None:
+                continue
+            if parsed[1] == LOG_SUFFIX:
+                logs[parsed[0]] = entry.size_bytes
+            elif parsed[1] in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                indexes.append((parsed[0], entry.name))
+        for base_offset, name in indexes:
+            if base_offset not in logs:
+                self._vfs.unlink_if_exists(f"{self._directory}/{name}")
+        found = [
+            _segment(self._vfs, self._directory, self._config, base_offset, size_bytes)
+            for base_offset, size_bytes in sorted(logs.items())
+        ]
+        for segment in found:
+            segment.may_have_gaps = self._may_have_gaps
+        return found
+
+    def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
+        """The log's end as the clean stop left it; None if the files tell otherwise."""
+        active, end = segments[-1], self._recovery_point
+        if active.size_bytes == 0:
+            return end if end == active.base_offset else None
+        return end if end > active.base_offset else None
+
+    def _recover(self, segments: list[LogSegment]) -> int:
+        """Scan from the recovery point on, cut what is not sound; the log's end."""
+        bases = [segment.base_offset for segment in segments]
+        at = max(0, bisect_right(bases, self._recovery_point) - 1)
+        # Snapshots behind the recovery point may tell of a past that was truncated away.
+        drop_snapshots_outside(self._vfs, self._directory, 0, self._recovery_point)
+        self._epochs = cut_epochs_from(self._epochs, bases[at])
+        end = bases[at]
+        while at < len(segments):
+            segment, on_disk = segments[at], segments[at].size_bytes
+            if segment.base_offset != end:
+                break  # What lay between is lost, so this is not reachable.
+            end = segment.scan(
+                check_crc_of_each=True, on_batch=self._note_epoch, on_progress=self._on_progress
+            ).next_offset
+            self._scanned_bytes += on_disk
+            at += 1
+            if segment.size_bytes < on_disk:
+                self._cut_bytes += on_disk - segment.size_bytes
+                segment.truncate(segment.size_bytes)
+                break
+        for unreachable in reversed(segments[at:]):
+            self._cut_bytes += unreachable.size_bytes
+            unreachable.remove()
+        del segments[at:]
+        return end
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        epoch = header.partition_leader_epoch
+        if self._epochs and epoch < self._epochs[-1].epoch:
+            raise CorruptRecordError(f"leader epoch {epoch} after {self._epochs[-1].epoch}")
+        self._epochs = assign_epoch(self._epochs, epoch, header.base_offset)
+
+    def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
+        """Nothing here is to be seen; in the oldest file's place, so that it needs no room."""
+        for segment in reversed(segments[1:]):
+            segment.remove()
+        segments[0].truncate(0)
+        fresh = segments[0].reborn(start)
+        fresh.cut_torn_tail()
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self._directory)
+        return _nothing(fresh, epochs_on_disk=None)
+
+
+def _segment(
+    vfs: Vfs, directory: str, config: TopicConfig, base_offset: int, size_bytes: int
+) -> LogSegment:
+    return LogSegment(
+        vfs=vfs,
+        directory=directory,
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+    )
+
+
+def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
+    segment = _segment(vfs, directory, config, start_offset, 0)
+    segment.create()
+    return _nothing(segment, epochs_on_disk=())
+
+
+def _nothing(segment: LogSegment, *, epochs_on_disk: EpochEntries | None) -> LogContent:
+    return LogContent(
+        segments=[segment],
+        log_start_offset=segment.base_offset,
+        log_end_offset=segment.base_offset,
+        recovery_point=segment.base_offset,
+        epochs=(),
+        epochs_on_disk=epochs_on_disk,
+        producers=ProducerState(),
+    )

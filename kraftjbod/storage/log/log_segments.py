@@ -1,0 +1,212 @@
+"""DISK. ``LogSegments``: the segments of one log, and the directory that they lie in.
+
+* Here is which segments there are, how they come, go and take each other's places, and what that
+  does to names. What they hold, and which of them may go, is the log's business.
+* Each step that fails leaves the list as the files are, so that it may be asked for again.
+* Segments that are no longer part of the log keep their open files and are handed out as
+  ``retired``: they are purged once no view shows them any more.
+* Compacted segments are the log from the moment that :meth:`put_in_place` is done, though their
+  files have other names yet: before anything goes by names, :meth:`name_compacted` is due.
+
+Owned by the dir's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.dir_names import GAPS_MARK
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_swap import (
+    CleaningFiles,
+    SegmentSwap,
+    open_sources,
+    open_target,
+    place_of,
+)
+from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, VfsFile, write_atomically
+
+
+class LogSegments:
+    """Never empty."""
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        segments: list[LogSegment],
+        may_have_gaps: bool,
+    ) -> None:
+        self._vfs = vfs
+        self.directory = directory
+        #: Rising base offsets; the last one is appended to. One list for all time.
+        self.all = segments
+        #: The same, for views: another tuple whenever there are other segments.
+        self.shown = tuple(segments)
+        self.size_bytes = sum(segment.size_bytes for segment in segments)
+        #: Compaction, here or on a leader, may have taken offsets away.
+        self.may_have_gaps = may_have_gaps
+        #: How often the log was truncated: what was read or planned before says nothing.
+        self.truncations = 0
+        #: Compacted segments of the log whose files do not have their own names yet.
+        self._unnamed: list[SegmentSwap] = []
+        self._retired: list[LogSegment] = []
+
+    def __repr__(self) -> str:
+        return f"<LogSegments {self.directory} {len(self.all)}>"
+
+    @property
+    def oldest(self) -> LogSegment:
+        return self.all[0]
+
+    @property
+    def active(self) -> LogSegment:
+        return self.all[-1]
+
+    # -- they grow and come -----------------------------------------------------------------
+
+    def append(
+        self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], size_bytes: int
+    ) -> None:
+        """Write ``buffers``, the batches of ``headers``, at the end."""
+        self.active.append(buffers, headers)
+        self.size_bytes += size_bytes
+
+    def begin(self, base_offset: int, index_interval_bytes: int) -> None:
+        """A new segment, which is appended to from now on."""
+        fresh = self._new(base_offset, index_interval_bytes)
+        with FailsAs(OpKind.CREATE):
+            fresh.create()
+        self.all.append(fresh)
+        self.shown = tuple(self.all)
+
+    def expect_gaps(self) -> None:
+        """Mark the replica, for good, before the first gap comes."""
+        if not self.may_have_gaps:
+            with FailsAs(OpKind.CHECKPOINT):
+                write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
+            self.may_have_gaps = True
+            for segment in self.all:
+                segment.may_have_gaps = True
+
+    # -- they shrink and go -----------------------------------------------------------------
+
+    def retire(self, at: int, *, at_once: bool = False) -> None:
+        """The log is without that one; ``at_once`` as in :meth:`LogSegment.retire`."""
+        segment = self.all[at]
+        segment.retire(at_once=at_once)
+        del self.all[at]
+        self.size_bytes -= segment.size_bytes
+        self._retired.append(segment)
+        self.shown = tuple(self.all)
+
+    def take_retired(self) -> list[LogSegment]:
+        """Segments that left the log since the last call."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    def shorten(self, segment: LogSegment, size_bytes: int) -> None:
+        """Cut one of them to ``size_bytes``, the beginning of a batch."""
+        cut_bytes = segment.size_bytes - size_bytes
+        segment.truncate(size_bytes)
+        self.size_bytes -= cut_bytes
+
+    def go_on_in_place(self, offset: int) -> LogSegment:
+        """Make the only segment an empty one at ``offset``; it takes the room of the old one.
+
+        What the file held is to be cut off once the new name is certain.
+        """
+        (old,) = self.all
+        fresh = old.reborn(offset)
+        self.size_bytes -= old.size_bytes
+        self.all[0] = fresh
+        self.shown = (fresh,)
+        return fresh
+
+    # -- compaction -------------------------------------------------------------------------
+
+    def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
+        """Open ``sources``, sealed neighbours, for a cleaner to read.
+
+        :raises OverloadedError: they are not all in the log any more.
+        """
+        self.name_compacted()
+        self._require_sealed(sources, self.truncations)
+        return open_sources(self._vfs, sources)
+
+    def open_group(self, sources: Sequence[LogSegment], index_interval_bytes: int) -> CleaningFiles:
+        """Open ``sources`` and what they are to be compacted into; raises as before."""
+        files = self.open_sealed(sources)
+        target = self._new(sources[0].base_offset, index_interval_bytes)
+        target.may_have_gaps = True
+        opened = CleaningFiles(files, target, self.truncations)
+        with Undoing(opened.close_sources):
+            self.expect_gaps()
+            open_target(self._vfs, target)
+        return opened
+
+    def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
+        """The target of :meth:`open_group` is whole and synced: it is the log now.
+
+        :meth:`name_compacted` has to follow, and may be asked for again if it fails.
+        Raises as :meth:`open_sealed`; the files are the caller's still then.
+        """
+        self.name_compacted()
+        at, target = self._require_sealed(sources, files.truncations), files.target
+        swap = SegmentSwap(self._vfs, sources, target)
+        swap.begin()
+        self.all[at : at + len(sources)] = [target]
+        self.size_bytes += target.size_bytes - sum(source.size_bytes for source in sources)
+        self.shown = tuple(self.all)
+        self._unnamed.append(swap)
+
+    def name_compacted(self) -> None:
+        """Give compacted segments their names: before anything goes by names this must be done."""
+        while self._unnamed:
+            swap = self._unnamed[0]
+            swap.finish()
+            del self._unnamed[0]
+            self._retired.extend(swap.sources)
+
+    def _require_sealed(self, sources: Sequence[LogSegment], truncations: int) -> int:
+        at = place_of(sources, self.all)
+        if at is None or truncations != self.truncations:
+            raise OverloadedError(f"{self.directory} changed while it was compacted")
+        return at
+
+    # -- the directory ----------------------------------------------------------------------
+
+    def sync_names(self) -> None:
+        """Names that were taken away may not come back beside what is appended next."""
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self.directory)
+
+    def move_to(self, directory: str) -> None:
+        """Rename the directory, durably."""
+        self.name_compacted()
+        if self.directory != directory:
+            self._vfs.rename(self.directory, directory)
+            self.directory = directory
+            for segment in self.all:
+                segment.directory = directory
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(directory.rpartition("/")[0])
+
+    def close(self) -> None:
+        """Every file, and nothing but that."""
+        for segment in self.all:
+            segment.close()
+
+    def _new(self, base_offset: int, index_interval_bytes: int) -> LogSegment:
+        return LogSegment(
+            vfs=self._vfs,
+            directory=self.directory,
+            base_offset=base_offset,
+            size_bytes=0,
+            index_interval_bytes=index_interval_bytes,
+            may_have_gaps=self.may_have_gaps,
+        )

@@ -1,0 +1,79 @@
+"""DISK. Values that go in and out of one replica's log: results, flush plans, contents.
+
+They belong to nobody: the dir's thread makes them, and the loop may hold them. The only thing that
+is done here is the slow half of a flush, which touches nothing that a log owns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log.leader_epochs import EpochEntries
+from kraftjbod.storage.log.log_view import LogView
+from kraftjbod.storage.log.producer_state import ProducerState
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import Vfs, VfsFile
+
+
+class AppendResult(NamedTuple):
+    """Where the records went; ``duplicate`` if they were there already."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class FoundTimestamp(NamedTuple):
+    """What answers a question for a time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class FlushPlan(NamedTuple):
+    """What must be synced so that the recovery point may become ``end_offset``."""
+
+    files: tuple[VfsFile, ...]
+    directory: str
+    end_offset: int
+    #: How often the log had been truncated; a plan from before a truncation says nothing.
+    truncations: int
+
+
+class CarriedState(NamedTuple):
+    """What a copy of a log needs besides the bytes of its segments; all of it as of one moment."""
+
+    view: LogView
+    #: As in a ``.snapshot`` file for ``view.log_end_offset``.
+    producers: bytes
+    #: Of the active segment, by suffix.
+    index_files: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContent:
+    """What loading found; the newest segment is the active one and there is at least one."""
+
+    segments: list[LogSegment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    epochs: EpochEntries
+    #: What their file says, be it more or less than is so; None if that is not known.
+    epochs_on_disk: EpochEntries | None
+    producers: ProducerState
+    #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
+    may_have_gaps: bool = False
+
+
+def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
+    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends."""
+    with FailsAs(OpKind.FLUSH):
+        for file in plan.files:
+            file.sync()
+        vfs.sync_dir(plan.directory)

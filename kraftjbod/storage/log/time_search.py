@@ -1,0 +1,160 @@
+"""DISK. ``LogTimeSearch``: one question for a time, answered by turns from the segments of one log.
+
+* Batches are looked for in the dir's thread, a few at a time: nothing may wait behind a search.
+* What was found is opened in another thread. Anyone may ask, and a batch of some KiB may unpack to
+  gigabytes of records that are seven bytes each: both have limits, and of a batch beyond them, or
+  one that does not open, its beginning is told, which is not later than the answer.
+* A segment's time index may lead nowhere, so whoever has the log says how to look at one again by
+  a new index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.protocol.raw_records import TimeSearch
+from kraftjbod.protocol.record_batch import BatchHeader, Buffer
+from kraftjbod.protocol.records import open_body
+from kraftjbod.storage.log.leader_epochs import EpochEntries, epoch_at
+from kraftjbod.storage.log.log_values import FoundTimestamp
+from kraftjbod.storage.segments.batch_walk import walk_to
+from kraftjbod.storage.segments.segment import LogSegment
+
+#: Headers that are looked at in one turn of the dir's thread; that takes some milliseconds.
+_BATCHES_PER_LOOK: Final = 2_000
+#: A search opens that many batches without an answer. One is usual: the log may start within it.
+_MAX_OPENED_BATCHES: Final = 16
+#: What a batch may unpack to, and how many of its records are looked at.
+_MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
+_MAX_RECORDS: Final = 1_000_000
+#: The interpreter is nobody else's meanwhile.
+_RECORDS_PER_STEP: Final = 4096
+
+
+class _Seen(NamedTuple):
+    """Where a look ended: at a batch to be opened, or in the middle (no ``data``)."""
+
+    header: BatchHeader
+    data: Buffer | None
+
+
+#: ``(number of the segment, look at it)``: the look's answer, by an index that was made anew if
+#: the first one led nowhere.
+ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
+
+
+class LogTimeSearch:
+    """For the first record that is not older than ``timestamp`` (wall ms).
+
+    :meth:`look`, and :meth:`open` if there is something to open, until :attr:`is_over`.
+    """
+
+    def __init__(self, timestamp: int) -> None:
+        self._timestamp = timestamp
+        #: Where the log started at the last look.
+        self._log_start = 0
+        #: Everything before is known to hold no answer.
+        self._next_offset = 0
+        self._found: _Seen | None = None
+        self._opened = 0
+        self.is_over = False
+        #: None as long as there is none, and if there is none at the end.
+        self.answer: FoundTimestamp | None = None
+
+    @property
+    def unopened_bytes(self) -> int:
+        """Of what there is to open; 0 if there is nothing."""
+        return 0 if self._found is None else self._found.header.size_bytes
+
+    def look(self, segments: Sequence[LogSegment], start_offset: int, by_index: ByIndex) -> None:
+        """In the dir's thread: a few batches further on, if there are so many."""
+        self._log_start = start_offset
+        begin = max(start_offset, self._next_offset)
+        for at, segment in enumerate(segments):
+            if at + 1 < len(segments) and segments[at + 1].base_offset <= begin:
+                continue
+            largest = segment.largest_timestamp()
+            if largest is None or largest.timestamp < self._timestamp:
+                continue
+            seen = by_index(at, partial(_look_at, segment, self._timestamp, begin))
+            if seen is not None:
+                self._next_offset = seen.header.next_offset
+                self._found = seen if seen.data is not None else None
+                return
+        self.is_over = True
+
+    def open(self) -> None:
+        """In any thread: whether the batch that was found holds the answer."""
+        assert self._found is not None, "look() found nothing"
+        found, self._found = self._found, None
+        assert found.data is not None, found
+        self._opened += 1
+        header, start = found.header, self._log_start
+        if self._opened > _MAX_OPENED_BATCHES:
+            self.answer = _beginning(header, start)
+        else:
+            self.answer = _first_in(found.data, header, self._timestamp, start)
+        # The log may start within this batch, and its young records be before that.
+        self.is_over = self.answer is not None
+
+
+def youngest(segments: Sequence[LogSegment], epochs: EpochEntries) -> FoundTimestamp | None:
+    """The largest timestamp, and the last offset of its batch."""
+    largest = [found for segment in segments if (found := segment.largest_timestamp())]
+    if not largest:
+        return None
+    entry = max(largest, key=lambda found: found.timestamp)
+    return FoundTimestamp(entry.timestamp, entry.offset, epoch_at(epochs, entry.offset))
+
+
+def _look_at(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:
+    """The first batch from ``from_offset`` on that holds a record so young, or None.
+
+    Compaction leaves batches without records, and those hold none.
+    """
+    begin = max(segment.indexes().times.offset_before(timestamp), from_offset)
+    located = segment.position_of(begin)
+    for _ in range(_BATCHES_PER_LOOK):
+        if located is None:
+            return None
+        position, header = located
+        if header.max_timestamp >= timestamp and header.record_count:
+            return _Seen(header, segment.open().read_at(position, header.size_bytes))
+        position += header.size_bytes
+        located = walk_to(segment.open().read_at, position, segment.size_bytes, begin)
+    return None if located is None else _Seen(header, None)
+
+
+def _first_in(
+    data: Buffer, header: BatchHeader, timestamp: int, start_offset: int
+) -> FoundTimestamp | None:
+    """The first record of a batch that is asked for, or None.
+
+    Anyone may have written it, so what does not decode is no reason to fail.
+    """
+    try:
+        body = open_body(data, 0, header, max_bytes=_MAX_UNPACKED_BYTES)
+        search = TimeSearch(header, body, timestamp, max(0, start_offset - header.base_offset))
+        looked = 0
+        while not search.step(_RECORDS_PER_STEP):
+            looked += _RECORDS_PER_STEP
+            if looked >= _MAX_RECORDS:
+                return _beginning(header, start_offset)
+    except OperatingError:
+        return _beginning(header, start_offset)
+    if search.found is None:
+        return None
+    offset_delta, stamped = search.found
+    if offset_delta > header.last_offset_delta or stamped > header.max_timestamp:
+        return _beginning(header, start_offset)
+    offset = header.base_offset + offset_delta
+    return FoundTimestamp(stamped, offset, header.partition_leader_epoch)
+
+
+def _beginning(header: BatchHeader, start_offset: int) -> FoundTimestamp:
+    """All that is told of a batch that nobody can, or wants to, look through."""
+    offset = max(header.base_offset, start_offset)
+    return FoundTimestamp(header.max_timestamp, offset, header.partition_leader_epoch)

@@ -1,0 +1,482 @@
+"""DISK. ``UnifiedLog``: one replica's segments as one log.
+
+* Owned by its dir's thread; offsets are assigned here, when the write happens.
+* Each operation that changes something ends with a :class:`LogView`, an immutable picture that
+  the loop may hold and read by.
+* What belongs together is here: segments, offsets, epochs, producers. Which segments there are,
+  and under which names, is log_segments.py's part.
+* What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
+  log itself is noted, shown in the view and never read again, until it is cut away.
+* An operation that fails for lack of room is done in part or not at all, and either way what is
+  held here is what the files say: the same operation may be asked for again, and so may any other.
+  An append is not done at all.
+* Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
+  Leader epochs and producer state are brought to disk with it; the rest is found in the batches.
+
+Roles, high watermarks and waiting are not known here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import BatchHeader, place_batches
+from kraftjbod.storage.checkpoints import format_leader_epochs
+from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log.leader_epochs import (
+    EpochEntries,
+    assign_epoch,
+    cut_epochs_before,
+    cut_epochs_from,
+)
+from kraftjbod.storage.log.log_damage import LogDamage
+from kraftjbod.storage.log.log_segments import LogSegments
+from kraftjbod.storage.log.log_values import (
+    AppendResult,
+    CarriedState,
+    FlushPlan,
+    FoundTimestamp,
+    LogContent,
+    carry_out,
+)
+from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation, read_view
+from kraftjbod.storage.log.producer_snapshots import (
+    drop_snapshots_outside,
+    load_producers,
+    write_snapshot,
+)
+from kraftjbod.storage.log.producer_state import (
+    DEFAULT_PRODUCER_LIMITS,
+    ProducerLimits,
+    ProducerState,
+)
+from kraftjbod.storage.log.time_search import LogTimeSearch, youngest
+from kraftjbod.storage.segments.batch_walk import require_sound, sent_batches
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
+from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
+
+_NO_TIMESTAMP: Final = -1
+_NOTHING: Final = memoryview(b"")
+
+T = TypeVar("T")
+
+
+class UnifiedLog:
+    """One replica. Every method runs in the dir's thread."""
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: TopicConfig,
+        content: LogContent,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+    ) -> None:
+        self._vfs = vfs
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self._producer_limits = producer_limits
+        self.segments = LogSegments(
+            vfs=vfs,
+            directory=directory,
+            segments=content.segments,
+            may_have_gaps=content.may_have_gaps,
+        )
+        self._start = content.log_start_offset
+        self._end = content.log_end_offset
+        self._recovery_point = content.recovery_point
+        self._epochs = content.epochs
+        self._epochs_on_disk = content.epochs_on_disk
+        self._producers = content.producers
+        self._cut: Truncation | None = None
+        self._soundness = LogDamage(self.segments.all, lambda: self._end)
+
+    def __repr__(self) -> str:
+        return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
+
+    @property
+    def directory(self) -> str:
+        return self.segments.directory
+
+    def view(self) -> LogView:
+        segments = self.segments
+        return LogView(
+            self._start,
+            self._end,
+            self._recovery_point,
+            segments.size_bytes,
+            segments.shown,
+            segments.active.size_bytes,
+            self._epochs,
+            self._soundness.damages,
+            self._soundness.indexes_mended,
+            segments.may_have_gaps,
+        )
+
+    def carried_state(self) -> CarriedState:
+        """Epochs, producers and indexes, to go on in another directory."""
+        producers = self._producers.to_snapshot()
+        return CarriedState(self.view(), producers, self.segments.active.indexes().to_files())
+
+    @property
+    def kept_producer_batches(self) -> frozenset[int]:
+        """Last offsets of batches without which producers would not be known after a crash."""
+        return self._producers.last_offsets()
+
+    def take_truncation(self) -> Truncation | None:
+        """The lowest truncation since the last call."""
+        cut, self._cut = self._cut, None
+        return cut
+
+    # -- append -----------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Give the batches of ``records`` the next offsets and write them.
+
+        At most one batch per producer id; ``headers`` are those of ``records``, in order.
+
+        :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or, for
+            one producer too many, THROTTLING_QUOTA_EXCEEDED.
+        """
+        for header in headers:
+            if header.has_producer_id and (
+                twin := self._producers.check(header, now_ms, self._producer_limits)
+            ):
+                return AppendResult(
+                    twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
+                )
+        append_time_ms = None
+        if self.config.message_timestamp_type == "LogAppendTime":
+            append_time_ms = now_ms
+            headers = [header._replace(max_timestamp=now_ms) for header in headers]
+        base_offset = self._end
+        buffers, placed = place_batches(
+            records,
+            headers,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            append_time_ms=append_time_ms,
+        )
+        epochs = assign_epoch(self._epochs, leader_epoch, base_offset)
+        self._write(buffers, placed, len(records), epochs, now_ms)
+        stamped_ms = _NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        return AppendResult(base_offset, self._end - 1, stamped_ms, self._start, False)
+
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, *, may_have_gaps: bool = False
+    ) -> AppendResult:
+        """Write batches with the offsets and epochs that the leader gave them.
+
+        A torn last batch is left out. ``may_have_gaps``: the leader's log has been compacted.
+
+        :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
+        """
+        base_offset, epochs = self._end, self._epochs
+        headers = sent_batches(records, base_offset, may_have_gaps=may_have_gaps)
+        for header in headers:
+            epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
+        if headers:
+            size = sum(header.size_bytes for header in headers)
+            if may_have_gaps:
+                self.segments.expect_gaps()
+            self._write([memoryview(records)[:size]], headers, size, epochs, now_ms)
+        return AppendResult(base_offset, self._end - 1, _NO_TIMESTAMP, self._start, False)
+
+    def _write(
+        self,
+        buffers: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+        size_bytes: int,
+        epochs: EpochEntries,
+        now_ms: int,
+    ) -> None:
+        next_offset = headers[-1].next_offset
+        if not self.segments.active.is_ready:
+            self._soundness.open(self.segments.active)
+        if must_roll(self.segments.active, self.config, headers, size_bytes):
+            self.roll()
+        is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
+        if is_flush_due:
+            # While nothing is appended: it may find no room, which no append may do half-way.
+            self._write_epochs(epochs)
+        self.segments.append(buffers, headers, size_bytes)
+        self._epochs = epochs
+        self._end = next_offset
+        for header in headers:
+            if header.has_producer_id:
+                self._producers.record(header, header.base_offset, now_ms, self._producer_limits)
+        if is_flush_due:
+            self.flush()
+
+    def roll(self) -> None:
+        """Begin a new segment at the log's end; the old one's indexes go to disk.
+
+        If that fails the old one is still the active one.
+        """
+        self.segments.active.cut_torn_tail()
+        self.segments.active.write_indexes()
+        with FailsAs(OpKind.CHECKPOINT):
+            write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
+        self.segments.begin(self._end, self.config.index_interval_bytes)
+
+    # -- flush ------------------------------------------------------------------------------
+
+    def flush_plan(self) -> FlushPlan:
+        """Files that hold what is not certain yet; leader epochs are written out now."""
+        segments = self.segments.all
+        at = bisect_right(segments, self._recovery_point, key=lambda s: s.base_offset)
+        files = tuple(segment.open() for segment in segments[max(0, at - 1) :])
+        self._write_epochs(self._epochs)
+        return FlushPlan(files, self.directory, self._end, self.segments.truncations)
+
+    def flushed(self, plan: FlushPlan) -> None:
+        """``plan`` was carried out."""
+        if plan.truncations == self.segments.truncations:
+            self._recovery_point = max(self._recovery_point, plan.end_offset)
+
+    def flush(self) -> None:
+        """All of it, here and now."""
+        plan = self.flush_plan()
+        carry_out(self._vfs, plan)
+        self.flushed(plan)
+
+    def _write_epochs(self, epochs: EpochEntries) -> None:
+        if self._epochs_on_disk != epochs:
+            path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
+            with FailsAs(OpKind.CHECKPOINT):
+                write_atomically(self._vfs, path, format_leader_epochs(epochs))
+            self._epochs_on_disk = epochs
+
+    # -- read -------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        max_offset: int,
+        min_one: bool,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> memoryview:
+        """See :func:`read_view`; opens what it needs, waits for the disk, and checks each batch.
+
+        Nothing at all if ``start_offset`` turns out to be damaged: the next view shows it.
+        ``on_progress`` is for a segment that had to be surveyed.
+
+        :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
+        """
+        try:
+            return self._read_sound(start_offset, max_bytes, max_offset, min_one)
+        except CorruptRecordError as e:
+            if e.offset is not None:
+                return _NOTHING
+        self._soundness.survey(self.view().segment_index(start_offset), on_progress)
+        damage = self.view().damage_from(start_offset)
+        if damage is not None and damage.offset <= start_offset:
+            return _NOTHING
+        return self._read_sound(start_offset, max_bytes, max_offset, min_one)
+
+    def _read_sound(
+        self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
+    ) -> memoryview:
+        view = self.view()
+        self._soundness.open(view.segments[view.segment_index(start_offset)])
+        found = read_view(
+            view,
+            lambda segment: segment.open().read_at,
+            start_offset=start_offset,
+            max_bytes=max_bytes,
+            max_offset=max_offset,
+            min_one=min_one,
+        )
+        if found is None:
+            raise CorruptRecordError(f"{self.topic_partition}: no batch at {start_offset}")
+        if found:
+            gaps_below = view.log_end_offset if view.may_have_gaps else None
+            require_sound(found, start_offset, gaps_below)
+        return found
+
+    def take_scrubbed(self, scrub: SegmentScrub) -> bool:
+        """Believe a scrub of a closed segment; False if that is another one by now."""
+        return self._soundness.take_scrubbed(scrub)
+
+    def look_for(self, search: LogTimeSearch) -> None:
+        """One turn of a search by time; what it found is opened in another thread."""
+        search.look(self.segments.all, self._start, self._soundness.by_index)
+
+    def offset_of_max_timestamp(self) -> FoundTimestamp | None:
+        """The largest timestamp, and the last offset of its batch."""
+        return youngest(self.segments.all, self._epochs)
+
+    # -- shorten ----------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Lose every batch that ends with or behind ``offset``."""
+        if offset >= self._end:
+            return
+        self.segments.name_compacted()
+        if offset <= self.segments.oldest.base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
+        active, (position, end) = self.segments.all[at], self._cut_point(at, offset)
+        if self.segments.may_have_gaps:
+            # Not in the middle of a gap: a log ends where its last batch does.
+            end = active.next_offset(position)
+        # A snapshot from behind the cut must not outlive it, or it speaks of what is written next.
+        drop_snapshots_outside(self._vfs, self.directory, self._start, end)
+        with Undoing(self._reload_producers):
+            self._retire_behind(active)
+            if position < active.size_bytes:
+                self.segments.shorten(active, position)
+            self._forget_from(end, Truncation(active.base_offset, active.size_bytes))
+        self._reload_producers()
+        self.segments.sync_names()
+        self._write_epochs(self._epochs)
+
+    def _cut_point(self, at: int, offset: int) -> tuple[int, int]:
+        """Where a segment is to be cut so that nothing from ``offset`` on is left: file and log.
+
+        In the middle of damage there is no telling, so all of it goes.
+        """
+        segment, is_active = self.segments.all[at], at == len(self.segments.all) - 1
+        if not is_active and offset >= self.segments.all[at + 1].base_offset:
+            return segment.size_bytes, offset
+        look = partial(segment.position_of, offset)
+        damage = self.view().damage_from(offset)
+        if damage is None or damage.offset > offset:
+            try:
+                located = self._soundness.by_index(at, look)
+            except CorruptRecordError:
+                located, damage = None, self.view().damage_from(offset)
+            if located is not None:
+                return located.position, min(offset, located.header.base_offset)
+        if damage is not None and damage.offset <= offset:
+            return damage.position, damage.offset
+        return segment.size_bytes, offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
+        self.segments.name_compacted()
+        drop_snapshots_outside(self._vfs, self.directory, offset, offset)
+        oldest = self.segments.oldest
+        with Undoing(self._reload_producers):
+            self._retire_behind(oldest)
+            # Before it gets its new name: under that it must not speak of other offsets.
+            self.segments.shorten(oldest, 0)
+            self._forget_from(oldest.base_offset, Truncation(0, 0))
+        self._producers = ProducerState()
+        self._epochs = ()
+        self._go_on_in_place(offset)
+        self._write_epochs(self._epochs)
+
+    def _retire_behind(self, last: LogSegment) -> None:
+        """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
+        while (newest := self.segments.active) is not last:
+            self.segments.retire(-1)
+            self._forget_from(newest.base_offset, Truncation(newest.base_offset, 0))
+
+    def _forget_from(self, end: int, cut: Truncation) -> None:
+        """The files hold nothing from ``end`` on any more."""
+        self._cut = lower_truncation(self._cut, cut)
+        self.segments.truncations += 1
+        self._end = end
+        self._start = min(self._start, end)
+        self._soundness.forget_from(end)
+        self._recovery_point = min(self._recovery_point, end)
+        self._epochs = cut_epochs_from(self._epochs, end)
+
+    def _reload_producers(self) -> None:
+        self._producers = load_producers(
+            self._vfs, self.directory, self.segments.all, self._end, self._producer_limits
+        )
+
+    def _go_on_in_place(self, offset: int) -> None:
+        """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
+        fresh = self.segments.go_on_in_place(offset)
+        self._end = self._recovery_point = offset
+        self._begin_at(offset)
+        self.segments.sync_names()
+        fresh.cut_torn_tail()
+
+    def start_at(self, offset: int) -> None:
+        """Hide what is below ``offset`` (KIP-107); retention frees the room."""
+        assert offset <= self._end, (offset, self._end)
+        if offset > self._start:
+            self._begin_at(offset)
+
+    def _begin_at(self, offset: int) -> None:
+        self._start = offset
+        self._soundness.forget_before(offset)
+        self._epochs = cut_epochs_before(self._epochs, offset)
+
+    def delete_old_segments(
+        self, now_ms: int, high_watermark: int, *, without_room: bool = False
+    ) -> int:
+        """Apply retention to whole segments below ``high_watermark``; how many went.
+
+        ``without_room`` is for a disk that does not even hold another name: files are removed at
+        once, and if all segments are to go the last one becomes the new one.
+        """
+        self.segments.name_compacted()
+        self._producers.expire(now_ms, self._producer_limits)
+        doomed = count_expendable(
+            self.segments.all,
+            self.config,
+            log_start_offset=self._start,
+            high_watermark=high_watermark,
+            log_end_offset=self._end,
+            now_ms=now_ms,
+        )
+        is_active_doomed = doomed == len(self.segments.all)
+        for _ in range(doomed - is_active_doomed):
+            self._retire_oldest(at_once=without_room)
+        if is_active_doomed and without_room:
+            self._go_on_in_place(self._end)
+        elif is_active_doomed:
+            self.roll()
+            self._retire_oldest()
+        if doomed:
+            if not without_room:
+                self._write_epochs(self._epochs)
+            drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
+        return doomed
+
+    def _retire_oldest(self, *, at_once: bool = False) -> None:
+        self.segments.retire(0, at_once=at_once)
+        self._begin_at(max(self._start, self.segments.oldest.base_offset))
+
+    # -- stop -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Everything certain and every file closed; loading needs to scan nothing then.
+
+        The files are closed whatever fails: an open one keeps the room of a removed one.
+        """
+        try:
+            self.segments.name_compacted()
+            self.segments.active.cut_torn_tail()
+            self.flush()
+            self.segments.active.write_indexes()
+            if self._end > 0:
+                write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
+        finally:
+            self.segments.close()

@@ -1,0 +1,198 @@
+"""LOOP. ``Housekeeping``: what goes on in one log dir behind the requests: retention, flushes,
+purges.
+
+* One per dir, so that a disk that hangs holds up the chores of no other.
+* One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`. An error that nobody
+  expected costs a job the replica that it was busy with, or its turn (core/job_guard.py).
+* A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
+* A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
+  was to be purged after a while goes now. Nothing of that waits for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.segments.segment import LogSegment
+
+_PURGE_CHECK_MS: Final = 500
+_RETENTION_INITIAL_DELAY_MS: Final = 30_000
+#: How often retention is applied while the disk is full.
+_RELIEF_INTERVAL_MS: Final = 3_000
+
+
+class _Purge(NamedTuple):
+    """Something to remove at ``due_ms``; ``order`` keeps equal instants apart."""
+
+    due_ms: int
+    order: int
+    work: Callable[[], Awaitable[object]]
+
+
+class Housekeeping:
+    """The chores of one dir. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        *,
+        clock: Clock,
+        handles: Callable[[], list[LogHandle]],
+        checkpoint: Callable[[], Awaitable[None]],
+        clean: Callable[[], Coroutine[Any, Any, None]],
+        retention_check_interval_ms: int,
+        checkpoint_interval_ms: int,
+        flush_check_interval_ms: int,
+    ) -> None:
+        self._log_dir = log_dir
+        self._clock = clock
+        self._handles = handles
+        self._checkpoint = checkpoint
+        self._clean = clean
+        self._retention_check_interval_ms = retention_check_interval_ms
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._flush_check_interval_ms = flush_check_interval_ms
+        self._log = get_logger(log_dir=log_dir.path)
+        self._purges: list[_Purge] = []
+        self._order = count()
+        #: When to apply retention next if the dir is saturated then.
+        self._relief_due_ms = 0
+        #: Handles that rolled a segment, oldest request first; each once.
+        self._wants_flush: dict[LogHandle, None] = {}
+        self._flush_wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """Do every job at its interval until cancelled."""
+        retain_ms = self._retention_check_interval_ms
+        first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
+        checkpoint_ms, flush_ms = self._checkpoint_interval_ms, self._flush_check_interval_ms
+        async with asyncio.TaskGroup() as jobs:
+            for name, job in (
+                ("retention", lambda: self._every(retain_ms, self.retain, first_retention_ms)),
+                ("checkpoints", lambda: self._every(checkpoint_ms, self._checkpoint_now)),
+                ("flushes", lambda: self._every(flush_ms, self.flush_overdue)),
+                ("purges", lambda: self._every(_PURGE_CHECK_MS, self.make_room)),
+                ("flushes_of_rolled", self._flush_rolled),
+                ("cleaner", self._clean),
+            ):
+                jobs.create_task(self._log_dir.jobs.keep(name, job))
+
+    # -- asked for --------------------------------------------------------------------------
+
+    def request_flush(self, handle: LogHandle) -> None:
+        self._wants_flush[handle] = None
+        self._flush_wanted.set()
+
+    def purge_segments(
+        self, handle: LogHandle, segments: Sequence[LogSegment], delay_ms: int
+    ) -> None:
+        self._purge_at(delay_ms, lambda: handle.purge(segments))
+
+    def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
+        """Remove the directory ``path``; ``handle``, if it was loaded, lets go of it first."""
+        log_dir = self._log_dir
+
+        async def purge() -> None:
+            if handle is not None:
+                await handle.close_files()
+            await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(path))
+
+        self._purge_at(delay_ms, purge)
+
+    def retain_soon(self) -> None:
+        """What may be kept has changed: a saturated dir does not wait to let go of the rest."""
+        self._relief_due_ms = 0
+
+    def forget(self) -> None:
+        """Nothing more is to be done here."""
+        self._purges = []
+        self._wants_flush = {}
+
+    def _purge_at(self, delay_ms: int, work: Callable[[], Awaitable[object]]) -> None:
+        due_ms = self._clock.now_ms() + delay_ms
+        heapq.heappush(self._purges, _Purge(due_ms, next(self._order), work))
+
+    # -- jobs -------------------------------------------------------------------------------
+
+    async def retain(self) -> None:
+        """Apply retention to every log."""
+        for handle in self._handles():
+            await self._unless_offline(handle.apply_retention)
+
+    async def flush_overdue(self) -> None:
+        """Flush logs whose ``flush.ms`` has passed, and those that could not be flushed before."""
+        if self._wants_flush:
+            self._flush_wanted.set()
+        now_ms = self._clock.now_ms()
+        for handle in self._handles():
+            is_dirty = handle.recovery_point < handle.log_end_offset
+            if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
+                await self._unless_offline(handle.flush)
+
+    async def make_room(self) -> None:
+        """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""
+        if not self._is_saturated:
+            self._relief_due_ms = 0
+        elif self._clock.now_ms() >= self._relief_due_ms:
+            self._relief_due_ms = self._clock.now_ms() + _RELIEF_INTERVAL_MS
+            await self.retain()
+        await self.purge_due()
+
+    @property
+    def _is_saturated(self) -> bool:
+        return self._log_dir.state is LogDirState.SATURATED
+
+    async def purge_due(self) -> None:
+        """Remove what has waited long enough, or all if the disk is full.
+
+        What the dir does not take now waits for next time.
+        """
+        while self._purges and (
+            self._is_saturated or self._purges[0].due_ms <= self._clock.now_ms()
+        ):
+            purge = heapq.heappop(self._purges)
+            if isinstance(await self._unless_offline(purge.work), OverloadedError):
+                heapq.heappush(self._purges, purge)
+                return
+
+    async def _checkpoint_now(self) -> None:
+        await self._unless_offline(self._checkpoint)
+
+    async def _flush_rolled(self) -> None:
+        while True:
+            await self._flush_wanted.wait()
+            self._flush_wanted.clear()
+            wanted, self._wants_flush = list(self._wants_flush), {}
+            for handle in wanted:
+                if isinstance(await self._unless_offline(handle.flush), OverloadedError):
+                    self._wants_flush[handle] = None
+
+    async def _every(
+        self, interval_ms: int, job: Callable[[], Awaitable[None]], first_ms: int | None = None
+    ) -> None:
+        await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
+        while True:
+            await job()
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
+        """Do ``work``; what goes wrong with it is told, and leaves the other work alone."""
+        if not self._log_dir.is_online:
+            return None
+        try:
+            await self._log_dir.jobs.attempt("housekeeping", work)
+        except OperatingError as e:
+            self._log.info("housekeeping_skipped", reason=e.message)
+            return e
+        return None

@@ -1,0 +1,518 @@
+"""LOOP. ``LogManager``: every replica on this node, dir by dir.
+
+* Dirs are loaded in parallel, each in its own thread; a dir that fails meanwhile is OFFLINE, and
+  the others go on.
+* Two current copies of one partition are both held aside until the caller, who knows the
+  metadata, resolves which one wins.
+* ``.kafka_cleanshutdown`` is written only where everything was loaded and closed without an
+  error.
+* Moves between dirs are here as their files: future copies that come, go and take a replica's
+  place. Which move is wanted is not known here, nor are roles and cluster metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogDirImpairedError,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import BrokerEpoch, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.checkpoints import CleanShutdown, format_clean_shutdown
+from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
+from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits, LogCleaner
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDirKind
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerLimits
+from kraftjbod.storage.manager.dir_arrivals import DirArrivals
+from kraftjbod.storage.manager.housekeeping import Housekeeping
+from kraftjbod.storage.manager.log_maker import LogMaker
+from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir, LoadProgress
+from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints, each_online
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.replicas.replica_swap import ReplicaSwap
+from kraftjbod.storage.replicas.stray_mark import StrayReason
+from kraftjbod.storage.replicas.stray_replicas import StrayReplicas
+from kraftjbod.storage.replicas.swap_recovery import Orphan, SwapRecovery
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import write_atomically
+
+
+class LogManager:
+    """All current replicas of a node. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        dirs: Sequence[LogDir],
+        clock: Clock,
+        default_config: TopicConfig,
+        random_bytes: Callable[[int], bytes],
+        retention_check_interval_ms: int = 300_000,
+        checkpoint_interval_ms: int = 60_000,
+        flush_check_interval_ms: int = 1000,
+        producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+        cleaner: CleanerLimits | None = None,
+    ) -> None:
+        self._producer_limits = producer_limits
+        self._clock = clock
+        self._log = get_logger()
+        self._book = ReplicaRegistry(
+            dirs=dirs, default_config=default_config, random_bytes=random_bytes
+        )
+        self._checkpoints = OffsetCheckpoints(self._book)
+        self._cleaner_offsets = CleanerOffsets(self._book)
+        self._cleaning_pauses = CleaningPauses(self._forbids_cleaning)
+        self.cleaner = LogCleaner(
+            limits=cleaner or CleanerLimits(),
+            clock=clock,
+            pauses=self._cleaning_pauses,
+            offsets=self._cleaner_offsets,
+            handles_in=self.handles_in,
+        )
+        #: Replicas on their way.
+        self.maker = LogMaker(
+            book=self._book,
+            checkpoints=self._checkpoints,
+            cleaner_offsets=self._cleaner_offsets,
+            host=self,
+            clock=clock,
+            producer_limits=producer_limits,
+        )
+        #: Dirs whose logs are all known: only they may get a clean mark.
+        self._loaded: set[LogDir] = set()
+        #: Of every dir that there ever was; one that went OFFLINE has nothing to do.
+        self._housekeeping: dict[LogDir, Housekeeping] = {}
+        #: The chores that run, while :meth:`run_background` does.
+        self._chores: dict[LogDir, asyncio.Task[None]] = {}
+        self._background: asyncio.TaskGroup | None = None
+        self._make_housekeeping = partial(
+            Housekeeping,
+            clock=clock,
+            retention_check_interval_ms=retention_check_interval_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            flush_check_interval_ms=flush_check_interval_ms,
+        )
+        for log_dir in dirs:
+            self._equip(log_dir)
+        self._make_moving_parts()
+
+    def _make_moving_parts(self) -> None:
+        """What brings replicas and whole dirs in, and lets replicas change their dirs."""
+        self._loading = DirLoading(
+            book=self._book,
+            host=self,
+            clock=self._clock,
+            producer_limits=self._producer_limits,
+        )
+        self._swap = ReplicaSwap(
+            book=self._book,
+            checkpoints=self._checkpoints,
+            host=self,
+            clock=self._clock,
+            loading=self._loading,
+            purge_later=self._purge_later,
+            purge_now=self._purge_now,
+            producer_limits=self._producer_limits,
+        )
+        self._recovery = SwapRecovery(
+            book=self._book,
+            swap=self._swap,
+            loading=self._loading,
+            purge_later=self._purge_later,
+            resolve=self.resolve,
+        )
+        #: Copies that are kept and not served.
+        self.strays = StrayReplicas(book=self._book, loading=self._loading, clock=self._clock)
+        #: Dirs that come and go while this runs.
+        self.arrivals = DirArrivals(
+            book=self._book,
+            checkpoints=self._checkpoints,
+            loading=self._loading,
+            swap=self._swap,
+            recovery=self._recovery,
+            equip=self._equip,
+            begin=self._begin,
+            end=self._end,
+            move_aside=self._move_aside,
+            found_strays=self.strays.found,
+        )
+
+    def _equip(self, log_dir: LogDir) -> None:
+        """What every dir has of its own, before anything of it is loaded."""
+        self._housekeeping[log_dir] = self._make_housekeeping(
+            log_dir,
+            handles=partial(self.handles_in, log_dir),
+            checkpoint=partial(self._checkpoint, log_dir),
+            clean=partial(self.cleaner.run, log_dir),
+        )
+
+    def _begin(self, log_dir: LogDir) -> None:
+        """A dir came, loaded: it is one of ours like any other."""
+        self._loaded.add(log_dir)
+        if self._background is not None:
+            chores = self._housekeeping[log_dir].run()
+            self._chores[log_dir] = self._background.create_task(chores)
+
+    def _end(self, log_dir: LogDir) -> None:
+        """A dir is none of ours any more."""
+        self._loaded.discard(log_dir)
+        if (chores := self._chores.pop(log_dir, None)) is not None:
+            chores.cancel()
+
+    # -- what there is ----------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> LogHandle | None:
+        return self._book.handles.get(topic_partition)
+
+    def handles(self) -> list[LogHandle]:
+        return list(self._book.handles.values())
+
+    def handles_in(self, log_dir: LogDir) -> list[LogHandle]:
+        return self._book.handles_in(log_dir)
+
+    def dirs(self) -> Sequence[LogDir]:
+        return self._book.dirs
+
+    def online_dirs(self) -> list[LogDir]:
+        return self._book.online_dirs()
+
+    def offline_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._book.dirs if not log_dir.is_online]
+
+    def dir_by_id(self, directory_id: DirectoryId) -> LogDir | None:
+        return self._book.dir_by_id(directory_id)
+
+    def remembers(self, topic_partition: TopicPartition) -> bool:
+        """Whether a dir that is online says that there is, or was, a log of that name."""
+        return self._checkpoints.remembers(topic_partition)
+
+    @property
+    def duplicates(self) -> Mapping[TopicPartition, Sequence[LogHandle]]:
+        """Partitions with several current copies, none of which :meth:`get` gives."""
+        return self._book.held_aside
+
+    # -- load -------------------------------------------------------------------------------
+
+    async def load(self, on_progress: Callable[[LoadProgress], None] | None = None) -> None:
+        """Load every replica of every online dir; recover what was not stopped cleanly."""
+        report = on_progress or (lambda progress: None)
+        found = await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
+        loaded = [dir_content for dir_content in found if dir_content is not None]
+        for dir_content in loaded:
+            for handle in dir_content.handles:
+                self._book.take_in(handle)
+            self.strays.found(dir_content.strays)
+        await self._recovery.settle(loaded)
+        for tp, copies in self._book.held_aside.items():
+            copies.sort(key=lambda copy: copy.log_dir.path)
+            self._log.warning(
+                "replica_found_twice",
+                partition=str(tp),
+                log_dirs=[copy.log_dir.path for copy in copies],
+            )
+
+    async def _load_dir(
+        self, log_dir: LogDir, report: Callable[[LoadProgress], None]
+    ) -> LoadedDir | None:
+        try:
+            loaded = await self._loading.load(log_dir, report)
+            self._checkpoints.found(log_dir, loaded.offsets)
+        except KafkaStorageError:
+            return None  # Told by log_dir_offline; what it had is gone for this process.
+        except LogDirImpairedError as e:
+            # Loading needs no room, so it is not that; half of a dir cannot be served.
+            log_dir.go_offline(f"it could not be loaded: {e.message}")
+            return None
+        self._loaded.add(log_dir)
+        return loaded
+
+    async def resolve(self, topic_partition: TopicPartition, winner: LogHandle) -> None:
+        """Serve ``winner`` of several copies; the others become ``-delete``.
+
+        A copy whose dir does not let it be renamed stays where it is; what that says of the dir
+        the dir has judged.
+        """
+        copies = self._book.held_aside.pop(topic_partition)
+        assert winner in copies, (winner, copies)
+        self._book.handles[topic_partition] = winner
+        for copy in copies:
+            if copy is winner:
+                continue
+            try:
+                await self._move_aside(copy, ReplicaDirKind.DELETE)
+            except OperatingError as e:
+                where = copy.log_dir.path
+                self._log.warning("replica_copy_not_removed", log_dir=where, reason=e.message)
+
+    # -- future copies ----------------------------------------------------------------------
+
+    def future(self, topic_partition: TopicPartition) -> FutureReplica | None:
+        return self._book.futures.get(topic_partition)
+
+    def futures(self) -> list[FutureReplica]:
+        return list(self._book.futures.values())
+
+    async def create_future(
+        self, topic_partition: TopicPartition, target: LogDir, move_id: Uuid
+    ) -> FutureReplica:
+        """An empty future copy in ``target`` of the replica that is here.
+
+        :raises UnknownTopicOrPartitionError: there is no replica here.
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, the name is too long to be moved;
+            REASSIGNMENT_IN_PROGRESS, there is a future copy: drop it first; INVALID_REQUEST, the
+            replica lies in ``target``.
+        :raises KafkaStorageError: ``target`` is offline or goes offline meanwhile.
+        """
+        # From the moment that there is a future copy, it is what forbids compaction.
+        async with self._cleaning_pauses.paused(topic_partition, by="a move"):
+            await self._cleaner_offsets.forget(target, topic_partition)
+            return await self._swap.create_future(topic_partition, target, move_id)
+
+    async def drop_future(self, topic_partition: TopicPartition) -> None:
+        """The move is off: the copy goes. Nothing happens if there is none.
+
+        On a dir that is offline its files stay as they are.
+
+        :raises OverloadedError: too much waits for its dir; nothing has changed.
+        :raises KafkaStorageError: its dir goes offline meanwhile; the copy is forgotten.
+        """
+        await self._swap.drop_future(topic_partition)
+
+    async def promote_future(
+        self, topic_partition: TopicPartition, lane: LogDirExecutor
+    ) -> LogHandle:
+        """Let the future copy take the replica's place; the new handle, which :meth:`get` gives.
+
+        The caller sees to it that nobody appends or truncates meanwhile. What is not copied yet
+        is. The old handle can be read until its files go, after ``file.delete.delay.ms``.
+        Whatever is raised, the old handle is the replica still, unless its own dir is offline.
+
+        :raises UnknownTopicOrPartitionError: there is no replica, or no future copy.
+        :raises OverloadedError: the replica was appended to, or a dir is too busy: try again.
+        :raises KafkaStorageError: with the ``directory_id`` of the dir that went offline.
+        """
+        handle = await self._swap.promote_future(topic_partition, lane)
+        # What is known of the replica goes with it; should that fail it is cleaned once more.
+        await each_online([self._cleaner_offsets.write(handle.log_dir)])
+        return handle
+
+    async def adopt_future(self, topic_partition: TopicPartition) -> LogHandle:
+        """KIP-113 §3: there is no current copy any more, so the future copy becomes the replica.
+
+        It is recovered as after a crash, and holds what had been copied when it was left.
+
+        :raises UnknownTopicOrPartitionError: there is no future copy.
+        :raises OperatingError: INVALID_REQUEST, if there is a current copy.
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        """
+        return await self._swap.adopt_future(topic_partition)
+
+    @property
+    def orphans(self) -> Sequence[Orphan]:
+        """Copies on their way out, of partitions without any current copy; kept until told."""
+        return tuple(self._recovery.orphans)
+
+    async def restore_deleted(self, orphan: Orphan) -> LogHandle:
+        """Have a copy back that was on its way out; it may be older than what was lost.
+
+        :raises KafkaStorageError: its dir goes offline meanwhile.
+        """
+        return await self._recovery.restore(orphan)
+
+    def discard_deleted(self, orphan: Orphan) -> None:
+        """Nobody needs it: it goes as any other does."""
+        self._recovery.discard(orphan)
+
+    # -- create and delete ------------------------------------------------------------------
+
+    async def create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        directory_id: DirectoryId | None = None,
+        config: TopicConfig | None = None,
+    ) -> LogHandle:
+        """The replica, made if there is none yet: see :meth:`LogMaker.create`."""
+        return await self.maker.create(topic_partition, topic_id, directory_id, config)
+
+    async def delete(self, topic_partition: TopicPartition) -> None:
+        """Out of sight at once; the files go after ``file.delete.delay.ms``.
+
+        :raises OverloadedError: too much waits for its dir; nothing has changed.
+        :raises UnknownTopicOrPartitionError: there is none; its dir may have been dropped.
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        """
+        await self._remove(topic_partition, ReplicaDirKind.DELETE)
+
+    async def rename_stray(
+        self,
+        topic_partition: TopicPartition,
+        reason: StrayReason,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
+        """The metadata knows no such replica: keep its files under a ``-stray`` name.
+
+        Raises as :meth:`delete`.
+        """
+        await self._remove(topic_partition, ReplicaDirKind.STRAY, reason, metadata_log_id)
+
+    async def _remove(
+        self,
+        topic_partition: TopicPartition,
+        kind: ReplicaDirKind,
+        reason: StrayReason = StrayReason.SUPERSEDED,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
+        handle = self._forget(topic_partition)
+        try:
+            async with self._cleaning_pauses.paused(topic_partition, by="a removal"):
+                await self._move_aside(handle, kind, reason, metadata_log_id)
+        except OverloadedError:
+            self._book.handles[topic_partition] = handle
+            raise
+        self._cleaner_offsets.drop(topic_partition)
+
+    async def _move_aside(
+        self,
+        handle: LogHandle,
+        kind: ReplicaDirKind,
+        reason: StrayReason = StrayReason.SUPERSEDED,
+        metadata_log_id: Uuid | None = None,
+    ) -> None:
+        if kind is ReplicaDirKind.STRAY:
+            await self.strays.set_aside(handle, reason, metadata_log_id)
+            return
+        target = self._book.doomed_path(handle.log_dir, handle.topic_partition, kind)
+        await handle.move_aside(target)
+        self._purge_later(handle.log_dir, target, handle)
+
+    def _forget(self, tp: TopicPartition) -> LogHandle:
+        handle = self._book.handles.pop(tp, None)
+        if handle is None:
+            raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
+        return handle
+
+    def drop(self, log_dir: LogDir) -> list[LogHandle]:
+        """Forget the replicas of a dir that went OFFLINE, without touching a file; which ones.
+
+        A metadata dir that is not among the log dirs has none.
+        """
+        gone = self._book.forget_all_in(log_dir)
+        self._recovery.forget_all_in(log_dir)
+        self.strays.forget_all_in(log_dir)
+        if log_dir in self._housekeeping:
+            self._housekeeping[log_dir].forget()
+        return gone
+
+    # -- configuration ----------------------------------------------------------------------
+
+    def update_config(self, topic: str, config: TopicConfig) -> None:
+        """Let ``topic``'s replicas, present and future, follow ``config``."""
+        self._book.set_config(topic, config)
+        for log_dir in {h.log_dir for h in self.handles() if h.topic_partition.topic == topic}:
+            self._housekeeping[log_dir].retain_soon()
+
+    # -- checkpoints ------------------------------------------------------------------------
+
+    async def checkpoint_high_watermarks(
+        self, high_watermarks: Mapping[TopicPartition, int]
+    ) -> None:
+        """Write them, dir by dir; dirs that are or go offline are passed over."""
+        await self._checkpoints.write_high_watermarks(high_watermarks)
+
+    async def _checkpoint(self, log_dir: LogDir) -> None:
+        if log_dir in self._loaded:
+            await self._checkpoints.write_recovery_points(log_dir)
+
+    # -- what handles ask for ---------------------------------------------------------------
+
+    def request_flush(self, handle: LogHandle) -> None:
+        self._housekeeping[handle.log_dir].request_flush(handle)
+
+    def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
+        chores = self._housekeeping[handle.log_dir]
+        chores.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
+
+    async def lower_recovery_point(self, handle: LogHandle) -> None:
+        if handle.checkpointed_recovery_point > handle.recovery_point:
+            await self._checkpoint(handle.log_dir)
+        self.cleaner.truncated(handle.topic_partition)
+        await self._cleaner_offsets.lower(handle, handle.recovery_point)
+
+    def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
+        config = self._book.config_of("") if handle is None else handle.config
+        chores = self._housekeeping[log_dir]
+        chores.purge_replica(path, handle, config.file_delete_delay_ms)
+
+    def _purge_now(self, log_dir: LogDir, path: str) -> None:
+        self._housekeeping[log_dir].purge_replica(path, None, 0)
+
+    def _forbids_cleaning(self, topic_partition: TopicPartition) -> str | None:
+        """What can be seen, and needs nobody to say it."""
+        handle = self.get(topic_partition)
+        if handle is None:
+            return "there is no such replica here"
+        if handle.log_dir.state is not LogDirState.ONLINE:
+            return f"its log dir is {handle.log_dir.state.value}"
+        if topic_partition in self._book.futures:
+            return "it is being moved"
+        return None
+
+    # -- background and stop ----------------------------------------------------------------
+
+    async def run_background(self) -> None:
+        """Retention, checkpoints, flushes and purges, until cancelled."""
+        async with asyncio.TaskGroup() as self._background:
+            for log_dir in self.dirs():
+                chores = self._housekeeping[log_dir].run()
+                self._chores[log_dir] = self._background.create_task(chores)
+            # It goes on where all dirs are gone and another one may come.
+            await asyncio.Event().wait()
+
+    async def close(self, broker_epoch: int, incarnation_id: Uuid | None = None) -> None:
+        """Flush and close every log, and mark the dirs where all went well as clean."""
+        stop = CleanShutdown(BrokerEpoch(broker_epoch), incarnation_id)
+        await asyncio.gather(*(self._close_dir(d, stop) for d in self.online_dirs()))
+        self.cleaner.close()
+        for log_dir in self.dirs():
+            log_dir.close()
+
+    async def _close_dir(self, log_dir: LogDir, stop: CleanShutdown) -> None:
+        """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
+        closings: list[Callable[[], Awaitable[None]]] = [
+            *(handle.close for handle in self._book.every_handle_in(log_dir)),
+            *(future.sync for future in self._book.futures_in(log_dir)),
+        ]
+        failed: OperatingError | None = None
+        for close in closings:
+            try:
+                await close()
+            except OperatingError as e:
+                failed = failed or e
+        try:
+            await self._checkpoint(log_dir)
+            if failed is not None:
+                raise failed
+            if log_dir not in self._loaded:
+                return
+            mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
+            data = format_clean_shutdown(stop)
+            await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))
+        except OperatingError as e:
+            self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)

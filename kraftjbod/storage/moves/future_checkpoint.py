@@ -1,0 +1,66 @@
+"""PURE. What a future copy remembers of itself: ``future-copy-checkpoint`` in its directory, as
+JSON.
+
+It is replaced after what it claims is on the disk, so a restart may trust what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kraftjbod.core.errors import InvalidUuidText
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.log.leader_epochs import EpochEntries, EpochEntry
+
+_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureCheckpoint:
+    """What is certain of a future copy."""
+
+    #: Where the current replica lay when the move began.
+    source_directory_id: DirectoryId
+    #: Base offset to bytes that are on the disk, rising.
+    synced: dict[int, int]
+    #: Of the log as it was then: nothing that was copied lies outside of these.
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochEntries
+    #: Everything of the log was here then: bytes, epochs and producers.
+    is_complete: bool = False
+
+
+def format_future(checkpoint: FutureCheckpoint) -> bytes:
+    """Text of the checkpoint file."""
+    content = {
+        "version": _VERSION,
+        "source_directory_id": str(checkpoint.source_directory_id),
+        "synced": list(checkpoint.synced.items()),
+        "log_start_offset": checkpoint.log_start_offset,
+        "log_end_offset": checkpoint.log_end_offset,
+        "epochs": checkpoint.epochs,
+        "is_complete": checkpoint.is_complete,
+    }
+    return json.dumps(content).encode()
+
+
+def parse_future(text: str, path: str) -> FutureCheckpoint:
+    """:raises CorruptCheckpointError: if the text is not what :func:`format_future` writes."""
+    try:
+        content: dict[str, Any] = json.loads(text)
+        if content["version"] != _VERSION:
+            raise CorruptCheckpointError(f"{path}: version {content['version']}")
+        return FutureCheckpoint(
+            source_directory_id=DirectoryId.parse(content["source_directory_id"]),
+            synced={int(base): int(size) for base, size in content["synced"]},
+            log_start_offset=int(content["log_start_offset"]),
+            log_end_offset=int(content["log_end_offset"]),
+            epochs=tuple(EpochEntry(int(epoch), int(start)) for epoch, start in content["epochs"]),
+            is_complete=bool(content["is_complete"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
+        raise CorruptCheckpointError(f"{path}: {e!r}") from e

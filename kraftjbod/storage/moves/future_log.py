@@ -1,0 +1,514 @@
+"""DISK. ``FutureLog``: the copy of a replica that a move builds in another log dir.
+
+* Its directory holds the same segments as the replica's own, byte for byte, maybe not all of them.
+* Its checkpoint claims what is on the disk, never more: bytes are synced before they are claimed,
+  and what the log lost is gone from here before the checkpoint says less, and only then more is
+  copied. So a restart goes on from the checkpoint.
+* :meth:`FutureLog.finish` carries over what belongs to the log besides bytes, as one unit
+  (leader epochs, producers, indexes), and :meth:`FutureLog.become_current` needs no scan.
+
+A step runs in a mover's thread, everything else in the thread of the dir that the copy lies in;
+the caller sees to it that there is never more than one at a time. Which of two disks an error
+speaks of is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.checkpoints import (
+    CorruptCheckpointError,
+    format_leader_epochs,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
+from kraftjbod.storage.dir_names import (
+    FUTURE_CHECKPOINT,
+    GAPS_MARK,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    future_dir_name,
+    offset_file_name,
+    parse_offset_file,
+)
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log.log_values import CarriedState, LogContent
+from kraftjbod.storage.log.log_view import LogView, Truncation
+from kraftjbod.storage.log.producer_snapshots import write_snapshot
+from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.moves.file_copy import copy_range
+from kraftjbod.storage.moves.future_checkpoint import FutureCheckpoint, format_future, parse_future
+from kraftjbod.storage.moves.future_copy import (
+    CopyPlan,
+    CopyRange,
+    SegmentExtent,
+    agreed_before,
+    extents_of,
+    plan_copy,
+)
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
+
+#: So much is copied between two syncs while the copy is far behind,
+_SYNC_BYTES: Final = 64 * 1024 * 1024
+#: and so much may be left to sync when it has caught up, because appends wait for that.
+_TAIL_BYTES: Final = 1024 * 1024
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+
+class Copied(NamedTuple):
+    """What one step did."""
+
+    copied_bytes: int
+    #: What the copy holds now.
+    extents: tuple[SegmentExtent, ...]
+    #: It mirrors all of the view that the step went by.
+    is_mirror: bool
+    #: The log is not as the view says any more: look again.
+    is_view_stale: bool
+
+
+class FutureLog:
+    """One future copy. What it holds is known from the bytes it was asked to copy."""
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        checkpoint: FutureCheckpoint,
+    ) -> None:
+        self._vfs = vfs
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.source_directory_id = checkpoint.source_directory_id
+        #: It was found on the disk, and not made by this process.
+        self.was_loaded = False
+        self._checkpoint = checkpoint
+        #: Everything up to ``log_end_offset`` is here, and certain; false once the log goes on.
+        self.is_complete = checkpoint.is_complete
+        #: The log, as far as it was known when anything was copied last.
+        self.log_start_offset = checkpoint.log_start_offset
+        self.log_end_offset = checkpoint.log_end_offset
+        self.epochs = checkpoint.epochs
+        #: Base offset to bytes, rising.
+        self._copied = dict(checkpoint.synced)
+        self._synced = dict(checkpoint.synced)
+        self._unsynced_bytes = 0
+        #: Files that hold what is not synced, and the one that is copied to.
+        self._files: dict[int, VfsFile] = {}
+        self._has_new_names = False
+        #: Segments that hold more than was copied, because copying broke off.
+        self._torn: set[int] = set()
+        #: Sealed segments whose index files were copied.
+        self._indexed: set[int] = set()
+        #: What is being read of the source: path, position and size.
+        self._reading: tuple[str, int, int] | None = None
+        #: The log has been compacted, here or on a leader; its directory says so.
+        self._may_have_gaps = False
+
+    @classmethod
+    def create(
+        cls,
+        vfs: Vfs,
+        root: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        *,
+        move_id: Uuid,
+        source_directory_id: DirectoryId,
+    ) -> FutureLog:
+        """An empty copy in the log dir ``root``; it is certain once this returns.
+
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION, if the name would be too long.
+        """
+        directory = f"{root}/{future_dir_name(topic_partition, move_id)}"
+        checkpoint = FutureCheckpoint(
+            source_directory_id=source_directory_id,
+            synced={},
+            log_start_offset=0,
+            log_end_offset=0,
+            epochs=(),
+        )
+        vfs.make_dirs(directory)
+        with Undoing(lambda: vfs.remove_tree(directory)):
+            metadata = format_partition_metadata(topic_id)
+            write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
+            write_atomically(vfs, f"{directory}/{FUTURE_CHECKPOINT}", format_future(checkpoint))
+            vfs.sync_dir(root)
+        return cls(
+            vfs=vfs,
+            directory=directory,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            checkpoint=checkpoint,
+        )
+
+    @classmethod
+    def load(cls, vfs: Vfs, directory: str, topic_partition: TopicPartition) -> FutureLog:
+        """The copy that a move left; nothing is changed.
+
+        :raises CorruptCheckpointError: if it does not say what it is.
+        """
+        path = f"{directory}/{PARTITION_METADATA}"
+        topic_id = parse_partition_metadata(_text(vfs, path), path)
+        path = f"{directory}/{FUTURE_CHECKPOINT}"
+        checkpoint = parse_future(_text(vfs, path), path)
+        log = cls(
+            vfs=vfs,
+            directory=directory,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            checkpoint=checkpoint,
+        )
+        found = dict(log._log_files())
+        log._may_have_gaps = vfs.exists(f"{directory}/{GAPS_MARK}")
+        log._copied = {
+            base: min(size, found[base]) for base, size in log._copied.items() if base in found
+        }
+        log._synced = dict(log._copied)
+        log.was_loaded = True
+        return log
+
+    @property
+    def extents(self) -> tuple[SegmentExtent, ...]:
+        return tuple(SegmentExtent(*item) for item in self._copied.items())
+
+    def replaces(self, view: LogView) -> bool:
+        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        if not self.is_complete or self._copied != self._checkpoint.synced:
+            return False
+        start = max(self.log_start_offset, view.log_start_offset)
+        parted = agreed_before(self.epochs, view.epochs, start)
+        agrees = parted is None or parted >= view.log_end_offset
+        return agrees and self.log_end_offset >= view.log_end_offset
+
+    # -- copying ----------------------------------------------------------------------------
+
+    def resume(self, view: LogView) -> None:
+        """After a restart: let go of what is not certain, or not the log's any more.
+
+        Must happen before anything is appended to the log that ``view`` shows.
+        """
+        self.discard_unclaimed()
+        start = max(self.log_start_offset, view.log_start_offset)
+        offset = agreed_before(self.epochs, view.epochs, start)
+        cut = None
+        if offset is not None and offset < self.log_end_offset:
+            cut = self._cut_at(offset)
+        self._shorten(plan_copy(extents_of(view), self._copied, cut, 0), view)
+
+    def step(
+        self,
+        view: LogView,
+        cut: Truncation | None,
+        source_vfs: Vfs,
+        *,
+        max_bytes: int,
+        by_kernel: bool,
+    ) -> Copied:
+        """Follow ``cut`` and ``view``, as far as ``max_bytes`` go."""
+        plan = plan_copy(extents_of(view), self._copied, cut, max_bytes)
+        if plan.drop or plan.shorten:
+            self._shorten(plan, view)
+        self._note(view)
+        segments = {segment.base_offset: segment for segment in view.segments}
+        copied_bytes = 0
+        for wanted in plan.copy:
+            segment = segments[wanted.base_offset]
+            got = self._copy(wanted, segment, source_vfs, by_kernel, segment in view.segments[:-1])
+            copied_bytes += got
+            if got != wanted.size_bytes:
+                return Copied(copied_bytes, self.extents, False, True)
+        for segment in view.segments[:-1]:
+            self._copy_indexes(segment, source_vfs)
+        if self._unsynced_bytes >= (_TAIL_BYTES if plan.is_last else _SYNC_BYTES):
+            self.sync()
+        return Copied(copied_bytes, self.extents, plan.is_last, False)
+
+    def read_again(self, source_vfs: Vfs) -> None:
+        """Read once more what the last step did not get to the end of reading, if anything."""
+        if self._reading is not None:
+            path, position, size_bytes = self._reading
+            if (source := source_vfs.open_if_exists(path)) is not None:
+                source.read_at(position, size_bytes)
+                source.close()
+
+    def _copy(
+        self,
+        wanted: CopyRange,
+        segment: LogSegment,
+        source_vfs: Vfs,
+        by_kernel: bool,
+        is_sealed: bool,
+    ) -> int:
+        """How many bytes were there to copy; -1 if there is no such file any more."""
+        base_offset, position, size_bytes = wanted
+        target = self._file(base_offset)
+        if base_offset not in self._copied:
+            target.truncate(0)
+            self._copied[base_offset] = 0
+        if size_bytes == 0:
+            return 0
+        self._cut_torn(base_offset)
+        self._reading = (segment.path, position, size_bytes)
+        source = source_vfs.open_if_exists(segment.path)
+        if source is None:
+            return -1
+        self._torn.add(base_offset)
+        try:
+            got = copy_range(source, target, position, size_bytes, by_kernel=by_kernel)
+            if is_sealed:
+                # Whoever reads old records reads them from the disk; the end is kept for others.
+                source.forget_cached(position, got)
+        finally:
+            source.close()
+        self._reading = None
+        self._copied[base_offset] = position + got
+        self._torn.discard(base_offset)
+        self._unsynced_bytes += got
+        return got
+
+    def _cut_torn(self, base_offset: int) -> None:
+        """What is copied next may be less, and what is left behind it must not count as the log."""
+        if base_offset in self._torn:
+            self._file(base_offset).truncate(self._copied[base_offset])
+            self._torn.discard(base_offset)
+
+    def _copy_indexes(self, segment: LogSegment, source_vfs: Vfs) -> None:
+        """Of a segment that nothing is appended to any more; without them it would be scanned."""
+        base_offset = segment.base_offset
+        is_whole = self._copied.get(base_offset) == segment.size_bytes
+        if base_offset in self._indexed or not is_whole:
+            return
+        for suffix in _INDEX_SUFFIXES:
+            name = offset_file_name(base_offset, suffix)
+            self._reading = (f"{segment.directory}/{name}", 0, 1)
+            data = source_vfs.read_if_exists(f"{segment.directory}/{name}")
+            self._reading = None
+            if data is not None:
+                self._write(name, data)
+        self._indexed.add(base_offset)
+
+    # -- what is certain --------------------------------------------------------------------
+
+    def discard_unclaimed(self) -> None:
+        """Cut the files to what the checkpoint claims."""
+        for base_offset, size_bytes in self._log_files():
+            if base_offset not in self._copied:
+                self._unlink(base_offset)
+            elif size_bytes > self._copied[base_offset]:
+                self._truncate(base_offset, self._copied[base_offset])
+        self._vfs.sync_dir(self.directory)
+
+    def sync(self) -> None:
+        """All that was copied becomes certain, and is claimed."""
+        self._sync_files()
+        self._write_checkpoint()
+
+    def _sync_files(self) -> None:
+        for base_offset in sorted(self._torn):
+            self._cut_torn(base_offset)
+        with FailsAs(OpKind.FLUSH):
+            for base_offset, file in self._files.items():
+                file.sync()
+                file.forget_cached(0, self._copied[base_offset])
+            if self._has_new_names:
+                self._vfs.sync_dir(self.directory)
+        self._has_new_names = False
+        newest = max(self._files, default=-1)
+        for base_offset in [base for base in self._files if base != newest]:
+            self._files.pop(base_offset).close()
+        self._synced = dict(self._copied)
+        self._unsynced_bytes = 0
+
+    def _shorten(self, plan: CopyPlan, view: LogView) -> None:
+        """Let go of what the log let go of: first the bytes, so that they may not come back."""
+        self._note(view)
+        for base_offset in plan.drop:
+            self._unlink(base_offset)
+            del self._copied[base_offset]
+            self._synced.pop(base_offset, None)
+        if plan.shorten is not None:
+            self._truncate(*plan.shorten)
+            self._copied[plan.shorten.base_offset] = plan.shorten.size_bytes
+            self._synced[plan.shorten.base_offset] = plan.shorten.size_bytes
+        self._vfs.sync_dir(self.directory)
+        self._write_checkpoint()
+
+    def _cut_at(self, offset: int) -> Truncation:
+        """Where ``offset`` begins in what was copied."""
+        below = [base for base in self._copied if base <= offset]
+        if not below:
+            return Truncation(0, 0)
+        size_bytes = self._copied[below[-1]]
+        segment = _segment(self._vfs, self.directory, below[-1], size_bytes, TopicConfig())
+        segment.may_have_gaps = self._may_have_gaps
+        segment.scan(check_crc_of_each=False)
+        located = segment.position_of(offset)
+        end = segment.size_bytes if located is None else located.position
+        segment.close()
+        return Truncation(below[-1], end)
+
+    def _note(self, view: LogView) -> None:
+        self.log_start_offset = view.log_start_offset
+        self.log_end_offset = view.log_end_offset
+        self.epochs = view.epochs
+        self.is_complete = False
+        if view.may_have_gaps and not self._may_have_gaps:
+            write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
+            self._may_have_gaps = True
+
+    def _write_checkpoint(self) -> None:
+        checkpoint = FutureCheckpoint(
+            source_directory_id=self.source_directory_id,
+            synced=self._synced,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            epochs=self.epochs,
+            is_complete=self.is_complete,
+        )
+        path = f"{self.directory}/{FUTURE_CHECKPOINT}"
+        with FailsAs(OpKind.CHECKPOINT):
+            write_atomically(self._vfs, path, format_future(checkpoint))
+
+    # -- becoming the replica ---------------------------------------------------------------
+
+    def finish(self, carried: CarriedState) -> None:
+        """The copy is a mirror of ``carried.view``; take over the rest of the log as of then."""
+        view = carried.view
+        assert self.extents == extents_of(view), (self.extents, extents_of(view))
+        active = view.segments[-1].base_offset
+        for suffix, data in carried.index_files.items():
+            self._write(offset_file_name(active, suffix), data)
+        epochs = format_leader_epochs(view.epochs)
+        write_atomically(self._vfs, f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}", epochs)
+        if view.log_end_offset > 0:
+            producers = ProducerState.from_snapshot(carried.producers)
+            assert producers is not None, "a snapshot that was just made"
+            write_snapshot(self._vfs, self.directory, producers, view.log_end_offset, sync=True)
+        self._has_new_names = True
+        self._sync_files()
+        self._note(view)
+        self.is_complete = True
+        self._write_checkpoint()
+
+    def become_current(
+        self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
+    ) -> UnifiedLog:
+        """Take the replica's own name, durably. After :meth:`finish`, with the same state."""
+        view, producers = carried.view, ProducerState.from_snapshot(carried.producers)
+        assert producers is not None, "a snapshot that was just made"
+        self.close_files()
+        directory = f"{self.directory.rpartition('/')[0]}/{self.topic_partition}"
+        self.move_to(directory)
+        segments = [_segment(self._vfs, directory, *extent, config) for extent in self.extents]
+        for segment in segments:
+            segment.may_have_gaps = view.may_have_gaps
+        return UnifiedLog(
+            vfs=self._vfs,
+            directory=directory,
+            topic_partition=self.topic_partition,
+            topic_id=self.topic_id,
+            config=config,
+            content=LogContent(
+                segments=segments,
+                log_start_offset=view.log_start_offset,
+                log_end_offset=view.log_end_offset,
+                recovery_point=view.log_end_offset,
+                epochs=view.epochs,
+                epochs_on_disk=view.epochs,
+                producers=producers,
+                may_have_gaps=view.may_have_gaps,
+            ),
+            producer_limits=producer_limits,
+        )
+
+    def move_to(self, directory: str) -> None:
+        """Rename the copy's directory, durably."""
+        if self.directory != directory:
+            self._vfs.rename(self.directory, directory)
+            self.directory = directory
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(directory.rpartition("/")[0])
+
+    def discard(self, directory: str) -> None:
+        """Rename it to what is to be removed; without its metadata it is nobody's replica."""
+        self.close_files()
+        self._vfs.unlink_if_exists(f"{self.directory}/{PARTITION_METADATA}")
+        self.move_to(directory)
+
+    def close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    # -- files ------------------------------------------------------------------------------
+
+    def _log_files(self) -> list[SegmentExtent]:
+        found = []
+        for entry in self._vfs.list_dir(self.directory):
+            parsed = parse_offset_file(entry.name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                found.append(SegmentExtent(parsed[0], entry.size_bytes))
+        return found
+
+    def _file(self, base_offset: int) -> VfsFile:
+        file = self._files.get(base_offset)
+        if file is None:
+            self._has_new_names = True
+            file = self._vfs.open(self._path(base_offset, LOG_SUFFIX), OpenMode.CREATE)
+            self._files[base_offset] = file
+        return file
+
+    def _truncate(self, base_offset: int, size_bytes: int) -> None:
+        for suffix in _INDEX_SUFFIXES:
+            self._vfs.unlink_if_exists(self._path(base_offset, suffix))
+        self._indexed.discard(base_offset)
+        file = self._file(base_offset)
+        file.truncate(size_bytes)
+        self._torn.discard(base_offset)
+        with FailsAs(OpKind.FLUSH):
+            file.sync()
+
+    def _unlink(self, base_offset: int) -> None:
+        if base_offset in self._files:
+            self._files.pop(base_offset).close()
+        for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+            self._vfs.unlink_if_exists(self._path(base_offset, suffix))
+        self._torn.discard(base_offset)
+        self._indexed.discard(base_offset)
+
+    def _write(self, name: str, data: bytes) -> None:
+        write_atomically(self._vfs, f"{self.directory}/{name}", data, sync=False)
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return f"{self.directory}/{offset_file_name(base_offset, suffix)}"
+
+
+def _segment(
+    vfs: Vfs, directory: str, base_offset: int, size_bytes: int, config: TopicConfig
+) -> LogSegment:
+    return LogSegment(
+        vfs=vfs,
+        directory=directory,
+        base_offset=base_offset,
+        size_bytes=size_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+    )
+
+
+def _text(vfs: Vfs, path: str) -> str:
+    data = vfs.read_if_exists(path)
+    if data is None:
+        raise CorruptCheckpointError(f"{path} is missing")
+    return bytes(data).decode(errors="replace")

@@ -1,0 +1,245 @@
+"""LOOP. ``FutureReplica``: the loop's face of one future copy, the replica-to-be of a move.
+
+* :meth:`FutureReplica.catch_up` takes one bounded step after the current replica, which goes on
+  being written to: new records, truncations and retention alike are followed.
+* One step at a time: a step whose caller went away is waited for by whoever comes next.
+* What failed half-way is known from the copy itself, and the next step repairs it.
+
+When to step, how fast, and when to let the copy take the replica's place is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.log_values import CarriedState
+from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
+from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.moves.future_copy import SegmentExtent, extents_of
+from kraftjbod.storage.moves.future_log import Copied, FutureLog
+
+T = TypeVar("T")
+
+#: What a step copies if its caller has no opinion.
+STEP_BYTES: Final = 4 * 1024 * 1024
+
+
+class CopyStep(NamedTuple):
+    """What a step did; ``is_caught_up`` and ``lag_offsets`` are as of its end."""
+
+    copied_bytes: int
+    is_caught_up: bool
+    lag_offsets: int
+
+
+class FutureReplica:
+    """One future copy. All methods are for the loop's thread."""
+
+    def __init__(self, *, log: FutureLog, log_dir: LogDir, move_id: Uuid) -> None:
+        self._log = log
+        self._directory = log.directory
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.topic_id: TopicId = log.topic_id
+        #: Where the copy lies.
+        self.log_dir = log_dir
+        self.move_id = move_id
+        #: Where the current replica lay when the move began.
+        self.source_directory_id: DirectoryId = log.source_directory_id
+        self._extents: tuple[SegmentExtent, ...] = log.extents
+        #: The copy holds everything below; it may hold a little more.
+        self.log_end_offset = max((base for base, _ in self._extents), default=0)
+        #: Its directory has the replica's name now: this is no future copy any more.
+        self.became_current = False
+        self._is_resumed = not log.was_loaded
+        #: A truncation that no finished step has followed yet.
+        self._cut: Truncation | None = None
+        self._running: asyncio.Future[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<FutureReplica {self.topic_partition} {self.size_bytes} B in {self.log_dir.path}>"
+
+    @property
+    def claimed_start_offset(self) -> int:
+        """The log start of the replica, as of the last step."""
+        return self._log.log_start_offset
+
+    @property
+    def claimed_end_offset(self) -> int:
+        """The log end of the replica as of the last step, which need not be copied yet."""
+        return self._log.log_end_offset
+
+    def replaces(self, view: LogView) -> bool:
+        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        return self._log.replaces(view)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size_bytes for _, size_bytes in self._extents)
+
+    def lag_behind(self, source: LogHandle) -> int:
+        """How many offsets are not here yet, at most."""
+        return max(0, source.log_end_offset - self.log_end_offset)
+
+    def is_caught_up(self, source: LogHandle) -> bool:
+        """Everything that is known of ``source`` is here."""
+        has_cut = self._cut is not None or source.has_cut
+        return not has_cut and self._extents == extents_of(source.view)
+
+    async def catch_up(
+        self, source: LogHandle, lane: LogDirExecutor, max_bytes: int = STEP_BYTES
+    ) -> CopyStep:
+        """Copy at most ``max_bytes`` of what is missing, and drop what the source dropped.
+
+        Cancelling the wait does not take the step back.
+
+        :raises KafkaStorageError: with the ``directory_id`` of the dir at fault, now offline.
+        :raises OverloadedError: not now; try again after a while.
+        """
+        await self.settle()
+        if not self._is_resumed:
+            await self.resume(source.view)
+        if self.is_caught_up(source):
+            return CopyStep(0, True, 0)
+        copied = await self._alone(self._step(source, lane, max_bytes))
+        if copied.is_view_stale:
+            await source.refresh()
+        lag_offsets = self.lag_behind(source)
+        return CopyStep(copied.copied_bytes, self.is_caught_up(source), lag_offsets)
+
+    async def _step(self, source: LogHandle, lane: LogDirExecutor, max_bytes: int) -> Copied:
+        self._cut = cut = lower_truncation(self._cut, source.take_truncation())
+        view, log, source_vfs = source.view, self._log, source.log_dir.vfs
+
+        def settle(copied: Copied) -> Copied:
+            # The cut that was followed is the only one: there is one step at a time.
+            self._cut = None
+            self._publish(copied.extents, view)
+            return copied
+
+        return await self.log_dir.run_copy(
+            source.log_dir,
+            lane,
+            lambda by_kernel: log.step(
+                view, cut, source_vfs, max_bytes=max_bytes, by_kernel=by_kernel
+            ),
+            read_again=lambda: log.read_again(source_vfs),
+            settle=settle,
+            replica=self.topic_partition,
+        )
+
+    async def settle(self) -> None:
+        """Wait until no step is under way."""
+        while self._running is not None and not self._running.done():
+            await asyncio.wait({self._running})
+
+    # -- for the LogManager -----------------------------------------------------------------
+
+    async def resume(self, view: LogView) -> None:
+        """After a restart, before anything is appended to the log that ``view`` shows."""
+        log = self._log
+        await self.log_dir.run(OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition)
+        self._is_resumed = True
+        self._publish(log.extents, view)
+
+    async def sync(self) -> None:
+        """Make certain what was copied, so that a restart goes on from there."""
+        await self.settle()
+        await self.log_dir.run(OpKind.CLOSE, self._log.sync, replica=self.topic_partition)
+
+    async def finish(self, source: LogHandle, carried: CarriedState, lane: LogDirExecutor) -> None:
+        """Make the copy whole, and certain. It is a mirror of what ``carried`` shows.
+
+        Raises as :meth:`catch_up`.
+        """
+        log = self._log
+        await self._alone(
+            self.log_dir.run_copy(
+                source.log_dir,
+                lane,
+                lambda by_kernel: log.finish(carried),
+                read_again=lambda: None,
+                settle=lambda done: None,
+                replica=self.topic_partition,
+            )
+        )
+
+    async def become_current(
+        self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
+    ) -> UnifiedLog:
+        """Take the replica's own name; nothing more can be asked of the copy then."""
+        log = self._log
+        return await self.log_dir.run(
+            OpKind.RENAME,
+            lambda: log.become_current(carried, config, producer_limits),
+            replica=self.topic_partition,
+        )
+
+    async def come_back(self) -> None:
+        """It did not become the replica after all. A dir that is impaired takes that, too."""
+        log, directory, replica = self._log, self._directory, self.topic_partition
+        await self._alone(
+            self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
+        )
+
+    async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
+        """Take the replica's own name to be loaded as one; which directory that is.
+
+        What lies there and is not known goes to ``stray``. If ``only_claimed``, bytes that the
+        checkpoint does not claim are cut off.
+        """
+        await self.settle()
+        log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
+
+        def leave() -> None:
+            if only_claimed:
+                log.discard_unclaimed()
+            log.close_files()
+            if vfs.exists(plain) and log.directory != plain:
+                vfs.rename(plain, stray)
+            log.move_to(plain)
+
+        await self.log_dir.run(OpKind.RENAME, leave, replica=self.topic_partition)
+        self.became_current = True
+        return plain
+
+    async def discard(self, directory: str) -> None:
+        """Rename the copy to ``directory``; from now on nobody can take it for a replica."""
+        await self.settle()
+        log = self._log
+        await self.log_dir.run(
+            OpKind.DELETE, lambda: log.discard(directory), replica=self.topic_partition
+        )
+
+    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` to its end, whoever waits for it."""
+        running = asyncio.ensure_future(work)
+        self._running = running
+        return await asyncio.shield(running)
+
+    def _publish(self, extents: tuple[SegmentExtent, ...], view: LogView) -> None:
+        self._extents = extents
+        self.log_end_offset = _end_offset(extents, view)
+
+
+def _end_offset(extents: tuple[SegmentExtent, ...], view: LogView) -> int:
+    """Everything below this is within ``extents``, which mirror some beginning of ``view``."""
+    if not extents:
+        return view.segments[0].base_offset
+    if extents == extents_of(view):
+        return view.log_end_offset
+    base_offset, size_bytes = extents[-1]
+    for at, segment in enumerate(view.segments):
+        if segment.base_offset == base_offset:
+            if at + 1 < len(view.segments) and segment.size_bytes == size_bytes:
+                return view.segments[at + 1].base_offset
+            return segment.offset_below(size_bytes)
+    return base_offset

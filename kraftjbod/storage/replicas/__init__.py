@@ -1,0 +1,1 @@
+"""Which replicas the node has and where: registry, loading, checkpoints, swaps, strays."""

@@ -1,0 +1,251 @@
+"""LOOP. ``DirLoading``: brings what lies in one log dir to life when a daemon starts.
+
+* Nothing is served before ``.kafka_cleanshutdown`` is gone for good: it speaks of the last stop.
+* Names that are none of ours are skipped with one warning and never touched.
+* A replica that does not say whose records it holds is set aside as ``-stray``.
+* Loading makes room and takes none, so a full disk is loaded like any other. The one exception is
+  a replica whose making had broken off: it is left out, and made anew when there is room.
+* Future copies and strays are listed, not touched; what was deleted is listed, not removed.
+
+What to make of copies in several dirs is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kraftjbod.core.errors import LogDirImpairedError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDir, ReplicaDirKind
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle, LogHost
+from kraftjbod.storage.log.log_loader import LogLoader, list_log_dir
+from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.moves.future_log import FutureLog
+from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets, read_offsets
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.replicas.stray_mark import FoundStray, StrayMark, examine_stray
+from kraftjbod.storage.vfs import Vfs
+
+
+class LoadProgress(NamedTuple):
+    """One dir while it is loaded; ``scanned_bytes`` had to be checked after an unclean stop."""
+
+    log_dir: LogDir
+    logs_done: int
+    logs_total: int
+    scanned_bytes: int
+
+
+class OpenedReplica(NamedTuple):
+    """A replica that was loaded, and what :class:`LoadedLog` says of it."""
+
+    handle: LogHandle
+    scanned_bytes: int
+    was_future: bool
+
+
+class Stray(NamedTuple):
+    """A copy that is kept and not served; ``topic_partition`` is None where its name was cut.
+
+    ``known_since_ms`` is an instant of this process.
+    """
+
+    log_dir: LogDir
+    directory: str
+    topic_partition: TopicPartition | None
+    topic_id: TopicId | None
+    last_epoch: int | None
+    mark: StrayMark | None
+    size_bytes: int
+    known_since_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        log_dir: LogDir,
+        directory: str,
+        topic_partition: TopicPartition | None,
+        found: FoundStray,
+        now_ms: int,
+    ) -> Stray:
+        return cls(
+            log_dir=log_dir,
+            directory=directory,
+            topic_partition=topic_partition,
+            topic_id=found.topic_id,
+            last_epoch=found.last_epoch,
+            mark=found.mark,
+            size_bytes=found.size_bytes,
+            known_since_ms=now_ms,
+        )
+
+
+class LoadedDir(NamedTuple):
+    """What a dir holds."""
+
+    log_dir: LogDir
+    offsets: DirOffsets
+    handles: list[LogHandle]
+    #: Those of the handles that became replicas by a move, and were not loaded since.
+    moved_here: list[LogHandle]
+    futures: list[FutureReplica]
+    #: Future copies that do not say what they are.
+    broken_futures: list[ReplicaDir]
+    deleted: list[ReplicaDir]
+    strays: list[Stray]
+
+
+class DirLoading:
+    """Loads dirs, each once. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        book: ReplicaRegistry,
+        host: LogHost,
+        clock: Clock,
+        producer_limits: ProducerLimits,
+    ) -> None:
+        self._book = book
+        self._host = host
+        self._clock = clock
+        self._producer_limits = producer_limits
+        self._log = get_logger()
+
+    async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
+        """Everything in ``log_dir``; ``report`` hears of the progress.
+
+        :raises KafkaStorageError: if the dir goes offline meanwhile."""
+        vfs = log_dir.vfs
+        clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
+        was_clean = await log_dir.read_text(OpKind.LOAD, clean_mark) is not None
+        offsets = await read_offsets(log_dir)
+        await log_dir.run(OpKind.LOAD, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
+        listing = await log_dir.run(OpKind.LOAD, lambda: list_log_dir(vfs, log_dir.path))
+        if listing.unknown:
+            self._log.warning(
+                "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
+            )
+        loaded = LoadedDir(log_dir, offsets, [], [], [], [], [], [])
+        current = []
+        for replica in listing.replicas:
+            if replica.kind is ReplicaDirKind.DELETE:
+                loaded.deleted.append(replica)
+            elif replica.kind is ReplicaDirKind.FUTURE:
+                await self._list_future(loaded, replica)
+            elif replica.kind is ReplicaDirKind.STRAY:
+                await self._list_stray(loaded, replica.name, replica.topic_partition)
+            elif replica.kind is ReplicaDirKind.CURRENT and replica.topic_partition:
+                current.append(replica.topic_partition)
+        total, scanned_bytes = len(current), 0
+        for done, tp in enumerate(current):
+            report(LoadProgress(log_dir, done, total, scanned_bytes))
+            scanned_bytes += await self._load_one(loaded, tp, was_clean)
+        report(LoadProgress(log_dir, total, total, scanned_bytes))
+        return loaded
+
+    async def _load_one(self, loaded: LoadedDir, tp: TopicPartition, was_clean: bool) -> int:
+        """Load one replica; how many bytes had to be scanned."""
+        log_dir = loaded.log_dir
+        try:
+            opened = await self.open_replica(
+                log_dir,
+                f"{log_dir.path}/{tp}",
+                tp,
+                loaded.offsets,
+                was_clean=was_clean and tp in loaded.offsets.recovery_points,
+            )
+        except CorruptCheckpointError as e:
+            # Whose records these are cannot be told any more; they are kept, not served.
+            self._log.error("replica_set_aside_as_stray", partition=str(tp), reason=str(e))
+            target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+            source = f"{log_dir.path}/{tp}"
+            await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
+            await self._list_stray(loaded, target.rpartition("/")[2], tp)
+            return 0
+        except LogDirImpairedError as e:
+            if log_dir.state is not LogDirState.SATURATED:
+                raise
+            self._log.warning("replica_not_loaded", partition=str(tp), reason=e.message)
+            return 0
+        loaded.handles.append(opened.handle)
+        if opened.was_future:
+            loaded.moved_here.append(opened.handle)
+        return opened.scanned_bytes
+
+    async def open_replica(
+        self,
+        log_dir: LogDir,
+        directory: str,
+        tp: TopicPartition,
+        offsets: DirOffsets,
+        *,
+        was_clean: bool,
+    ) -> OpenedReplica:
+        """The replica that lies in ``directory``, recovered.
+
+        :raises CorruptCheckpointError: if it does not say whose records it holds.
+        :raises KafkaStorageError: if the dir goes offline meanwhile.
+        """
+        recovery_point = offsets.recovery_points.get(tp, 0)
+        loader = LogLoader(
+            vfs=log_dir.vfs,
+            directory=directory,
+            topic_partition=tp,
+            config=self._book.config_of(tp.topic),
+            was_clean=was_clean,
+            recovery_point=recovery_point,
+            log_start_offset=offsets.log_starts.get(tp, 0),
+            producer_limits=self._producer_limits,
+            on_progress=lambda size_bytes: log_dir.beat(),
+        )
+        found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)
+        if found.cut_bytes:
+            cut = {"partition": str(tp), "cut_bytes": found.cut_bytes}
+            self._log.warning("log_tail_cut", log_dir=log_dir.path, **cut)
+        handle = LogHandle(
+            log=found.log,
+            log_dir=log_dir,
+            host=self._host,
+            clock=self._clock,
+            checkpointed_high_watermark=offsets.high_watermarks.get(tp, 0),
+            checkpointed_recovery_point=recovery_point,
+        )
+        return OpenedReplica(handle, found.scanned_bytes, found.was_future)
+
+    async def _list_stray(
+        self, loaded: LoadedDir, name: str, topic_partition: TopicPartition | None
+    ) -> None:
+        log_dir = loaded.log_dir
+        directory = f"{log_dir.path}/{name}"
+        found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, directory))
+        now_ms = self._clock.now_ms()
+        loaded.strays.append(Stray.of(log_dir, directory, topic_partition, found, now_ms))
+
+    async def _list_future(self, loaded: LoadedDir, found: ReplicaDir) -> None:
+        log_dir, tp = loaded.log_dir, found.topic_partition
+        assert tp is not None, found
+        assert found.unique is not None, found
+        directory = f"{log_dir.path}/{found.name}"
+        try:
+            log = await log_dir.run(
+                OpKind.LOAD, lambda: FutureLog.load(log_dir.vfs, directory, tp), replica=tp
+            )
+        except CorruptCheckpointError as e:
+            self._log.warning("future_copy_unreadable", partition=str(tp), reason=str(e))
+            loaded.broken_futures.append(found)
+            return
+        loaded.futures.append(FutureReplica(log=log, log_dir=log_dir, move_id=found.unique))
+
+
+def _unlink_for_good(vfs: Vfs, directory: str, path: str) -> None:
+    vfs.unlink_if_exists(path)
+    vfs.sync_dir(directory)

@@ -1,0 +1,171 @@
+"""LOOP. ``OffsetCheckpoints``: the files of a log dir that say how far each of its replicas is.
+
+Recovery points, log starts and high watermarks, one file each, replaced as a whole.
+A file may say less than is true, or nothing: then more is scanned. It may never say more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import NamedTuple
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.checkpoints import CorruptCheckpointError, format_offsets, parse_offsets
+from kraftjbod.storage.dir_names import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.log_view import LogView
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.vfs import write_atomically
+
+
+class DirOffsets(NamedTuple):
+    """What the three files of a dir said; empty where a file was missing or damaged."""
+
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+
+
+class OffsetCheckpoints:
+    """Writes what the book's replicas have come to. All methods are for the loop's thread."""
+
+    def __init__(self, book: ReplicaRegistry) -> None:
+        self._book = book
+        #: Of whom the files of each dir speak, or may speak.
+        self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
+
+    async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Dir by dir; dirs that are or go offline are passed over."""
+        by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
+        for tp, high_watermark in high_watermarks.items():
+            if (handle := self._book.handles.get(tp)) is not None:
+                by_dir[handle.log_dir][tp] = high_watermark
+        await each_online(
+            self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, offsets)
+            for log_dir, offsets in by_dir.items()
+        )
+
+    async def write_recovery_points(self, log_dir: LogDir) -> None:
+        """And log starts.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        here = self._book.every_handle_in(log_dir)
+        points, starts = _points(here), _starts(here)
+        for handle in here:
+            handle.checkpointed_recovery_point = handle.recovery_point
+        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
+        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+
+    def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
+        """What the files said when the dir was loaded."""
+        for told in offsets:
+            self._named[log_dir].update(told)
+
+    def remembers(self, tp: TopicPartition) -> bool:
+        """Whether a dir that is online says that it has, or had, a log of that name.
+
+        Of what a run made the files tell within seconds (``write_high_watermarks``).
+        """
+        return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
+
+    async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """Let the files say nothing of a replica that is about to be made.
+
+        They may speak of an earlier one of that name, whose offsets would vouch for bytes of the
+        new one after a crash.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        if tp not in self._named[log_dir]:
+            return
+        here = self._book.every_handle_in(log_dir)
+        watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
+        await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks)
+        await self.write_recovery_points(log_dir)
+        now = self._book.every_handle_in(log_dir)
+        self._named[log_dir] &= {handle.topic_partition for handle in (*here, *now)}
+
+    async def announce(
+        self, log_dir: LogDir, tp: TopicPartition, view: LogView, high_watermark: int
+    ) -> None:
+        """Of a copy that is certain, and about to become a replica of ``log_dir``.
+
+        What the files say of an earlier replica of that name must be gone by then.
+
+        :raises KafkaStorageError: if the dir is or goes offline.
+        """
+        here = self._book.every_handle_in(log_dir)
+        points = _points(here) | {tp: view.log_end_offset}
+        starts = _starts(here)
+        if view.log_start_offset > view.segments[0].base_offset:
+            starts[tp] = view.log_start_offset
+        watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
+        for handle in here:
+            handle.checkpointed_recovery_point = handle.recovery_point
+        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
+        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+        await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
+
+    async def _write(
+        self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        self._named[log_dir].update(offsets)
+        path = f"{log_dir.path}/{name}"
+        data = format_offsets(offsets)
+        await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
+
+
+async def read_offsets(log_dir: LogDir) -> DirOffsets:
+    """:raises KafkaStorageError: if the dir is or goes offline."""
+    return DirOffsets(
+        await read_offset_file(log_dir, RECOVERY_POINT_CHECKPOINT),
+        await read_offset_file(log_dir, LOG_START_CHECKPOINT),
+        await read_offset_file(log_dir, HIGH_WATERMARK_CHECKPOINT),
+    )
+
+
+async def each_online(work: Iterable[Awaitable[None]]) -> None:
+    """All of ``work``, one piece per dir; a dir that fails has judged itself already."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
+            raise outcome
+
+
+def _points(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
+    return {handle.topic_partition: handle.recovery_point for handle in handles}
+
+
+def _starts(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
+    return {
+        handle.topic_partition: handle.log_start_offset
+        for handle in handles
+        if handle.log_start_offset > handle.first_segment_offset
+    }
+
+
+async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
+    """The file ``name`` of ``log_dir``; empty if it is missing or damaged.
+
+    :raises KafkaStorageError: if the dir is or goes offline.
+    """
+    path = f"{log_dir.path}/{name}"
+    text = await log_dir.read_text(OpKind.LOAD, path)
+    if text is None:
+        return {}
+    try:
+        return parse_offsets(text, path)
+    except CorruptCheckpointError as e:
+        # Everything it told can be found again, only more slowly.
+        get_logger().warning("checkpoint_unreadable", path=path, reason=str(e))
+        return {}

@@ -1,0 +1,138 @@
+"""LOOP. ``ReplicaRegistry``: which replicas this node has, current and future, and where.
+
+Plain state of the loop, shared by those who change it: the log manager, and what moves replicas.
+A partition is in ``handles``, or in ``held_aside``, or has no current copy that may be served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.ids import DirectoryId, TopicPartition, Uuid
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dir_names import ReplicaDirKind, doomed_dir_name
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.moves.future_replica import FutureReplica
+
+
+class ReplicaRegistry:
+    """Replicas by partition. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        dirs: Sequence[LogDir],
+        default_config: TopicConfig,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        #: Another tuple whenever a dir comes or goes.
+        self.dirs = tuple(dirs)
+        self._default_config = default_config
+        self._random_bytes = random_bytes
+        self._configs: dict[str, TopicConfig] = {}
+        self.handles: dict[TopicPartition, LogHandle] = {}
+        #: Partitions with several current copies, until they are resolved.
+        self.held_aside: dict[TopicPartition, list[LogHandle]] = {}
+        self.futures: dict[TopicPartition, FutureReplica] = {}
+
+    # -- replicas ---------------------------------------------------------------------------
+
+    def take_in(self, handle: LogHandle) -> None:
+        """A current copy that was found; with others it is held aside."""
+        tp = handle.topic_partition
+        if tp in self.held_aside:
+            self.held_aside[tp].append(handle)
+        elif tp in self.handles:
+            self.held_aside[tp] = [self.handles.pop(tp), handle]
+        else:
+            self.handles[tp] = handle
+
+    def handles_in(self, log_dir: LogDir) -> list[LogHandle]:
+        return [handle for handle in self.handles.values() if handle.log_dir is log_dir]
+
+    def futures_in(self, log_dir: LogDir) -> list[FutureReplica]:
+        return [future for future in self.futures.values() if future.log_dir is log_dir]
+
+    def every_handle_in(self, log_dir: LogDir) -> list[LogHandle]:
+        """Current copies, those that are held aside among them."""
+        return [handle for handle in self._every_handle() if handle.log_dir is log_dir]
+
+    def has_current(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self.handles or topic_partition in self.held_aside
+
+    def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
+        """Nothing in this dir is here any more; which of the current ones could be served."""
+        gone = self.handles_in(log_dir)
+        for handle in gone:
+            del self.handles[handle.topic_partition]
+        for future in self.futures_in(log_dir):
+            del self.futures[future.topic_partition]
+        for tp, copies in list(self.held_aside.items()):
+            # The copies left stay aside: metadata may name the one that is gone.
+            self.held_aside[tp] = [copy for copy in copies if copy.log_dir is not log_dir]
+            if not self.held_aside[tp]:
+                del self.held_aside[tp]
+        return gone
+
+    def _every_handle(self) -> list[LogHandle]:
+        aside = [copy for copies in self.held_aside.values() for copy in copies]
+        return [*self.handles.values(), *aside]
+
+    # -- dirs -------------------------------------------------------------------------------
+
+    def put_dir(self, log_dir: LogDir, replaces: LogDir | None = None) -> None:
+        """Have a dir that came, in the place of the one that it is the return of."""
+        if replaces is None:
+            self.dirs = (*self.dirs, log_dir)
+        else:
+            assert replaces in self.dirs, replaces
+            self.dirs = tuple(log_dir if d is replaces else d for d in self.dirs)
+
+    def remove_dir(self, log_dir: LogDir) -> None:
+        """It must hold nothing any more."""
+        assert not self.every_handle_in(log_dir), log_dir
+        assert not self.futures_in(log_dir), log_dir
+        self.dirs = tuple(d for d in self.dirs if d is not log_dir)
+
+    def online_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self.dirs if log_dir.is_online]
+
+    def dir_by_id(self, directory_id: DirectoryId) -> LogDir | None:
+        return next((d for d in self.dirs if d.directory_id == directory_id), None)
+
+    def require_online(self, directory_id: DirectoryId) -> LogDir:
+        """:raises KafkaStorageError: if it is none of this node's, or offline."""
+        log_dir = self.dir_by_id(directory_id)
+        if log_dir is None:
+            raise KafkaStorageError(
+                f"directory {directory_id} is none of this node's", directory_id=directory_id
+            )
+        if not log_dir.is_online:
+            raise log_dir.offline_error()
+        return log_dir
+
+    def doomed_path(
+        self,
+        log_dir: LogDir,
+        topic_partition: TopicPartition,
+        kind: ReplicaDirKind,
+        unique: Uuid | None = None,
+    ) -> str:
+        """Where to put what goes away; ``unique`` is drawn if there is none to be kept."""
+        if unique is None:
+            unique = Uuid.random(self._random_bytes)
+        return f"{log_dir.path}/{doomed_dir_name(topic_partition, kind, unique)}"
+
+    # -- configuration ----------------------------------------------------------------------
+
+    def config_of(self, topic: str) -> TopicConfig:
+        return self._configs.get(topic, self._default_config)
+
+    def set_config(self, topic: str, config: TopicConfig) -> None:
+        """Let ``topic``'s replicas, present and future, follow ``config``."""
+        self._configs[topic] = config
+        for handle in self._every_handle():
+            if handle.topic_partition.topic == topic:
+                handle.set_config(config)

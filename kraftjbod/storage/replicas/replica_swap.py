@@ -1,0 +1,299 @@
+"""LOOP. ``ReplicaSwap``: future copies come, go, and take the places of the replicas they mirror.
+
+The order of a swap is KIP-113's, and each step is certain before the next one begins:
+
+1. the copy is made whole and synced, and its dir's checkpoints tell of it,
+2. the replica's directory becomes ``-delete``, with the move's id in its name,
+3. the ``-future`` directory, whose name has the same id, gets the replica's name.
+
+Whatever fails, one copy is current: both ways back are taken, each in its own disk's time. A crash
+between 2 and 3 is mended when the dirs are loaded next. The old directory goes only after the copy
+is open, and after its last readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final, TypeVar
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    OperatingError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.dir_names import ReplicaDirKind, future_dir_name
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle, LogHost
+from kraftjbod.storage.log.log_values import CarriedState
+from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.moves.future_copy import extents_of
+from kraftjbod.storage.moves.future_log import FutureLog
+from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.storage.replicas.dir_loading import DirLoading
+from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets, OffsetCheckpoints, each_online
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+
+#: Steps that may be left when the gate is closed; more means that it is not closed.
+_LAST_STEPS: Final = 64
+#: How often a copy is given its name back by a dir that takes nothing now, and how fast: 30 s.
+_TAKE_BACK_TRIES: Final = 300
+_TAKE_BACK_PAUSE_MS: Final = 100
+
+#: How often it is seen whether the target still answers while appends wait.
+_LOOK_MS: Final = 100
+T = TypeVar("T")
+
+#: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
+PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
+
+
+class ReplicaSwap:
+    """Changes what the book says of future copies. All methods are for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        book: ReplicaRegistry,
+        checkpoints: OffsetCheckpoints,
+        host: LogHost,
+        clock: Clock,
+        loading: DirLoading,
+        purge_later: PurgeLater,
+        purge_now: Callable[[LogDir, str], None],
+        producer_limits: ProducerLimits,
+    ) -> None:
+        self._book = book
+        self._checkpoints = checkpoints
+        self._host = host
+        self._clock = clock
+        self._loading = loading
+        self._purge_later = purge_later
+        self._purge_now = purge_now
+        self._producer_limits = producer_limits
+        #: Of future copies, whose dirs may take long; the next step of a move waits for them.
+        self._ways_back: set[asyncio.Future[bool]] = set()
+        self._log = get_logger()
+
+    # -- come and go ------------------------------------------------------------------------
+
+    async def create_future(
+        self, tp: TopicPartition, target: LogDir, move_id: Uuid
+    ) -> FutureReplica:
+        """As :meth:`LogManager.create_future`."""
+        source = self._require_current(tp)
+        future_dir_name(tp, move_id)  # Raises if there can be none of that name.
+        if target is source.log_dir:
+            raise OperatingError(
+                f"{tp} lies in {target.path} already", code=ErrorCode.INVALID_REQUEST
+            )
+        if tp in self._book.futures:
+            raise OperatingError(
+                f"{tp} is being moved to {self._book.futures[tp].log_dir.path} already",
+                code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            )
+        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        vfs, root = target.vfs, target.path
+
+        def make() -> FutureLog:
+            if vfs.exists(f"{root}/{tp}"):
+                # Not loaded, so not known, and in the way of what is to come.
+                vfs.rename(f"{root}/{tp}", stray)
+            return FutureLog.create(
+                vfs,
+                root,
+                tp,
+                source.topic_id,
+                move_id=move_id,
+                source_directory_id=source.log_dir.directory_id,
+            )
+
+        log = await target.run(OpKind.CREATE, make, replica=tp)
+        if not target.is_online:
+            raise target.offline_error()
+        future = FutureReplica(log=log, log_dir=target, move_id=move_id)
+        self._book.futures[tp] = future
+        return future
+
+    async def drop_future(self, tp: TopicPartition) -> None:
+        """As :meth:`LogManager.drop_future`."""
+        future = self._book.futures.pop(tp, None)
+        if future is not None and future.log_dir.is_online:
+            try:
+                await self.remove(future)
+            except OverloadedError:
+                self._book.futures.setdefault(tp, future)
+                raise
+
+    async def remove(self, future: FutureReplica) -> None:
+        """Take away a copy that is in the book no more."""
+        path = self._book.doomed_path(future.log_dir, future.topic_partition, ReplicaDirKind.DELETE)
+        await future.discard(path)
+        self._purge_now(future.log_dir, path)
+
+    async def adopt_future(self, tp: TopicPartition) -> LogHandle:
+        """As :meth:`LogManager.adopt_future`."""
+        future = self._book.futures.get(tp)
+        if future is None:
+            raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
+        if self._book.has_current(tp):
+            raise OperatingError(
+                f"{tp} has a current copy: its future copy is promoted, not adopted",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+        return await self.open_as_current(future, high_watermark=0, is_whole=False)
+
+    async def open_as_current(
+        self, future: FutureReplica, *, high_watermark: int, is_whole: bool
+    ) -> LogHandle:
+        """Without a replica to take over from: what is on the disk is all there is.
+
+        If it ``is_whole`` nothing needs to be scanned.
+        """
+        target, tp = future.log_dir, future.topic_partition
+        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        directory = await future.leave_as_current(stray, only_claimed=is_whole)
+        points = {tp: future.claimed_end_offset} if is_whole else {}
+        offsets = DirOffsets(points, {tp: future.claimed_start_offset}, {tp: high_watermark})
+        handle, *_ = await self._loading.open_replica(
+            target, directory, tp, offsets, was_clean=is_whole
+        )
+        if not target.is_online:
+            raise target.offline_error()
+        self._book.futures.pop(tp, None)
+        self._book.handles[tp] = handle
+        return handle
+
+    # -- the swap ---------------------------------------------------------------------------
+
+    async def promote_future(self, tp: TopicPartition, lane: LogDirExecutor) -> LogHandle:
+        """As :meth:`LogManager.promote_future`."""
+        source, future = self._require_current(tp), self._book.futures.get(tp)
+        if future is None:
+            raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
+        # A swap is carried to one of its ends, whoever waits for it.
+        return await asyncio.shield(asyncio.ensure_future(self._promote(source, future, lane)))
+
+    async def _promote(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> LogHandle:
+        with source.held_still():
+            whole = asyncio.ensure_future(self._make_whole(source, future, lane))
+            carried = await _unless_impaired(whole, future.log_dir)
+            _require_mirror(source, future, carried)
+            handle = await self._change_places(source, future, carried)
+        await each_online([self._checkpoints.write_recovery_points(source.log_dir)])
+        return handle
+
+    async def _make_whole(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> CarriedState:
+        """Up to here the copy is one: given up, it stays that, and the source goes on."""
+        carried = await self._copy_the_rest(source, future, lane)
+        await future.finish(source, carried, lane)
+        tp, high_watermark = source.topic_partition, source.high_watermark
+        await self._checkpoints.announce(future.log_dir, tp, carried.view, high_watermark)
+        return carried
+
+    async def _copy_the_rest(
+        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+    ) -> CarriedState:
+        await source.refresh()
+        for _ in range(_LAST_STEPS):
+            if (await future.catch_up(source, lane)).is_caught_up:
+                break
+        carried = await source.carried_state()
+        _require_mirror(source, future, carried)
+        return carried
+
+    async def _change_places(
+        self, source: LogHandle, future: FutureReplica, carried: CarriedState
+    ) -> LogHandle:
+        tp, plain = source.topic_partition, source.directory
+        aside = self._book.doomed_path(source.log_dir, tp, ReplicaDirKind.DELETE, future.move_id)
+        try:
+            await source.give_way(aside)
+            log = await future.become_current(
+                carried, self._book.config_of(tp.topic), self._producer_limits
+            )
+            if not future.log_dir.is_online:
+                # It died after that, and the book forgot it while it was no replica yet.
+                raise future.log_dir.offline_error()
+        except OperatingError:
+            self._in_its_own_time(self._take_back(future.log_dir, future.come_back))
+            if not await self._take_back(source.log_dir, lambda: source.come_back(plain)):
+                # Under its present name a start may take it for removed, unless it sees why.
+                source.log_dir.go_offline("a swap of replicas could not be taken back")
+            raise
+        self._book.futures.pop(tp, None)
+        handle = LogHandle(
+            log=log,
+            log_dir=future.log_dir,
+            host=self._host,
+            clock=self._clock,
+            checkpointed_high_watermark=source.high_watermark,
+            checkpointed_recovery_point=carried.view.log_end_offset,
+        )
+        self._book.handles[tp] = handle
+        if source.log_dir.is_online:
+            self._purge_later(source.log_dir, aside, source)
+        return handle
+
+    async def _take_back(self, log_dir: LogDir, come_back: Callable[[], Awaitable[None]]) -> bool:
+        """One of the two ways back, as far as its disk lets it; False if it is not there."""
+        for _ in range(_TAKE_BACK_TRIES):
+            if not log_dir.is_online:
+                return False
+            try:
+                await come_back()
+            except OverloadedError:
+                await asyncio.sleep(_TAKE_BACK_PAUSE_MS / 1000)
+            except OperatingError as e:
+                if log_dir.is_online:
+                    self._log.warning("swap_not_undone", log_dir=log_dir.path, reason=e.message)
+                return False
+            else:
+                return True
+        return False
+
+    def _in_its_own_time(self, work: Coroutine[None, None, bool]) -> None:
+        task = asyncio.ensure_future(work)
+        self._ways_back.add(task)
+        task.add_done_callback(self._ways_back.discard)
+
+    def _require_current(self, tp: TopicPartition) -> LogHandle:
+        handle = self._book.handles.get(tp)
+        if handle is None:
+            raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
+        return handle
+
+
+async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
+    """Wait for it, but not for a ``target`` that does not answer: appends wait meanwhile.
+
+    What runs in a thread runs on; the next step of the move waits for it.
+
+    :raises LogDirImpairedError: if the target is impaired before it is done.
+    """
+    while not whole.done():
+        await asyncio.wait({whole}, timeout=_LOOK_MS / 1000)
+        if target.is_impaired and not whole.done():
+            whole.cancel()
+            raise target.impaired_error()
+    return whole.result()
+
+
+def _require_mirror(source: LogHandle, future: FutureReplica, carried: CarriedState) -> None:
+    """:raises OverloadedError: if ``source`` went on: nothing has changed, try again."""
+    is_same = extents_of(source.view) == extents_of(carried.view)
+    if not is_same or not future.is_caught_up(source):
+        raise OverloadedError(
+            f"{source.topic_partition} was written to while its copy took its place: "
+            f"{future.log_end_offset} of {source.log_end_offset} offsets are copied, try again"
+        )

@@ -1,0 +1,115 @@
+"""DISK. ``set-aside.json``: why and when a replica was set aside, in the stray's own directory.
+
+What cannot be known later any more is written while it is: by which metadata log the replica was
+unwanted, and where it began, which only the dir's checkpoints say of a replica that is served.
+A stray without a readable mark is from before marks, or from a disk that took no writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+
+from kraftjbod.core.errors import InvalidUuidText
+from kraftjbod.core.ids import TopicId, Uuid
+from kraftjbod.storage.checkpoints import (
+    CorruptCheckpointError,
+    parse_leader_epochs,
+    parse_partition_metadata,
+)
+from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, STRAY_MARK
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+
+class StrayReason(Enum):
+    TOPIC_UNKNOWN = "topic unknown"
+    """The metadata had no topic of its id. An id is never used again: metadata that has the topic
+    after all is of another life, or branch, than the one by which it was set aside."""
+    NOT_A_REPLICA = "not a replica"
+    """The metadata had the topic, and no replica of the partition on this broker."""
+    SUPERSEDED = "superseded"
+    """It came with a directory, and another copy was served by then."""
+    UNREADABLE = "unreadable"
+    """It does not say whose records it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayMark:
+    """``metadata_log_id`` is None where no metadata decided; ``set_aside_ms`` is wall time."""
+
+    reason: StrayReason
+    set_aside_ms: int
+    metadata_log_id: Uuid | None = None
+    log_start_offset: int = 0
+    high_watermark: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundStray:
+    """What a stray's directory says; None where it does not."""
+
+    topic_id: TopicId | None
+    last_epoch: int | None
+    mark: StrayMark | None
+    size_bytes: int
+
+
+def write_stray_mark(vfs: Vfs, directory: str, mark: StrayMark) -> None:
+    document = {
+        "version": 1,
+        "reason": mark.reason.value,
+        "set_aside_ms": mark.set_aside_ms,
+        "metadata_log_id": None if mark.metadata_log_id is None else str(mark.metadata_log_id),
+        "log_start_offset": mark.log_start_offset,
+        "high_watermark": mark.high_watermark,
+    }
+    write_atomically(vfs, f"{directory}/{STRAY_MARK}", (json.dumps(document) + "\n").encode())
+
+
+def parse_stray_mark(text: str) -> StrayMark | None:
+    """None if it cannot be understood: then nothing is known, and nothing follows from it."""
+    try:
+        document = json.loads(text)
+        log_id = document["metadata_log_id"]
+        return StrayMark(
+            reason=StrayReason(document["reason"]),
+            set_aside_ms=int(document["set_aside_ms"]),
+            metadata_log_id=None if log_id is None else Uuid.parse(log_id),
+            log_start_offset=int(document["log_start_offset"]),
+            high_watermark=int(document["high_watermark"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText):
+        return None
+
+
+def examine_stray(vfs: Vfs, directory: str) -> FoundStray:
+    mark_text = _text(vfs, f"{directory}/{STRAY_MARK}")
+    return FoundStray(
+        topic_id=_topic_id(vfs, f"{directory}/{PARTITION_METADATA}"),
+        last_epoch=_last_epoch(vfs, f"{directory}/{LEADER_EPOCH_CHECKPOINT}"),
+        mark=None if mark_text is None else parse_stray_mark(mark_text),
+        size_bytes=sum(entry.size_bytes for entry in vfs.list_dir(directory)),
+    )
+
+
+def _topic_id(vfs: Vfs, path: str) -> TopicId | None:
+    text = _text(vfs, path)
+    try:
+        return None if text is None else parse_partition_metadata(text, path)
+    except CorruptCheckpointError:
+        return None
+
+
+def _last_epoch(vfs: Vfs, path: str) -> int | None:
+    text = _text(vfs, path)
+    try:
+        entries = [] if text is None else parse_leader_epochs(text, path)
+    except CorruptCheckpointError:
+        return None
+    return entries[-1][0] if entries else None
+
+
+def _text(vfs: Vfs, path: str) -> str | None:
+    data = vfs.read_if_exists(path)
+    return None if data is None else bytes(data).decode(errors="replace")

@@ -1,0 +1,136 @@
+"""LOOP. ``StrayReplicas``: copies in this node's dirs that are kept and not served, and their
+return.
+
+* A copy that nobody wants is marked with the reason, renamed, and remembered here.
+* It is opened again only when somebody who knows the metadata says so, and removed likewise.
+* A dir that goes OFFLINE takes its strays along; they are found anew when it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError
+from kraftjbod.core.ids import TopicIdPartition, TopicPartition, Uuid
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.replicas.dir_loading import DirLoading, Stray
+from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.replicas.stray_mark import (
+    StrayMark,
+    StrayReason,
+    examine_stray,
+    write_stray_mark,
+)
+
+
+class StrayReplicas:
+    """All methods are for the loop's thread."""
+
+    def __init__(self, *, book: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
+        self._book = book
+        self._loading = loading
+        self._clock = clock
+        self._strays: list[Stray] = []
+        self._log = get_logger(component="stray_replicas")
+
+    def all(self) -> Sequence[Stray]:
+        return tuple(self._strays)
+
+    def of(self, key: TopicIdPartition) -> list[Stray]:
+        """Those that hold records of this partition of this very topic."""
+        return [
+            stray
+            for stray in self._strays
+            if stray.topic_id == key.topic_id
+            and stray.topic_partition is not None
+            and stray.topic_partition.partition == key.partition
+        ]
+
+    def unreadable(self, topic_partition: TopicPartition) -> list[Stray]:
+        """Those of that name that do not say of which topic they are."""
+        return [
+            stray
+            for stray in self._strays
+            if stray.topic_id is None and stray.topic_partition == topic_partition
+        ]
+
+    def found(self, strays: Iterable[Stray]) -> None:
+        self._strays += strays
+
+    def forget_all_in(self, log_dir: LogDir) -> None:
+        self._strays = [stray for stray in self._strays if stray.log_dir is not log_dir]
+
+    async def set_aside(
+        self, handle: LogHandle, reason: StrayReason, metadata_log_id: Uuid | None
+    ) -> None:
+        """Mark and rename a replica, which takes no more requests.
+
+        :raises OverloadedError: too much waits for its dir; it is what it was.
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        """
+        log_dir, directory = handle.log_dir, handle.directory
+        mark = StrayMark(
+            reason=reason,
+            set_aside_ms=self._clock.wall_ms(),
+            metadata_log_id=metadata_log_id,
+            log_start_offset=handle.log_start_offset,
+            high_watermark=handle.high_watermark,
+        )
+        try:
+            await log_dir.run(
+                OpKind.CHECKPOINT, lambda: write_stray_mark(log_dir.vfs, directory, mark)
+            )
+        except LogDirImpairedError as e:
+            self._log.warning("stray_not_marked", directory=directory, reason=e.message)
+        tp = handle.topic_partition
+        target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+        await handle.move_aside(target)
+        await handle.close_files()
+        found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
+        self._strays.append(Stray.of(log_dir, target, tp, found, self._clock.now_ms()))
+
+    async def take_back(self, stray: Stray) -> LogHandle:
+        """Let a stray be the replica again, recovered as after a crash; there must be none.
+
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        :raises OperatingError: it does not say any more whose records it holds.
+        """
+        tp, log_dir = stray.topic_partition, stray.log_dir
+        assert tp is not None, stray
+        assert not self._book.has_current(tp), tp
+        offsets = DirOffsets({}, {}, {})
+        if stray.mark is not None:
+            offsets.log_starts[tp] = stray.mark.log_start_offset
+            offsets.high_watermarks[tp] = stray.mark.high_watermark
+        try:
+            handle, *_ = await self._loading.open_replica(
+                log_dir, stray.directory, tp, offsets, was_clean=False
+            )
+        except CorruptCheckpointError as e:
+            self._strays.remove(stray)
+            self._strays.append(stray._replace(topic_id=None))
+            raise OperatingError(f"{stray.directory} is no replica any more: {e}") from e
+        await handle.come_back(f"{log_dir.path}/{tp}")
+        self._strays.remove(stray)
+        self._book.handles[tp] = handle
+        path = f"{handle.directory}/{STRAY_MARK}"
+        await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp)
+        return handle
+
+    async def remove(self, stray: Stray) -> None:
+        """For good.
+
+        :raises OverloadedError: too much waits for its dir; nothing has changed.
+        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        """
+        log_dir = stray.log_dir
+        await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(stray.directory))
+        if stray in self._strays:
+            self._strays.remove(stray)

@@ -1,0 +1,307 @@
+"""LOOP. ``SwapRecovery``: what to make of the copies that a stop, a crash or a swap left in several
+dirs.
+
+Once all dirs are loaded there is one rule per case:
+
+* A current and a future copy: the move goes on, from what is certain and still the log's.
+* No current copy, but ``-delete`` and ``-future`` with the same move id: a crash came between the
+  two renames of a swap. The future copy becomes the replica if it holds all that the other one
+  holds; else the other one gets its name back, and the move goes on. A shorter copy never
+  replaces a longer one.
+* Two current copies, one of them by a move: the swap was undone while the other disk failed. The
+  longer one stays, and of equals the one that was there first.
+* A future copy alone: it stays, and whoever knows the metadata decides.
+* A ``-delete`` copy of a partition without a current one: it is an :class:`Orphan`, and stays
+  until whoever knows the metadata wants it back, or not.
+* Any other ``-delete``: it goes, now that the winner is open.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OperatingError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_partition_metadata
+from kraftjbod.storage.dir_names import (
+    FUTURE_CHECKPOINT,
+    PARTITION_METADATA,
+    ReplicaDir,
+    ReplicaDirKind,
+)
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.moves.future_copy import agreed_before
+from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir
+from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap
+
+
+class Orphan(NamedTuple):
+    """A ``-delete`` copy of a partition that has no current copy in any dir that was loaded."""
+
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    log_dir: LogDir
+    directory: str
+
+
+class SwapRecovery:
+    """Used after loading: once for all dirs at start, and for each that comes later.
+
+    What it leaves are the orphans. For the loop's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        book: ReplicaRegistry,
+        swap: ReplicaSwap,
+        loading: DirLoading,
+        purge_later: PurgeLater,
+        resolve: Callable[[TopicPartition, LogHandle], Awaitable[None]],
+    ) -> None:
+        self._book = book
+        self._swap = swap
+        self._loading = loading
+        self._purge_later = purge_later
+        self._resolve = resolve
+        self._log = get_logger()
+        self._offsets: dict[LogDir, DirOffsets] = {}
+        self.orphans: list[Orphan] = []
+
+    async def settle(self, loaded: Sequence[LoadedDir]) -> None:
+        """Bring the book in order. Dirs that fail meanwhile are OFFLINE, and the rest goes on."""
+        self._offsets |= {found.log_dir: found.offsets for found in loaded}
+        await self._settle_duplicates([h for found in loaded for h in found.moved_here])
+        futures: defaultdict[TopicPartition, list[FutureReplica]] = defaultdict(list)
+        for found in loaded:
+            for future in found.futures:
+                futures[future.topic_partition].append(future)
+            for broken in found.broken_futures:
+                await self._remove_broken(found.log_dir, broken)
+        for future in self._waiting_for(loaded):
+            futures[future.topic_partition].append(future)
+        for tp, copies in futures.items():
+            best = await self._best_of(copies)
+            replaced = self._replaced_by(best, loaded)
+            if replaced is not None and not self._book.has_current(tp):
+                await self._mend(best, *replaced)
+            await self._resume(best)
+        for found in loaded:
+            for doomed in found.deleted:
+                await self._sort_out(found.log_dir, doomed)
+
+    def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
+        """Futures that were here before, and whose other copy has come only now."""
+        come = {handle.topic_partition for found in loaded for handle in found.handles}
+        return [
+            future
+            for tp, future in self._book.futures.items()
+            if tp in come or self._replaced_by(future, loaded) is not None
+        ]
+
+    async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
+        for tp, copies in list(self._book.held_aside.items()):
+            if (winner := _stayed(copies, moved_here)) is not None:
+                await self._resolve(tp, winner)
+                where = winner.log_dir.path
+                self._log.warning("undone_swap_settled", partition=str(tp), log_dir=where)
+        for handle in moved_here:
+            if self._book.handles.get(handle.topic_partition) is handle:
+                await self._forget_move(handle)
+
+    async def restore(self, orphan: Orphan) -> LogHandle:
+        """As :meth:`LogManager.restore_deleted`."""
+        tp, log_dir = orphan.topic_partition, orphan.log_dir
+        assert not self._book.has_current(tp), tp
+        plain = f"{log_dir.path}/{tp}"
+        offsets = self._offsets[log_dir]
+        handle, *_ = await self._loading.open_replica(
+            log_dir, orphan.directory, tp, offsets, was_clean=False
+        )
+        await handle.come_back(plain)
+        self.orphans.remove(orphan)
+        self._book.handles[tp] = handle
+        return handle
+
+    def discard(self, orphan: Orphan) -> None:
+        """As :meth:`LogManager.discard_deleted`."""
+        self.orphans.remove(orphan)
+        self._purge_later(orphan.log_dir, orphan.directory, None)
+
+    def forget_all_in(self, log_dir: LogDir) -> None:
+        """The dir is offline: nothing in it can be had back by this process."""
+        self.orphans = [orphan for orphan in self.orphans if orphan.log_dir is not log_dir]
+
+    # -- futures ----------------------------------------------------------------------------
+
+    async def _best_of(self, copies: list[FutureReplica]) -> FutureReplica:
+        """The one to keep; the others go."""
+        copies.sort(key=lambda copy: (copy.size_bytes, copy.log_dir.path))
+        best = copies.pop()
+        for copy in copies:
+            self._log.warning(
+                "future_copy_dropped",
+                partition=str(copy.topic_partition),
+                log_dir=copy.log_dir.path,
+                reason=f"the copy in {best.log_dir.path} is further",
+            )
+            self._leave_out(copy)
+            await self._remove(copy)
+        return best
+
+    async def _resume(self, future: FutureReplica) -> None:
+        """Into the book with it; beside a current copy, only what that one confirms."""
+        tp = future.topic_partition
+        if not future.log_dir.is_online or future.became_current:
+            return
+        current = self._book.handles.get(tp)
+        reason = None
+        if current is not None and current.log_dir is future.log_dir:
+            reason = "the replica lies in the same directory"
+        elif current is not None and current.topic_id != future.topic_id:
+            reason = "it is of another topic of that name"
+        if reason is not None:
+            where = future.log_dir.path
+            self._log.warning(
+                "future_copy_of_no_use", partition=str(tp), log_dir=where, reason=reason
+            )
+            self._leave_out(future)
+            await self._remove(future)
+            return
+        try:
+            if current is not None:
+                await future.resume(current.view)
+        except KafkaStorageError:
+            return  # Told by log_dir_offline; the copy is gone for this process.
+        except LogDirImpairedError as e:
+            # It has to be compared with the replica before that goes on, and the disk is full.
+            where = future.log_dir.path
+            self._log.warning(
+                "future_copy_not_resumed", partition=str(tp), log_dir=where, reason=e.message
+            )
+            self._leave_out(future)
+            await self._remove(future)
+            return
+        if self._book.futures.setdefault(tp, future) is not future:
+            # Somebody ordered another move meanwhile.
+            await self._remove(future)
+
+    def _leave_out(self, future: FutureReplica) -> None:
+        if self._book.futures.get(future.topic_partition) is future:
+            del self._book.futures[future.topic_partition]
+
+    async def _remove(self, future: FutureReplica) -> None:
+        try:
+            await self._swap.remove(future)
+        except OperatingError as e:
+            self._log.info("future_copy_not_removed", reason=e.message)
+
+    async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
+        """Nothing says how much of it is sound; the move, if it still matters, starts over."""
+        assert broken.topic_partition is not None, broken
+        path = self._book.doomed_path(log_dir, broken.topic_partition, ReplicaDirKind.DELETE)
+        source, vfs = f"{log_dir.path}/{broken.name}", log_dir.vfs
+
+        def rename() -> None:
+            vfs.unlink_if_exists(f"{source}/{PARTITION_METADATA}")
+            vfs.rename(source, path)
+
+        try:
+            await log_dir.run(OpKind.DELETE, rename, replica=broken.topic_partition)
+        except OperatingError as e:
+            self._log.info("broken_future_copy_not_removed", reason=e.message)
+        else:
+            self._purge_later(log_dir, path, None)
+
+    # -- broken swaps -----------------------------------------------------------------------
+
+    def _replaced_by(
+        self, future: FutureReplica, loaded: Sequence[LoadedDir]
+    ) -> tuple[LoadedDir, ReplicaDir] | None:
+        """The copy that ``future`` was about to take the place of."""
+        for found in loaded:
+            for doomed in found.deleted:
+                is_same = doomed.topic_partition == future.topic_partition
+                if is_same and doomed.unique == future.move_id:
+                    return found, doomed
+        return None
+
+    async def _mend(self, future: FutureReplica, found: LoadedDir, doomed: ReplicaDir) -> None:
+        """One of the two becomes the replica: the one that lacks nothing of the other."""
+        tp, log_dir = future.topic_partition, found.log_dir
+        try:
+            replaced, *_ = await self._loading.open_replica(
+                log_dir, f"{log_dir.path}/{doomed.name}", tp, found.offsets, was_clean=False
+            )
+            won = future.replaces(replaced.view) and await self._promoted(future)
+            if won:
+                await replaced.close_files()
+            else:
+                await replaced.come_back(f"{log_dir.path}/{tp}")
+                found.deleted.remove(doomed)
+                self._book.handles[tp] = replaced
+        except (CorruptCheckpointError, OperatingError) as e:
+            self._log.error("swap_not_mended", partition=str(tp), reason=str(e))
+            return
+        winner = future.log_dir if won else log_dir
+        self._log.warning("swap_mended", partition=str(tp), log_dir=winner.path)
+
+    async def _promoted(self, future: FutureReplica) -> bool:
+        tp = future.topic_partition
+        high_watermark = self._offsets[future.log_dir].high_watermarks.get(tp, 0)
+        try:
+            await self._swap.open_as_current(future, high_watermark=high_watermark, is_whole=True)
+        except OperatingError as e:
+            self._log.warning("future_copy_not_opened", partition=str(tp), reason=e.message)
+            return False
+        return True
+
+    async def _forget_move(self, handle: LogHandle) -> None:
+        """It has been loaded as the replica, and is one like any other from now on."""
+        path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
+        try:
+            await handle.log_dir.run(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
+        except OperatingError as e:
+            self._log.info("move_not_forgotten", path=path, reason=e.message)
+
+    # -- what is to be removed --------------------------------------------------------------
+
+    async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
+        directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
+        if tp is not None and not self._book.has_current(tp):
+            topic_id = await self._topic_id(log_dir, directory)
+            if topic_id is not None:
+                self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
+                return
+        self._purge_later(log_dir, directory, None)
+
+    async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId | None:
+        path = f"{directory}/{PARTITION_METADATA}"
+        try:
+            data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
+            text = "" if data is None else data.decode(errors="replace")
+            return parse_partition_metadata(text, path)
+        except (OperatingError, CorruptCheckpointError) as e:
+            self._log.info("deleted_replica_not_known", path=path, reason=str(e))
+            return None
+
+
+def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:
+    """Which of two copies is the replica; None if it is not for us to say."""
+    stayed = [copy for copy in copies if copy not in moved_here]
+    moved = [copy for copy in copies if copy in moved_here]
+    if len(stayed) != 1 or len(moved) != 1:
+        return None
+    a, b = stayed[0].view, moved[0].view
+    parted = agreed_before(a.epochs, b.epochs, max(a.log_start_offset, b.log_start_offset))
+    if parted is not None and parted < min(a.log_end_offset, b.log_end_offset):
+        return stayed[0]
+    return moved[0] if b.log_end_offset > a.log_end_offset else stayed[0]

@@ -1,0 +1,333 @@
+"""LOOP. ``Scrub``: reads the cold segments of one log dir again and again, and looks for bit rot.
+
+* Cold is what is closed, flushed and not about to move to another dir. One pass goes through all
+  of it; the next begins ``log.dir.scrub.interval.ms`` after the one before began, and a restart
+  goes on where the last life was.
+* It has a thread of its own that reads little at a time, no more than
+  ``log.dir.scrub.max.bytes.per.second``, and rests while the dir is not ONLINE or is busy.
+* What one reading finds damaged is read once more: memory and cables err as well. What both find is
+  made known to the log, as if a reader had met it, and told to ``on_damage``, which knows what
+  becomes of the replica. Damage that is known is told again in each pass, and not read again.
+* Index files that do not fit their segments are written anew.
+
+A read that fails is judged as any other: the dir goes OFFLINE by it, and the scrub ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.timing import Clock, TokenBucket
+from kraftjbod.storage.dir_names import SCRUB_FILE
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.scrubbing.scrub_state import (
+    ScrubPosition,
+    ScrubState,
+    format_scrub_state,
+    parse_scrub_state,
+)
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.vfs import write_atomically
+
+T = TypeVar("T")
+
+#: How often is looked whether the scrub may go on, and how often its position is written down.
+_POLL_MS: Final = 1_000
+_SAVE_INTERVAL_MS: Final = 10_000
+#: A daemon that starts has better things to do.
+_FIRST_PASS_AFTER_MS: Final = 60_000
+#: One step at a time; one that was cancelled may still run beside the next.
+_MAX_OPS: Final = 4
+
+
+@dataclass(slots=True)
+class ScrubFigures:
+    """What one dir's scrub did since the daemon started."""
+
+    bytes: int = 0
+    segments: int = 0
+    passes: int = 0
+    #: Damaged stretches.
+    damages_found: int = 0
+    #: Replicas that were found damaged and are whole again.
+    replicas_repaired: int = 0
+    indexes_mended: int = 0
+
+
+class _Cold(NamedTuple):
+    """A segment to be checked; its successor begins at ``end_offset``."""
+
+    handle: LogHandle
+    segment: LogSegment
+    end_offset: int
+
+
+class Scrub:
+    """One dir's. :meth:`run` ends when the dir is OFFLINE, or by being cancelled."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        *,
+        clock: Clock,
+        replicas: Callable[[], Iterable[TopicPartition]],
+        get: Callable[[TopicPartition], LogHandle | None],
+        is_moving: Callable[[TopicPartition], bool],
+        is_busy: Callable[[], bool],
+        on_damage: Callable[[LogHandle], None],
+        interval_ms: int,
+        max_bytes_per_second: int,
+    ) -> None:
+        self.log_dir = log_dir
+        self.figures = ScrubFigures()
+        self.state = ScrubState()
+        self._clock = clock
+        self._replicas = replicas
+        self._get = get
+        self._is_moving = is_moving
+        self._is_busy = is_busy
+        self._on_damage = on_damage
+        self._interval_ms = interval_ms
+        self._bucket = TokenBucket(max_bytes_per_second, clock.now_ms())
+        self._lane = LogDirExecutor(
+            name=f"log-dir-scrub:{log_dir.path}", clock=clock, max_ops=_MAX_OPS
+        )
+        self._saved_at_ms = 0
+        #: Replicas that this pass has still to look at, in order; the first is under way.
+        self._todo: deque[TopicPartition] = deque()
+        #: Replicas that were found damaged, as long as they are.
+        self._damaged: dict[TopicPartition, LogHandle] = {}
+        self._log = get_logger(component="scrub", log_dir=log_dir.path)
+
+    def __repr__(self) -> str:
+        return f"<Scrub {self.log_dir.path} {self.state}>"
+
+    async def run(self) -> None:
+        """One pass after the other."""
+        try:
+            await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
+            await self.log_dir.jobs.keep("scrub", self._until_offline)
+        finally:
+            self._lane.shutdown(wait=False)
+
+    async def _until_offline(self) -> None:
+        try:
+            await self.load()
+            while True:
+                while not self.state.is_due(self._clock.wall_ms(), self._interval_ms):
+                    await self._rest(_POLL_MS)
+                await self.scrub_all()
+        except KafkaStorageError as e:
+            self._log.info("log_scrub_ended", reason=e.message)
+
+    async def scrub_all(self) -> None:
+        """Go on with the pass that is under way, or make a whole one.
+
+        :raises KafkaStorageError: the dir is or goes offline.
+        """
+        if not self.state.is_under_way:
+            self.state = replace(
+                self.state, began_ms=self._clock.wall_ms(), damages=0, position=None
+            )
+            self._log.info("log_scrub_began")
+        position = self.state.position
+        self._todo = deque(
+            tp
+            for tp in sorted(self._replicas())
+            if position is None or tp >= position.topic_partition
+        )
+        while (cold := self._next()) is not None:
+            if await self._check_unless_gone(cold):
+                self._note_position(cold)
+                if self._clock.now_ms() - self._saved_at_ms >= _SAVE_INTERVAL_MS:
+                    await self._save()
+        completed_ms = max(self._clock.wall_ms(), self.state.began_ms)
+        self.state = replace(self.state, completed_ms=completed_ms, position=None)
+        self.figures.passes += 1
+        self._log.info("log_scrub_completed", damages=self.state.damages)
+        await self._save()
+
+    def count_repairs(self) -> None:
+        """Take notice of damage that is gone."""
+        for tp, handle in list(self._damaged.items()):
+            if self._get(tp) is not handle:
+                del self._damaged[tp]
+            elif handle.damaged_from is None:
+                del self._damaged[tp]
+                self.figures.replicas_repaired += 1
+
+    # -- which segment ----------------------------------------------------------------------
+
+    def _next(self) -> _Cold | None:
+        """What comes next in this pass; damage that is known already is told on the way."""
+        while self._todo:
+            tp, position = self._todo[0], self.state.position
+            handle = self._get(tp)
+            if handle is not None and handle.log_dir is self.log_dir and not self._is_moving(tp):
+                is_begun = position is not None and position.topic_partition == tp
+                if not is_begun and handle.damaged_from is not None:
+                    self._on_damage(handle)
+                from_offset = position.offset if is_begun and position is not None else 0
+                cold = _first_cold(handle, from_offset)
+                if cold is not None:
+                    return cold
+            self._todo.popleft()
+        return None
+
+    def _note_position(self, cold: _Cold) -> None:
+        position = ScrubPosition(cold.handle.topic_partition, cold.end_offset)
+        self.state = replace(self.state, position=position)
+
+    # -- one segment ------------------------------------------------------------------------
+
+    async def _check_unless_gone(self, cold: _Cold) -> bool:
+        """Whether to go on with the next one."""
+        await self._until_free()
+        try:
+            partition = str(cold.handle.topic_partition)
+            await self.log_dir.jobs.attempt(
+                "scrub", partial(self._check, cold), partition=partition
+            )
+        except OverloadedError as e:
+            self._log.info("log_scrub_put_off", reason=e.message)
+            await self._rest(_POLL_MS)
+            return False
+        except KafkaStorageError:
+            raise
+        except OperatingError as e:
+            # Deleted, or moved away, while it was read.
+            self._log.info("log_scrub_passed_over", reason=e.message)
+        return True
+
+    async def _check(self, cold: _Cold) -> None:
+        scrub = await self._read(cold)
+        if scrub is not None and scrub.damages:
+            again = await self._read(cold)
+            if again is not None and not again.damages:
+                self._log.warning(
+                    "log_scrub_readings_differ",
+                    partition=str(cold.handle.topic_partition),
+                    offset=scrub.damages[0].offset,
+                )
+            scrub = again
+        if scrub is None:
+            return
+        self.figures.segments += 1
+        if not (scrub.damages or scrub.is_index_wrong):
+            return
+        if not await cold.handle.take_scrubbed(scrub):
+            return
+        if scrub.damages:
+            self._tell_damage(cold.handle, scrub)
+        else:
+            self.figures.indexes_mended += 1
+
+    async def _read(self, cold: _Cold) -> SegmentScrub | None:
+        """The segment as the disk has it; None if it is gone, or about to move."""
+        handle = cold.handle
+        scrub = SegmentScrub(vfs=self.log_dir.vfs, segment=cold.segment, end_offset=cold.end_offset)
+        try:
+            if not await self._do(handle, scrub.open):
+                return None
+            while (looked_bytes := await self._do(handle, scrub.step)) > 0:
+                self.figures.bytes += looked_bytes
+                self._bucket.spend(looked_bytes, self._clock.now_ms())
+                if wait_ms := self._bucket.wait_ms(self._clock.now_ms()):
+                    await self._rest(wait_ms)
+                await self._until_free()
+                if self._is_moving(handle.topic_partition):
+                    break
+        except Exception:
+            await self._do(handle, scrub.close)
+            raise
+        await self._do(handle, scrub.close)
+        return None if looked_bytes else scrub
+
+    async def _do(self, handle: LogHandle, step: Callable[[], T]) -> T:
+        return await self.log_dir.run_beside(self._lane, step, replica=handle.topic_partition)
+
+    def _tell_damage(self, handle: LogHandle, scrub: SegmentScrub) -> None:
+        for damage in scrub.damages:
+            self._log.error(
+                "log_damage_found_by_scrub",
+                partition=str(handle.topic_partition),
+                offset=damage.offset,
+                next_offset=damage.next_offset,
+            )
+        self.figures.damages_found += len(scrub.damages)
+        self.state = replace(self.state, damages=self.state.damages + len(scrub.damages))
+        self._damaged[handle.topic_partition] = handle
+        self._on_damage(handle)
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    async def _until_free(self) -> None:
+        """Wait while the dir has trouble of its own, or much to do.
+
+        :raises KafkaStorageError: it is offline.
+        """
+        while self.log_dir.state is not LogDirState.ONLINE or self._is_busy():
+            await self._rest(_POLL_MS)
+
+    async def _rest(self, wait_ms: int) -> None:
+        if not self.log_dir.is_online:
+            raise self.log_dir.offline_error()
+        self.count_repairs()
+        await asyncio.sleep(wait_ms / 1000)
+
+    # -- the file ---------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Learn how far the last life was.
+
+        What it found is known no more, so a pass that found something is made once more.
+        """
+        await self._until_free()
+        path, vfs = self._path, self.log_dir.vfs
+        data = await self.log_dir.run(OpKind.LOAD, lambda: vfs.read_if_exists(path))
+        self.state = parse_scrub_state(data)
+        if self.state.damages:
+            self.state = replace(self.state, began_ms=-1, position=None)
+
+    async def _save(self) -> None:
+        """Best effort: what is lost with it is read once more."""
+        path, data, vfs = self._path, format_scrub_state(self.state), self.log_dir.vfs
+        self._saved_at_ms = self._clock.now_ms()
+        try:
+            await self.log_dir.run(
+                OpKind.CHECKPOINT, lambda: write_atomically(vfs, path, data, sync=False)
+            )
+        except OverloadedError as e:
+            self._log.info("log_scrub_position_not_saved", reason=e.message)
+
+    @property
+    def _path(self) -> str:
+        return f"{self.log_dir.path}/{SCRUB_FILE}"
+
+
+def _first_cold(handle: LogHandle, from_offset: int) -> _Cold | None:
+    """The first closed segment from there on that is on the disk and not known to be damaged."""
+    view = handle.view
+    for segment, successor in zip(view.segments, view.segments[1:], strict=False):
+        end_offset = successor.base_offset
+        if segment.base_offset < from_offset or end_offset <= view.log_start_offset:
+            continue
+        if end_offset > handle.recovery_point:
+            return None
+        damage = view.damage_from(segment.base_offset)
+        if damage is None or damage.offset >= end_offset:
+            return _Cold(handle, segment, end_offset)
+    return None

@@ -1,0 +1,255 @@
+"""PURE. Walking over the batches of one segment: which are sound, and where sound ones go on.
+
+A *sound* batch has a header that can be, holds the offset that is next, is whole and, where that
+is asked for, fits its CRC. Logs have no gaps: what begins behind the next offset is not sound.
+Damage reaches from the first unsound batch to the next sound one.
+Only where compaction may have taken records away does a batch that begins later count as sound, as
+long as it ends in time.
+
+Bytes come through a ``read_at``; what becomes of damage is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    batches,
+    check_crc,
+    read_header,
+)
+
+#: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
+ReadAt = Callable[[int, int], Buffer | None]
+
+WALK_BYTES: Final = 4 * 1024 * 1024
+#: Looks at headers take this much at once; an index entry is seldom further away.
+_LOOK_BYTES: Final = 4096
+_EMPTY: Final = memoryview(b"")
+
+
+class WouldWait(Exception):
+    """The bytes are not in memory, and this reader must not wait."""
+
+
+class Damage(NamedTuple):
+    """A stretch of a log that is not sound; it begins in its segment at ``position``."""
+
+    offset: int
+    #: Of the first sound batch behind it.
+    next_offset: int
+    position: int
+
+
+class Located(NamedTuple):
+    """A batch and where it begins in the file."""
+
+    position: int
+    header: BatchHeader
+
+
+def sound_batches(
+    read_at: ReadAt,
+    *,
+    position: int,
+    end: int,
+    next_offset: int,
+    check_crc_of_each: bool,
+    on_progress: Callable[[int], None],
+    chunk_bytes: int = WALK_BYTES,
+    gaps_below: int | None = None,
+) -> Iterator[Located]:
+    """Batches from ``position`` on, up to the first that is not sound, or to ``end``.
+
+    The batch at ``position`` has to begin with ``next_offset``; with ``gaps_below``, any may begin
+    later and has to end below that offset. ``on_progress`` is told how many
+    bytes were looked at since the last time; that is after each ``chunk_bytes``, or after each
+    batch that is larger.
+    """
+    want = chunk_bytes
+    while position < end:
+        chunk, begin = _read(read_at, position, min(want, end - position)), position
+        try:
+            for at, header in batches(chunk):
+                _require_next(header, next_offset, gaps_below)
+                if check_crc_of_each:
+                    check_crc(chunk, at, header)
+                position, next_offset = begin + at + header.size_bytes, header.next_offset
+                yield Located(begin + at, header)
+            if position == begin:
+                want = read_header(chunk).size_bytes
+        except CorruptRecordError:
+            return
+        on_progress(position - begin)
+        if position == begin and (want > end - begin or want <= len(chunk)):
+            return  # The segment ends inside this batch.
+
+
+def around_damage(
+    read_at: ReadAt,
+    *,
+    end: int,
+    begin_offset: int,
+    end_offset: int,
+    known: Callable[[int], Iterable[int]],
+    check_crc_of_each: bool,
+    on_progress: Callable[[int], None],
+    chunk_bytes: int = WALK_BYTES,
+    gaps_below: int | None = None,
+) -> Iterator[Located | Damage]:
+    """All of a segment in order: its sound batches, and the damage between them.
+
+    ``known`` gives positions behind one where an index says that batches begin; ``gaps_below`` as
+    in :func:`sound_batches`.
+    """
+    position, next_offset = 0, begin_offset
+    while True:
+        for located in sound_batches(
+            read_at,
+            position=position,
+            end=end,
+            next_offset=next_offset,
+            check_crc_of_each=check_crc_of_each,
+            on_progress=on_progress,
+            chunk_bytes=chunk_bytes,
+            gaps_below=gaps_below,
+        ):
+            yield located
+            position = located.position + located.header.size_bytes
+            next_offset = located.header.next_offset
+        if position >= end:
+            return
+        resumed = _first_sound(read_at, position, known(position), end, next_offset)
+        if resumed is None:
+            yield Damage(next_offset, end_offset, position)
+            return
+        yield Damage(next_offset, resumed.header.base_offset, position)
+        position, next_offset = resumed.position, resumed.header.base_offset
+
+
+def _first_sound(
+    read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offset: int
+) -> Located | None:
+    """Where sound batches go on behind the damage, with a base offset above ``offset``.
+
+    What follows by the damaged batch's own header is tried first, then what is known.
+    """
+    damaged = batch_at(read_at, damaged_at, end)
+    following = [] if damaged is None else [damaged_at + damaged.header.size_bytes]
+    for position in (*following, *known):
+        found = batch_at(read_at, position, end)
+        if found is None or found.header.base_offset <= offset:
+            continue
+        if _fits_crc(_read(read_at, position, found.header.size_bytes), found.header):
+            return found
+    return None
+
+
+def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
+    """The batch that begins at ``position``; None if its header cannot be, or it is not whole."""
+    if end - position < HEADER_BYTES:
+        return None
+    try:
+        header = read_header(_read(read_at, position, HEADER_BYTES))
+    except CorruptRecordError:
+        return None
+    return Located(position, header) if position + header.size_bytes <= end else None
+
+
+def sent_batches(data: Buffer, next_offset: int, *, may_have_gaps: bool) -> list[BatchHeader]:
+    """Headers of what a leader sent, to be appended at ``next_offset``; a torn last batch is not.
+
+    :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
+    """
+    headers = []
+    for position, header in batches(data):
+        check_crc(data, position, header)
+        is_gap = header.base_offset > next_offset and may_have_gaps
+        if header.base_offset != next_offset and not is_gap:
+            raise CorruptRecordError(
+                f"the leader sent offset {header.base_offset}, the log ends at {next_offset}"
+            )
+        headers.append(header)
+        next_offset = header.next_offset
+    return headers
+
+
+def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> None:
+    """``data`` must be sound batches, the first of which holds ``offset``.
+
+    With ``gaps_below``, as in :func:`sound_batches`, it may also be the next one behind a gap.
+
+    :raises CorruptRecordError: if not.
+    """
+    end, next_offset = 0, None
+    for position, header in batches(data):
+        if next_offset is None:
+            begins = header.base_offset <= offset or gaps_below is not None
+            if not (begins and offset <= header.last_offset):
+                raise CorruptRecordError(f"offset {offset} is not in {header}")
+        else:
+            _require_next(header, next_offset, gaps_below)
+        check_crc(data, position, header)
+        end, next_offset = position + header.size_bytes, header.next_offset
+    if end != len(data):
+        raise CorruptRecordError(f"{len(data) - end} bytes behind offset {offset} are no batch")
+
+
+def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
+    """The first batch from ``position`` on that ends with or behind ``offset``."""
+    block, begin = _EMPTY, position
+    while position < limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= offset:
+            return Located(position, header)
+        position += header.size_bytes
+    return None
+
+
+def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
+    """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
+    block, begin = _EMPTY, position
+    while position + HEADER_BYTES <= limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _look(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        if header.last_offset >= max_offset or position + header.size_bytes > limit:
+            break
+        position += header.size_bytes
+    return position
+
+
+def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
+    data = read_at(position, min(_LOOK_BYTES, limit - position))
+    if data is None or len(data) < HEADER_BYTES:
+        raise WouldWait
+    return memoryview(data)
+
+
+def _require_next(header: BatchHeader, next_offset: int, gaps_below: int | None) -> None:
+    if header.base_offset == next_offset:
+        return
+    is_gap = gaps_below is not None and header.last_offset < gaps_below
+    if not is_gap or header.base_offset < next_offset:
+        raise CorruptRecordError(f"offset {header.base_offset} where {next_offset} is next")
+
+
+def _read(read_at: ReadAt, position: int, size: int) -> Buffer:
+    data = read_at(position, size)
+    assert data is not None, "only readers that may wait walk"
+    return data
+
+
+def _fits_crc(data: Buffer, header: BatchHeader) -> bool:
+    try:
+        check_crc(data, 0, header)
+    except CorruptRecordError:
+        return False
+    return True

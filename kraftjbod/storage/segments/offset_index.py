@@ -1,0 +1,179 @@
+"""DISK. Sparse indexes of one segment: offset to file position, and timestamp to offset.
+
+* Entries live in memory; the files are written as a whole when a segment is rolled or closed,
+  in Kafka's formats (8 and 12 bytes an entry, big-endian, offsets relative to the base).
+* They can be rebuilt from the segment, so a file is never trusted: what does not fit is dropped.
+* The dir's thread appends while the loop looks up. Each lookup takes the arrays once, positions
+  are appended before offsets, and shortening makes new arrays, so a reader sees a whole past.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from kraftjbod.storage.vfs import Buffer
+
+_NATIVE_IS_BIG: Final = sys.byteorder == "big"
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+
+
+class OffsetIndex:
+    """Last offset of some batches, and where those batches begin in the file."""
+
+    __slots__ = ("_base_offset", "_entries")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        #: Relative offsets and positions, both strictly rising.
+        self._entries: tuple[array[int], array[int]] = (array("I"), array("I"))
+
+    def __len__(self) -> int:
+        return len(self._entries[0])
+
+    def append(self, last_offset: int, position: int) -> None:
+        """The batch that ends with ``last_offset`` begins at ``position``."""
+        offsets, positions = self._entries
+        positions.append(position)
+        offsets.append(last_offset - self._base_offset)
+
+    def position_before(self, offset: int) -> int:
+        """Where a walk that looks for ``offset`` begins: at or before its batch."""
+        offsets, positions = self._entries
+        at = bisect_right(offsets, offset - self._base_offset)
+        return positions[at - 1] if at > 0 else 0
+
+    def position_at_most(self, limit: int) -> int:
+        """The last known beginning of a batch that is not behind the position ``limit``."""
+        _, positions = self._entries
+        at = bisect_right(positions, limit)
+        return positions[at - 1] if at > 0 else 0
+
+    def offset_below(self, position: int) -> int:
+        """An offset such that all batches below it end before the file position ``position``."""
+        offsets, positions = self._entries
+        # The last batch known to begin there; where it begins tells that those before it end.
+        at = bisect_right(positions, position) - 2
+        return self._base_offset + (offsets[at] + 1 if at >= 0 else 0)
+
+    def positions_behind(self, position: int) -> Sequence[int]:
+        """Known beginnings of batches behind ``position``, rising."""
+        _, positions = self._entries
+        return positions[bisect_right(positions, position) :]
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """Last offset and position of each known batch, rising."""
+        for offset, position in zip(*self._entries, strict=True):
+            yield self._base_offset + offset, position
+
+    def cut(self, size_bytes: int) -> None:
+        """Forget batches that begin at or behind ``size_bytes``."""
+        offsets, positions = self._entries
+        keep = bisect_left(positions, size_bytes)
+        self._entries = (offsets[:keep], positions[:keep])
+
+    def to_bytes(self) -> bytes:
+        offsets, positions = self._entries
+        return _big_endian(array("I", chain.from_iterable(zip(offsets, positions, strict=False))))
+
+    @classmethod
+    def from_bytes(
+        cls, base_offset: int, data: Buffer, *, segment_bytes: int
+    ) -> OffsetIndex | None:
+        """The index in ``data``, or None if it cannot belong to a segment of that size."""
+        if len(data) % OFFSET_ENTRY_BYTES:
+            return None
+        flat = array("I", bytes(data))
+        if not _NATIVE_IS_BIG:
+            flat.byteswap()
+        offsets, positions = flat[0::2], flat[1::2]
+        if not _rises(offsets) or not _rises(positions):
+            return None
+        if positions and positions[-1] >= segment_bytes:
+            return None
+        index = cls(base_offset)
+        index._entries = (offsets, positions)
+        return index
+
+
+class TimeEntry(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+class TimeIndex:
+    """The largest timestamp up to some points of a segment, and the offset that had it."""
+
+    __slots__ = ("_base_offset", "_entries")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._entries: tuple[array[int], array[int]] = (array("q"), array("I"))
+
+    def __len__(self) -> int:
+        return len(self._entries[0])
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Kept only if it says more than the last entry."""
+        timestamps, offsets = self._entries
+        if timestamps and timestamp <= timestamps[-1]:
+            return
+        offsets.append(offset - self._base_offset)
+        timestamps.append(timestamp)
+
+    def last(self) -> TimeEntry | None:
+        timestamps, offsets = self._entries
+        if not timestamps:
+            return None
+        return TimeEntry(timestamps[-1], self._base_offset + offsets[-1])
+
+    def offset_before(self, timestamp: int) -> int:
+        """Where a walk begins that looks for the first record not older than ``timestamp``."""
+        timestamps, offsets = self._entries
+        at = bisect_left(timestamps, timestamp)
+        return self._base_offset + (offsets[at - 1] if at > 0 else 0)
+
+    def entries(self) -> Iterator[TimeEntry]:
+        """Every one, rising."""
+        for timestamp, offset in zip(*self._entries, strict=True):
+            yield TimeEntry(timestamp, self._base_offset + offset)
+
+    def cut(self, end_offset: int) -> None:
+        """Forget entries for offsets from ``end_offset`` on."""
+        timestamps, offsets = self._entries
+        keep = bisect_left(offsets, end_offset - self._base_offset)
+        self._entries = (timestamps[:keep], offsets[:keep])
+
+    def to_bytes(self) -> bytes:
+        timestamps, offsets = self._entries
+        return b"".join(
+            timestamp.to_bytes(8, "big", signed=True) + offset.to_bytes(4, "big")
+            for timestamp, offset in zip(timestamps, offsets, strict=False)
+        )
+
+    @classmethod
+    def from_bytes(cls, base_offset: int, data: Buffer) -> TimeIndex | None:
+        """The index in ``data``, or None if it cannot be one."""
+        if len(data) % TIME_ENTRY_BYTES:
+            return None
+        index = cls(base_offset)
+        timestamps, offsets = index._entries
+        for at in range(0, len(data), TIME_ENTRY_BYTES):
+            timestamps.append(int.from_bytes(data[at : at + 8], "big", signed=True))
+            offsets.append(int.from_bytes(data[at + 8 : at + 12], "big"))
+        return index if _rises(timestamps) and _rises(offsets) else None
+
+
+def _rises(values: array[int]) -> bool:
+    return all(values[i] < values[i + 1] for i in range(len(values) - 1))
+
+
+def _big_endian(values: array[int]) -> bytes:
+    if not _NATIVE_IS_BIG:
+        values.byteswap()
+    return values.tobytes()

@@ -1,0 +1,507 @@
+"""DISK. ``LogSegment``: one ``.log`` file of whole batches, with its two indexes.
+
+* ``size_bytes`` counts what was written whole; bytes behind it, left by a write that failed,
+  are cut off at once, and at the latest before anything is written behind them or the segment is
+  sealed.
+* What fails for lack of room leaves a segment that goes on: see :meth:`retire` and
+  :meth:`truncate` for the order that this takes.
+* File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
+  Index files are written when a segment is rolled or closed, and rebuilt where they don't fit;
+  what goes into them is segment_indexes.py's part.
+* Damage of the file does not shorten the segment: only recovery and truncation do that.
+* Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
+  it touches nothing but the indexes and the bytes below the limit it is given.
+
+Offsets are assigned elsewhere; whether a record is committed is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    read_header,
+    whole_bytes,
+)
+from kraftjbod.storage.dir_names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file_name,
+)
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.segments.batch_walk import (
+    WALK_BYTES,
+    Damage,
+    Located,
+    ReadAt,
+    WouldWait,
+    around_damage,
+    batch_at,
+    last_end,
+    sound_batches,
+    walk_to,
+)
+from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
+from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
+from kraftjbod.storage.vfs import Buffer, OpenMode, Undoing, Vfs, VfsFile, write_atomically
+
+_EMPTY: Final = memoryview(b"")
+#: What a segment spans at most; indexes hold offsets in 32 bits.
+LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
+#: A ``max_offset`` that excludes nothing.
+NO_LIMIT: Final = 2**63 - 1
+
+
+class Scanned(NamedTuple):
+    """How far a walk over a segment found whole, sound batches."""
+
+    valid_bytes: int
+    next_offset: int
+
+
+class LogSegment:
+    """Batches from ``base_offset`` up to the next segment's."""
+
+    __slots__ = (
+        "_first_timestamp",
+        "_index_interval_bytes",
+        "_indexes",
+        "_tail_is_torn",
+        "_vfs",
+        "base_offset",
+        "directory",
+        "file",
+        "may_have_gaps",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        *,
+        vfs: Vfs,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        index_interval_bytes: int,
+        may_have_gaps: bool = False,
+    ) -> None:
+        self._vfs = vfs
+        #: Compaction, here or on a leader, may have taken offsets away.
+        self.may_have_gaps = may_have_gaps
+        #: Changes when the replica's directory is renamed; only names not opened yet need it.
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        #: None until first needed. The loop reads through it, and never opens it.
+        self.file: VfsFile | None = None
+        self._index_interval_bytes = index_interval_bytes
+        #: None until first needed; replaced as a whole, because the loop reads by it.
+        self._indexes: SegmentIndexes | None = None
+        if size_bytes == 0:
+            self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
+        self._first_timestamp: int | None = None
+        self._tail_is_torn = False
+
+    def __repr__(self) -> str:
+        return f"<LogSegment {self.path} size={self.size_bytes}>"
+
+    @property
+    def path(self) -> str:
+        return self._path(LOG_SUFFIX)
+
+    @property
+    def is_ready(self) -> bool:
+        """File and index are open: the loop may try to read."""
+        return self.file is not None and self._indexes is not None
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the empty file; what lay under that name is gone. If it fails there is none."""
+        with Undoing(self._uncreate):
+            self.file = self._vfs.open(self.path, OpenMode.CREATE)
+            self.file.truncate(0)
+
+    def _uncreate(self) -> None:
+        self.close()
+        self._vfs.unlink_if_exists(self.path)
+
+    def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
+        """Write ``buffers``, the batches of ``headers``, at the end."""
+        file = self.open()
+        indexes = self.indexes()
+        self.cut_torn_tail()
+        self._tail_is_torn = True
+        with Undoing(self.cut_torn_tail):
+            file.write_at(self.size_bytes, buffers)
+        self._tail_is_torn = False
+        for header in headers:
+            indexes.note(header, self.size_bytes)
+            self.size_bytes += header.size_bytes
+        if self._first_timestamp is None:
+            self._first_timestamp = headers[0].max_timestamp
+
+    def cut_torn_tail(self) -> None:
+        """Cut off what a write that failed has left; nothing may ever stand behind that."""
+        if self._tail_is_torn:
+            self.open().truncate(self.size_bytes)
+            self._tail_is_torn = False
+
+    def write_indexes(self) -> None:
+        """Bring the indexes to their files; each is the old one or the new one, never a part.
+
+        A part of a time index would look like a whole one that ends with an earlier time.
+        """
+        for suffix, data in self.indexes().to_files().items():
+            with FailsAs(OpKind.INDEX):
+                write_atomically(self._vfs, self._path(suffix), data, sync=False)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to ``size_bytes``, the beginning of a batch; certain once this returns.
+
+        What was cut may not come back after a crash, behind or below what is appended next.
+        The index files go first: if that fails, or the cut does, the segment is what it was.
+        """
+        file = self.open()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+        self._tail_is_torn = False
+        self.rebuild_index()
+        with FailsAs(OpKind.FLUSH):
+            file.sync()
+
+    def retire(self, *, at_once: bool = False) -> None:
+        """Take the names away; readers may finish, :meth:`purge` does the rest later.
+
+        The log's own name goes last: until then the segment can be read, and this be repeated.
+        Another name may need room. ``at_once`` leaves none; what is open can still be read.
+        """
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            path = self._path(suffix)
+            if at_once:
+                self._vfs.unlink_if_exists(path)
+            elif self._vfs.exists(path):
+                self._vfs.rename(path, path + DELETED_SUFFIX)
+
+    def reborn(self, base_offset: int) -> LogSegment:
+        """The same file as an empty segment at ``base_offset``; nothing is left of this one.
+
+        Needs no room. What the file holds still is a torn tail of the new segment; no batch of it
+        may look like one that can stand there, because a crash may come before it is cut.
+        """
+        file = self.open()
+        fresh = LogSegment(
+            vfs=self._vfs,
+            directory=self.directory,
+            base_offset=base_offset,
+            size_bytes=0,
+            index_interval_bytes=self._index_interval_bytes,
+            may_have_gaps=self.may_have_gaps,
+        )
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        if fresh.path != self.path:
+            self._vfs.rename(self.path, fresh.path)
+        fresh._tail_is_torn = True
+        fresh.file, self.file = file, None
+        return fresh
+
+    def remove(self) -> None:
+        """Take files and space away at once; nobody knows of this segment. No name is made."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix))
+        self.close()
+
+    def purge(self) -> None:
+        """Give the space back. Nobody may read any more."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
+        self.close()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    # -- opening ----------------------------------------------------------------------------
+
+    def open(self) -> VfsFile:
+        if self.file is None:
+            self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
+        return self.file
+
+    def indexes(self) -> SegmentIndexes:
+        """Both, from their files or made anew."""
+        if self._indexes is None:
+            self.load_indexes()
+        assert self._indexes is not None
+        return self._indexes
+
+    def load_indexes(self) -> bool:
+        """Have both indexes ready; False if files were there and did not fit the segment."""
+        if self._indexes is not None:
+            return True
+        with FailsAs(OpKind.INDEX):
+            data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
+            time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
+        if data is None or time_data is None:
+            # One file without the other is what a stop between the two leaves behind.
+            self.rebuild_index()
+            return True
+        indexes = SegmentIndexes.from_files(
+            self.base_offset,
+            self._index_interval_bytes,
+            offsets=data,
+            times=time_data,
+            segment_bytes=self.size_bytes,
+        )
+        if indexes is None or not self._fits(indexes.offsets):
+            self.rebuild_index()
+            return False
+        self._indexes = indexes
+        return True
+
+    def _fits(self, index: OffsetIndex) -> bool:
+        """Does the last entry point at a batch of this segment?"""
+        position = index.position_at_most(self.size_bytes)
+        if position == 0:
+            return True
+        try:
+            header = read_header(self.open().read_at(position, HEADER_BYTES))
+        except CorruptRecordError:
+            return False
+        return index.position_before(header.last_offset) == position
+
+    def rebuild_index(self) -> None:
+        """Make both indexes anew from the headers in the file."""
+        self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT)
+
+    def survey(
+        self, end_offset: int, on_progress: Callable[[int], None] = lambda size_bytes: None
+    ) -> list[Damage]:
+        """Check every byte of a segment that ends at ``end_offset``, and make both indexes anew.
+
+        All that is not sound; the indexes lead around it.
+        """
+        return self._rewalk(check_crc_of_each=True, end_offset=end_offset, on_progress=on_progress)
+
+    # -- walking ----------------------------------------------------------------------------
+
+    def scan(
+        self,
+        *,
+        check_crc_of_each: bool,
+        on_batch: Callable[[BatchHeader], None] = lambda header: None,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> Scanned:
+        """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
+
+        ``size_bytes`` is what was valid then; the file itself is left as it is.
+        ``on_batch`` may call a batch unsound by raising CorruptRecordError.
+        ``on_progress`` is told how many bytes were looked at since the last time.
+        """
+        fresh, valid_bytes, next_offset = self.fresh_indexes(), 0, self.base_offset
+        for located in sound_batches(
+            self.open().read_at,
+            position=0,
+            end=self.size_bytes,
+            next_offset=next_offset,
+            check_crc_of_each=check_crc_of_each,
+            on_progress=on_progress,
+            gaps_below=self.gaps_below(NO_LIMIT),
+        ):
+            try:
+                on_batch(located.header)
+            except CorruptRecordError:
+                break
+            fresh.take(located)
+            valid_bytes += located.header.size_bytes
+            next_offset = located.header.next_offset
+        self.size_bytes = valid_bytes
+        self.adopt(fresh)
+        return Scanned(valid_bytes, next_offset)
+
+    def _rewalk(
+        self,
+        *,
+        check_crc_of_each: bool,
+        end_offset: int,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> list[Damage]:
+        """Indexes of all that is sound; readers go on by the old ones until these are complete."""
+        indexes, fresh = self._indexes, self.fresh_indexes()
+        known = _nothing_known if indexes is None else indexes.offsets.positions_behind
+        for found in self.walk(
+            self.open().read_at,
+            known=known,
+            check_crc_of_each=check_crc_of_each,
+            end_offset=end_offset,
+            on_progress=on_progress,
+        ):
+            fresh.take(found)
+        self.adopt(fresh)
+        return fresh.damages
+
+    def adopt(self, fresh: FreshIndexes) -> None:
+        """Go on by indexes that were made from the whole segment as it is now."""
+        self._first_timestamp = fresh.first_timestamp
+        self._indexes = fresh.indexes
+
+    def walk(
+        self,
+        read_at: ReadAt,
+        *,
+        known: Callable[[int], Iterable[int]],
+        check_crc_of_each: bool,
+        end_offset: int,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        chunk_bytes: int = WALK_BYTES,
+    ) -> Iterator[Located | Damage]:
+        """Everything that stands here, in order, by any reader of the file, from any thread.
+
+        ``known`` gives positions behind one where batches are said to begin. Changes nothing.
+        """
+        return around_damage(
+            read_at,
+            end=self.size_bytes,
+            begin_offset=self.base_offset,
+            end_offset=end_offset,
+            known=known,
+            check_crc_of_each=check_crc_of_each,
+            on_progress=on_progress,
+            chunk_bytes=chunk_bytes,
+            gaps_below=self.gaps_below(end_offset),
+        )
+
+    def gaps_below(self, end_offset: int) -> int | None:
+        """For walks: None if batches follow one another without gaps, as they mostly do."""
+        if not self.may_have_gaps:
+            return None
+        return min(end_offset, self.base_offset + LARGEST_RELATIVE_OFFSET + 1)
+
+    def fresh_indexes(self) -> FreshIndexes:
+        """Empty ones that a :meth:`walk` over all of the segment fills."""
+        return FreshIndexes(self.base_offset, self._index_interval_bytes)
+
+    def offset_below(self, position: int) -> int:
+        """An offset such that all of the segment's batches below it end before ``position``.
+
+        A low one while the index is not loaded. For the loop too.
+        """
+        indexes = self._indexes
+        return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
+
+    def next_offset(self, limit: int) -> int:
+        """The offset behind the last batch that begins below the position ``limit``."""
+        position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
+        while position < limit:
+            header = read_header(self.open().read_at(position, HEADER_BYTES))
+            position, found = position + header.size_bytes, header.next_offset
+        return found
+
+    def position_of(self, offset: int) -> Located | None:
+        """The first batch that ends with or behind ``offset``, or None."""
+        position = self.indexes().offsets.position_before(offset)
+        return walk_to(self.open().read_at, position, self.size_bytes, offset)
+
+    def headers_from(self, offset: int) -> list[BatchHeader]:
+        """Headers of all batches that end with or behind ``offset``, damaged ones left out."""
+        try:
+            located = self.position_of(offset)
+            found = []
+            while located is not None:
+                found.append(located.header)
+                position = located.position + located.header.size_bytes
+                located = walk_to(self.open().read_at, position, self.size_bytes, offset)
+        except CorruptRecordError:
+            every = self.walk(
+                self.open().read_at,
+                known=self.indexes().offsets.positions_behind,
+                check_crc_of_each=False,
+                end_offset=NO_LIMIT,
+            )
+            sound = [one.header for one in every if isinstance(one, Located)]
+            return [header for header in sound if header.last_offset >= offset]
+        return found
+
+    def read(
+        self,
+        read_at: ReadAt,
+        *,
+        start_offset: int,
+        max_offset: int,
+        limit: int,
+        max_bytes: int,
+        min_one: bool,
+    ) -> memoryview | None:
+        """Whole batches from the one that holds ``start_offset`` on, below ``max_offset``.
+
+        Looks at bytes below the position ``limit`` only. At most ``max_bytes``, except for the
+        first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
+        not say, or the index is not loaded while reading for the loop.
+
+        :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
+            or the batch of ``start_offset`` is not to be found.
+        """
+        if self._indexes is None:
+            return None
+        index = self._indexes.offsets
+        try:
+            first = walk_to(read_at, index.position_before(start_offset), limit, start_offset)
+            if first is None or (
+                first.header.base_offset > start_offset and not self.may_have_gaps
+            ):
+                raise CorruptRecordError(f"offset {start_offset} is not where the index points")
+            if first.header.last_offset >= max_offset:
+                return _EMPTY
+            end = first.position + max_bytes
+            if first.header.size_bytes > max_bytes:
+                if not min_one:
+                    return _EMPTY
+                end = first.position + first.header.size_bytes
+            elif end < limit or max_offset < NO_LIMIT:
+                nearest = min(
+                    index.position_at_most(min(end, limit)), index.position_before(max_offset)
+                )
+                begin = max(first.position, nearest)
+                end = last_end(read_at, begin, min(end, limit), max_offset)
+            end = min(end, limit)
+        except WouldWait:
+            return None
+        data = read_at(first.position, end - first.position)
+        if data is None:
+            return None
+        view = memoryview(data)
+        if len(view) < end - first.position:
+            # The page cache ends in the middle: give what is whole, or leave it to the thread.
+            view = view[: whole_bytes(view)]
+            return view or None
+        return view
+
+    # -- time -------------------------------------------------------------------------------
+
+    def largest_timestamp(self) -> TimeEntry | None:
+        """The largest timestamp and an offset that has it; None if there are no batches."""
+        return self.indexes().largest
+
+    def first_timestamp(self) -> int | None:
+        """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
+        if self._first_timestamp is None:
+            first = batch_at(self.open().read_at, 0, self.size_bytes)
+            self._first_timestamp = None if first is None else first.header.max_timestamp
+        return self._first_timestamp
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
+
+
+def _nothing_known(_position: int) -> Iterable[int]:
+    return ()

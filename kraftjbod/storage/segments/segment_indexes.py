@@ -1,0 +1,106 @@
+"""DISK. ``SegmentIndexes``: the two indexes of one segment, kept in step with its batches.
+
+* An entry of both comes with the first batch behind ``index.interval.bytes``.
+* They are loaded together, or not at all: one that fits says nothing without the other.
+* :class:`FreshIndexes` makes both anew from a walk over the whole segment, damage included, while
+  readers go on by those that are there.
+
+Only values: what lies in files is read, written and held against the segment in segment.py.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from kraftjbod.storage.segments.batch_walk import Damage, Located
+from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, TimeIndex
+from kraftjbod.storage.vfs import Buffer
+
+
+class SegmentIndexes:
+    """Empty ones, of a segment without batches. The loop may look up in ``offsets``."""
+
+    __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offsets", "times")
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.offsets = OffsetIndex(base_offset)
+        self.times = TimeIndex(base_offset)
+        #: The largest timestamp of all batches and an offset that has it; no entry yet, maybe.
+        self.largest: TimeEntry | None = None
+        self._interval_bytes = interval_bytes
+        self._bytes_since_entry = 0
+
+    @classmethod
+    def from_files(
+        cls,
+        base_offset: int,
+        interval_bytes: int,
+        *,
+        offsets: Buffer,
+        times: Buffer,
+        segment_bytes: int,
+    ) -> SegmentIndexes | None:
+        """Those in the files, or None if they cannot belong to a segment of that size.
+
+        One that has batches has an entry for their times: a file without any was never whole.
+        """
+        offset_index = OffsetIndex.from_bytes(base_offset, offsets, segment_bytes=segment_bytes)
+        time_index = TimeIndex.from_bytes(base_offset, times)
+        if offset_index is None or not time_index:
+            return None
+        indexes = cls(base_offset, interval_bytes)
+        indexes.offsets, indexes.times = offset_index, time_index
+        indexes.largest = time_index.last()
+        # A fresh entry for the next batch: how far away the last one is was not written down.
+        indexes._bytes_since_entry = interval_bytes + 1
+        return indexes
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """Count the batch that comes next, and index it if it is time for an entry."""
+        last_offset = header.last_offset
+        if self.largest is None or header.max_timestamp > self.largest.timestamp:
+            self.largest = TimeEntry(header.max_timestamp, last_offset)
+        if self._bytes_since_entry > self._interval_bytes:
+            self.offsets.append(last_offset, position)
+            self.times.append(*self.largest)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.size_bytes
+
+    def lead_past(self, next_offset: int, position: int) -> None:
+        """What lies before ``position`` is damaged: no walk to ``next_offset`` may begin there."""
+        self.offsets.append(next_offset - 1, position)
+        self._bytes_since_entry = 0
+
+    def to_files(self) -> dict[str, bytes]:
+        """What the files say, by suffix, if they are to be complete for what stands here."""
+        if self.largest is not None:
+            self.times.append(*self.largest)
+        return {INDEX_SUFFIX: self.offsets.to_bytes(), TIME_INDEX_SUFFIX: self.times.to_bytes()}
+
+
+class FreshIndexes:
+    """Indexes made anew, and what else a walk over all of a segment has shown."""
+
+    __slots__ = ("damages", "first_timestamp", "indexes")
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.indexes = SegmentIndexes(base_offset, interval_bytes)
+        #: Of the first sound batch.
+        self.first_timestamp: int | None = None
+        self.damages: list[Damage] = []
+
+    def take(self, found: Located | Damage) -> None:
+        """What comes next in the segment."""
+        match found:
+            case Located(position, header):
+                if self.damages and self.damages[-1].next_offset == header.base_offset:
+                    self.indexes.lead_past(header.base_offset, position)
+                self.indexes.note(header, position)
+                if self.first_timestamp is None:
+                    self.first_timestamp = header.max_timestamp
+            case Damage():
+                self.damages.append(found)
+            case _:
+                assert_never(found)

@@ -1,0 +1,69 @@
+"""DISK. When a segment is closed, and when it may go: what a topic's configuration says of
+segments.
+
+Ages go by the timestamps of records. Segments are only looked at here; who has them closes and
+removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+
+
+def must_roll(
+    active: LogSegment, config: TopicConfig, headers: Sequence[BatchHeader], size_bytes: int
+) -> bool:
+    """Whether the batches of ``headers``, ``size_bytes`` in all, belong in a new segment."""
+    if active.size_bytes == 0:
+        return False
+    if active.size_bytes + size_bytes > config.segment_bytes:
+        return True
+    if headers[-1].next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
+        return True
+    first = active.first_timestamp()
+    newest = max(header.max_timestamp for header in headers)
+    return first is not None and newest - first > config.max_segment_ms
+
+
+def count_expendable(
+    segments: Sequence[LogSegment],
+    config: TopicConfig,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+) -> int:
+    """How many segments, from the oldest on, retention lets go (KIP-32, KIP-107).
+
+    Only those that end at or below ``high_watermark``; ``now_ms`` is the wall clock's. In a topic
+    that is compacted and no more, what is below the log's start goes, and nothing because of its
+    age or size.
+    """
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+    doomed = 0
+    for segment, end in zip(segments, ends, strict=True):
+        if end > high_watermark or segment.size_bytes == 0:
+            break
+        rest_bytes = size_bytes - segment.size_bytes
+        if end > log_start_offset and not _is_old(segment, config, rest_bytes, now_ms):
+            break
+        size_bytes = rest_bytes
+        doomed += 1
+    return doomed
+
+
+def _is_old(segment: LogSegment, config: TopicConfig, rest_bytes: int, now_ms: int) -> bool:
+    if not config.cleanup_policy.is_delete:
+        return False
+    if 0 <= config.retention_bytes <= rest_bytes:
+        return True
+    if config.retention_ms < 0:
+        return False
+    largest = segment.largest_timestamp()
+    return largest is not None and now_ms - largest.timestamp > config.retention_ms

@@ -1,0 +1,145 @@
+"""DISK. ``SegmentSwap``: a compacted segment takes the places of those that it was made from.
+
+The order, in which a crash leaves all of the old segments or all of the new one (Kafka's suffixes):
+
+1. the new segment is written to ``<base>.log.cleaned`` and synced: a leftover, if nothing follows,
+2. it becomes ``<base>.log.swap``, durably: from now on it is the log, and loading does the rest,
+3. the old ones become ``.deleted``, the newest first,
+4. it becomes ``<base>.log``.
+
+The base is that of the oldest of the old ones. The new segment ends where the newest of them ended,
+because the last batch of a group is always kept, so the file itself tells what it replaces.
+What fails for lack of room in 3 or 4 is asked for again by :meth:`SegmentSwap.finish`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kraftjbod.storage.dir_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file_name,
+    parse_offset_file,
+)
+from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
+
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+
+class CleaningFiles(NamedTuple):
+    """What a cleaner's thread works with: names are the dir's thread's business."""
+
+    #: One for each of the old segments.
+    sources: tuple[VfsFile, ...]
+    #: Empty, and open on its ``.cleaned`` file.
+    target: LogSegment
+    #: How often the log had been truncated: what was read before a truncation says nothing.
+    truncations: int
+
+    def close_sources(self) -> None:
+        for file in self.sources:
+            file.close()
+
+
+def place_of(sources: Sequence[LogSegment], segments: Sequence[LogSegment]) -> int | None:
+    """Where ``sources`` stand among ``segments``, neighbours and closed; None if they do not."""
+    at = bisect_left(segments, sources[0].base_offset, key=lambda s: s.base_offset)
+    return at if list(segments[at:-1][: len(sources)]) == list(sources) else None
+
+
+def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
+    """Open what is to be read by a cleaner, beside whoever reads it now."""
+    opened: list[VfsFile] = []
+
+    def undo() -> None:
+        for file in opened:
+            file.close()
+
+    with Undoing(undo):
+        opened.extend(vfs.open(source.path, OpenMode.READ) for source in sources)
+    return tuple(opened)
+
+
+def open_target(vfs: Vfs, target: LogSegment) -> None:
+    """Open what compacted segments go to; if that fails there is no such file."""
+    with Undoing(lambda: vfs.unlink_if_exists(target.path + CLEANED_SUFFIX)):
+        target.file = vfs.open(target.path + CLEANED_SUFFIX, OpenMode.CREATE)
+        with Undoing(target.close):
+            target.file.truncate(0)
+
+
+def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
+    """The pass is off: nothing of it is left."""
+    files.close_sources()
+    files.target.close()
+    vfs.unlink_if_exists(files.target.path + CLEANED_SUFFIX)
+
+
+class SegmentSwap:
+    """``target``, whole and synced, for ``sources``. In the dir's thread."""
+
+    def __init__(self, vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:
+        assert target.base_offset == sources[0].base_offset, (sources, target)
+        self._vfs = vfs
+        self.sources = tuple(sources)
+        self.target = target
+
+    def begin(self) -> None:
+        """Make it certain that the target is the log. If that fails, nothing has changed."""
+        cleaned, swap = self.target.path + CLEANED_SUFFIX, self.target.path + SWAP_SUFFIX
+        self._vfs.rename(cleaned, swap)
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self.target.directory)
+
+    def finish(self) -> None:
+        """Give everything its name; may be asked for again if it fails."""
+        path = self.target.path
+        if self._vfs.exists(path + SWAP_SUFFIX):
+            for source in reversed(self.sources):
+                source.retire()
+            self._vfs.rename(path + SWAP_SUFFIX, path)
+        self.target.write_indexes()
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self.target.directory)
+
+
+def finish_swaps(vfs: Vfs, directory: str) -> None:
+    """When a replica is loaded: carry on with what a crash has interrupted between 2 and 4."""
+    names = [entry.name for entry in vfs.list_dir(directory)]
+    bases = [found[0] for name in names if (found := parse_offset_file(name)) is not None]
+    for name in names:
+        found = parse_offset_file(name.removesuffix(SWAP_SUFFIX))
+        if not name.endswith(SWAP_SUFFIX) or found is None or found[1] != LOG_SUFFIX:
+            continue
+        end_offset = _end_of(vfs, directory, name, found[0])
+        for base in sorted({base for base in bases if found[0] <= base < end_offset}, reverse=True):
+            suffixes = _INDEX_SUFFIXES if base == found[0] else (*_INDEX_SUFFIXES, LOG_SUFFIX)
+            for suffix in suffixes:
+                vfs.unlink_if_exists(f"{directory}/{offset_file_name(base, suffix)}")
+        vfs.rename(f"{directory}/{name}", f"{directory}/{offset_file_name(*found)}")
+        vfs.sync_dir(directory)
+
+
+def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> int:
+    """Where the log of a ``.swap`` file ends."""
+    file = vfs.open(f"{directory}/{name}", OpenMode.READ)
+    segment = LogSegment(
+        vfs=vfs,
+        directory=directory,
+        base_offset=base_offset,
+        size_bytes=file.size(),
+        index_interval_bytes=0,
+        may_have_gaps=True,
+    )
+    segment.file = file
+    end_offset = segment.scan(check_crc_of_each=False).next_offset
+    segment.close()
+    return end_offset

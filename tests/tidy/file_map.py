@@ -1,0 +1,46 @@
+"""``make map``: kraftjbod/FILES.md, every file of the house with its colour and what it is for.
+
+``python -m tests.tidy.file_map`` writes the page from the docstrings; a tidy test compares.
+"""
+
+from __future__ import annotations
+
+import ast
+from itertools import groupby
+from typing import Final
+
+from tests.tidy.house import PACKAGE, read_sources
+
+PAGE: Final = PACKAGE / "FILES.md"
+
+_HEAD: Final = """# Files
+
+`make map` writes this page from the docstrings of folders and files.
+What the colours mean says [ARCHITECTURE.md](ARCHITECTURE.md).
+"""
+
+
+def page() -> str:
+    """The whole of FILES.md: folder by folder."""
+    sources = sorted(read_sources().values(), key=lambda source: (source.folder, source.path))
+    lines = [_HEAD]
+    for folder, files in groupby(sources, key=lambda source: source.folder):
+        sign = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
+        purpose = " ".join(sign.partition("\n\n")[0].split())
+        lines += [
+            f"## {folder}/",
+            "",
+            purpose,
+            "",
+            "| file | colour | what it is |",
+            "|---|---|---|",
+        ]
+        for source in files:
+            name = source.path.removeprefix(f"{folder}/")
+            lines.append(f"| [{name}]({source.path}) | {source.colour} | {source.purpose} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

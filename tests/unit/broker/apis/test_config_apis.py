@@ -1,0 +1,474 @@
+"""DescribeConfigs: values, sources and synonyms. IncrementalAlterConfigs: there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.apis.config_apis import ConfigApis
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
+from kraftjbod.core.topic_config import CleanupPolicy
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
+from kraftjbod.protocol.kafka_codec import (
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_response,
+    message,
+)
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ResourceOutcome,
+)
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from tests.unit.broker.broker_rig import accept, brokers, dir_of
+from tests.unit.broker.scripted_controller import RealClock
+
+ALTER = message("IncrementalAlterConfigsRequest")
+REQUEST = message("DescribeConfigsRequest")
+CONTEXT = RequestContext(listener_name="PLAINTEXT", api_version=4, client_id=None)
+TOPIC, DYNAMIC, STATIC, DEFAULT = int(ResourceType.TOPIC), 1, 4, 5
+BROKER, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = int(ResourceType.BROKER), 2, 3
+RATE = "leader.replication.throttled.rate"
+OTHER_RATE = "follower.replication.throttled.rate"
+
+
+@pytest.fixture
+def apis() -> ConfigApis:
+    config = BrokerConfig.from_properties(
+        {
+            "process.roles": "broker",
+            "node.id": "7",
+            "listeners": "PLAINTEXT://127.0.0.1:9092",
+            "controller.quorum.voters": "100@127.0.0.1:9093",
+            "log.retention.hours": "2",
+            RATE: "7",
+        },
+        source="test",
+        base_dir="/",
+    )
+    cache = MetadataCache(cluster_id="c")
+    cache.state.topic_ids["t"] = TopicId(b"t" * 16)
+    cache.state.configs[(ResourceType.TOPIC, "t")] = {
+        "segment.bytes": "4096",
+        "leader.replication.throttled.replicas": "1:2,0:7",
+    }
+    cache.state.configs[(ResourceType.BROKER, "")] = {RATE: "5", OTHER_RATE: "8"}
+    cache.state.configs[(ResourceType.BROKER, "7")] = {RATE: "6"}
+    dynamic_configs = DynamicConfigs(config=config, cache=cache)
+    dynamic_configs.refresh()
+    return ConfigApis(
+        config=config,
+        cache=cache,
+        topic_configs=TopicConfigs(defaults=config.topic_defaults(), cache=cache),
+        dynamic_configs=dynamic_configs,
+        channel=ControllerChannel(
+            voters=config.controller_quorum_voters, clock=RealClock(), random_unit=lambda: 0.5
+        ),
+        own_dirs=tuple,
+    )
+
+
+async def described(
+    apis: ConfigApis, resource_type: int, name: str, keys: list[str] | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The resource's result, and its entries by name."""
+    resource = REQUEST.DescribeConfigsResource(
+        resource_type=resource_type, resource_name=name, configuration_keys=keys
+    )
+    request = REQUEST(resources=[resource], include_synonyms=True)
+    (result,) = await answered(apis, request)
+    return result, {entry.name: entry for entry in result.configs}
+
+
+async def answered(apis: ConfigApis, request: Any) -> list[Any]:
+    """The results, there and back over the wire."""
+    header = RequestHeader(ApiKey.DESCRIBE_CONFIGS, CONTEXT.api_version, 1, None)
+    frame = b"".join(encode_response(header, await apis.describe_configs(request, CONTEXT)))
+    answer = decode_response(frame[4:], api_key=header.api_key, version=header.api_version)
+    results: list[Any] = answer.results
+    return results
+
+
+def synonyms_of(entry: Any) -> list[tuple[str, str, int]]:
+    return [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+
+
+async def test_a_topics_own_value_wins_and_names_the_brokers_as_a_synonym(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    entry = entries["segment.bytes"]
+    assert (entry.value, entry.config_source) == ("4096", DYNAMIC)
+    assert synonyms_of(entry) == [
+        ("segment.bytes", "4096", DYNAMIC),
+        ("log.segment.bytes", str(1024**3), DEFAULT),
+    ]
+
+
+async def test_a_value_of_the_brokers_file_is_in_force_for_its_topics(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    entry = entries["retention.ms"]
+    assert (entry.value, entry.config_source) == (str(2 * 3_600_000), STATIC)
+    assert synonyms_of(entry) == [
+        ("log.retention.hours", "2", STATIC),
+        ("log.retention.hours", "168", DEFAULT),
+    ]
+
+
+async def test_what_nobody_set_is_a_default(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    assert entries["min.insync.replicas"].config_source == DEFAULT
+    assert entries["compression.type"].value == "producer"
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "expected"),
+    [
+        (None, None, ("1", DEFAULT)),
+        (None, "3", ("3", DYNAMIC_DEFAULT_BROKER)),
+        ("2", "3", ("2", DYNAMIC)),
+    ],
+)
+async def test_min_insync_replicas_are_the_topics_the_clusters_or_by_the_replication_factor(
+    apis: ConfigApis, own: str | None, of_all: str | None, expected: tuple[str, int]
+) -> None:
+    """Two by default, and not more than the topic has replicas."""
+    state, topic_id = apis._cache.state, TopicId(b"t" * 16)
+    alone = PartitionRegistration(
+        replicas=(BrokerId(7),),
+        directories=(MIGRATING_DIR,),
+        isr=(BrokerId(7),),
+        leader=BrokerId(7),
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=PartitionEpoch(0),
+        leader_recovering=False,
+    )
+    state.topics[topic_id] = TopicRegistration(name="t", topic_id=topic_id, partitions={0: alone})
+    key = "min.insync.replicas"
+    if own is not None:
+        state.configs[(ResourceType.TOPIC, "t")][key] = own
+    if of_all is not None:
+        state.configs[(ResourceType.BROKER, "")][key] = of_all
+    _, entries = await described(apis, TOPIC, "t", [key])
+    assert (entries[key].value, entries[key].config_source) == expected
+    assert synonyms_of(entries[key])[-1] == (key, "2", DEFAULT)
+
+
+async def test_only_the_keys_asked_for_are_described(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t", ["retention.ms"])
+    assert list(entries) == ["retention.ms"]
+
+
+async def test_a_broker_describes_itself_with_kafkas_spelling(apis: ConfigApis) -> None:
+    _, entries = await described(apis, int(ResourceType.BROKER), "7")
+    assert entries["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
+    assert entries["controller.quorum.voters"].value == "100@127.0.0.1:9093"
+    assert entries["auto.create.topics.enable"].value == "true"
+    assert entries["log.retention.hours"].read_only
+    assert entries["log.retention.hours"].config_source == STATIC
+    # What the file does not say of new topics is the controller's to say, which may be anything.
+    assert entries["num.partitions"].value is None
+    assert entries["default.replication.factor"].value is None
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "name", "code"),
+    [
+        pytest.param(TOPIC, "absent", 3, id="unknown topic"),
+        pytest.param(int(ResourceType.BROKER), "8", 42, id="another broker"),
+        pytest.param(16, "x", 42, id="unknown kind of resource"),
+    ],
+)
+async def test_what_cannot_be_described_says_why(
+    apis: ConfigApis, resource_type: int, name: str, code: int
+) -> None:
+    result, entries = await described(apis, resource_type, name)
+    assert (result.error_code, entries) == (code, {})
+    assert result.error_message
+
+
+# --- dynamic values ------------------------------------------------------------------------------
+
+
+async def test_a_brokers_own_dynamic_value_wins_and_names_all_others(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "7")
+    entry = entries[RATE]
+    assert (entry.value, entry.config_source, entry.read_only) == ("6", DYNAMIC_BROKER, False)
+    assert synonyms_of(entry) == [
+        (RATE, "6", DYNAMIC_BROKER),
+        (RATE, "5", DYNAMIC_DEFAULT_BROKER),
+        (RATE, "7", STATIC),
+        (RATE, str(MAX_LONG), DEFAULT),
+    ]
+
+
+async def test_a_value_for_all_brokers_holds_where_there_is_no_own_one(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "7")
+    entry = entries[OTHER_RATE]
+    assert (entry.value, entry.config_source) == ("8", DYNAMIC_DEFAULT_BROKER)
+
+
+async def test_all_brokers_are_described_by_what_was_set_for_all_of_them(apis: ConfigApis) -> None:
+    _, entries = await described(apis, BROKER, "")
+    assert {name: entry.value for name, entry in entries.items()} == {RATE: "5", OTHER_RATE: "8"}
+    assert {entry.config_source for entry in entries.values()} == {DYNAMIC_DEFAULT_BROKER}
+
+
+async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    entry = entries["leader.replication.throttled.replicas"]
+    assert (entry.value, entry.config_type, entry.config_source) == ("0:7,1:2", 7, DYNAMIC)
+    assert entries["follower.replication.throttled.replicas"].value == ""
+
+
+async def test_compaction_is_described_in_kafkas_words(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    policy = entries["cleanup.policy"]
+    assert (policy.value, policy.config_type) == ("delete", 7)
+    assert synonyms_of(policy) == [("log.cleanup.policy", "delete", DEFAULT)]
+    ratio = entries["min.cleanable.dirty.ratio"]
+    assert (ratio.value, ratio.config_type) == ("0.5", 6)
+    assert {
+        key: [name for name, _, _ in synonyms_of(entries[key])]
+        for key in (
+            "min.cleanable.dirty.ratio",
+            "delete.retention.ms",
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+        )
+    } == {
+        "min.cleanable.dirty.ratio": ["log.cleaner.min.cleanable.ratio"],
+        "delete.retention.ms": ["log.cleaner.delete.retention.ms"],
+        "min.compaction.lag.ms": ["log.cleaner.min.compaction.lag.ms"],
+        "max.compaction.lag.ms": ["log.cleaner.max.compaction.lag.ms"],
+    }
+    assert str(CleanupPolicy.parse("delete,compact")) == "compact,delete"
+
+
+# --- IncrementalAlterConfigs ---------------------------------------------------------------------
+
+
+def change(name: str, value: str | None, operation: int = 0) -> Any:
+    return ALTER.AlterableConfig(name=name, value=value, config_operation=operation)
+
+
+def altered(resource_type: int, name: str, *changes: Any) -> Any:
+    return ALTER.AlterConfigsResource(
+        resource_type=resource_type, resource_name=name, configs=list(changes)
+    )
+
+
+def refuse_topics(request: RpcRequest) -> RpcResponse:
+    if not isinstance(request, IncrementalAlterConfigsRequest):
+        return accept(request)
+    return IncrementalAlterConfigsResponse(
+        resources=tuple(
+            ResourceOutcome(
+                resource_type=resource.resource_type,
+                name=resource.name,
+                error_code=ErrorCode(40 if resource.resource_type == TOPIC else 0),
+                error_message="no" if resource.resource_type == TOPIC else None,
+            )
+            for resource in request.resources
+        )
+    )
+
+
+async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> None:
+    async with brokers(answer=refuse_topics) as (rig,):
+        request = ALTER(
+            resources=[
+                altered(TOPIC, "t", change("retention.ms", "5"), change("segment.ms", None, 1)),
+                altered(BROKER, "", change(RATE, "9")),
+            ],
+            validate_only=True,
+        )
+        response = await rig.ask(request)
+        assert rig.controller.seen == [
+            IncrementalAlterConfigsRequest(
+                resources=(
+                    AlteredResource(
+                        resource_type=TOPIC,
+                        name="t",
+                        changes=(
+                            ConfigChange(name="retention.ms", operation=0, value="5"),
+                            ConfigChange(name="segment.ms", operation=1),
+                        ),
+                    ),
+                    AlteredResource(
+                        resource_type=BROKER,
+                        name="",
+                        changes=(ConfigChange(name=RATE, operation=0, value="9"),),
+                    ),
+                ),
+                validate_only=True,
+                validated_by=1,
+            )
+        ]
+        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert told == [("t", 40, "no"), ("", 0, None)]
+
+
+async def test_an_operation_that_kafka_does_not_have_is_refused_here() -> None:
+    async with brokers(answer=refuse_topics) as (rig,):
+        response = await rig.ask(ALTER(resources=[altered(TOPIC, "t", change("a", "b", 7))]))
+        (told,) = response.responses
+        assert (told.resource_name, told.error_code) == ("t", ErrorCode.INVALID_REQUEST)
+        assert "operation 7" in told.error_message
+
+
+async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
+
+    async with brokers(answer=refuse) as (rig,):
+        resources = [altered(TOPIC, name) for name in ("a", "b")]
+        response = await rig.ask(ALTER(resources=resources))
+        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert told == [("a", 44, "ask later"), ("b", 44, "ask later")]
+
+
+# --- what only a broker can check ----------------------------------------------------------------
+
+CORDONS = "cordoned.log.dirs"
+
+
+def cordon(name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name=name, name=CORDONS, value=value
+    )
+
+
+async def test_cordons_are_described_with_every_place_that_sets_them() -> None:
+    async with brokers(cordoned_log_dirs="/d1") as (rig,):
+        await rig.follow(cordon("", "*"), cordon("1", ""))
+        resource = REQUEST.DescribeConfigsResource(
+            resource_type=BROKER, resource_name="1", configuration_keys=[CORDONS]
+        )
+        answer = await rig.ask(REQUEST(resources=[resource], include_synonyms=True))
+        (entry,) = answer.results[0].configs
+        assert (entry.value, entry.config_source) == ("", DYNAMIC_BROKER)
+        assert (entry.config_type, entry.read_only) == (7, False)
+        assert synonyms_of(entry) == [
+            (CORDONS, "", DYNAMIC_BROKER),
+            (CORDONS, "*", DYNAMIC_DEFAULT_BROKER),
+            (CORDONS, "/d1", STATIC),
+            (CORDONS, "", DEFAULT),
+        ]
+
+
+def agree(request: RpcRequest) -> RpcResponse:
+    if not isinstance(request, IncrementalAlterConfigsRequest):
+        return accept(request)
+    return IncrementalAlterConfigsResponse(
+        resources=tuple(
+            ResourceOutcome(resource_type=r.resource_type, name=r.name) for r in request.resources
+        )
+    )
+
+
+async def test_a_broker_checks_its_own_cordons_and_those_of_all() -> None:
+    async with brokers(2, answer=agree, cordoned_log_dirs="/d2") as (rig, _):
+        resources = [
+            altered(BROKER, "1", change(CORDONS, "d1/", operation=2)),
+            altered(BROKER, "", change(CORDONS, "/elsewhere")),
+            altered(TOPIC, "t", change("retention.ms", "5")),
+        ]
+        response = await rig.ask(ALTER(resources=resources))
+        (forwarded,) = rig.controller.seen
+        assert forwarded.validated_by == 1
+        assert [
+            (r.name, [(c.value, c.operation, c.base) for c in r.changes])
+            for r in forwarded.resources
+        ] == [("1", [("/d1", 2, "/d2")]), ("t", [("5", 0, None)])]
+        told = {r.resource_name: (r.error_code, r.error_message) for r in response.responses}
+        assert told == {
+            "1": (0, None),
+            "t": (0, None),
+            "": (
+                42,
+                "Invalid entry in cordoned.log.dirs: /elsewhere. "
+                "All cordoned log dirs must be entries of log.dirs or log.dir.",
+            ),
+        }
+
+
+async def test_a_directory_of_any_broker_may_be_cordoned_for_all() -> None:
+    async with brokers(answer=agree) as (rig,):
+        other = dataclasses.replace(
+            rig.registration(),
+            broker_id=BrokerId(2),
+            log_dirs=(dir_of(2, 1),),
+            log_dir_paths=("/elsewhere",),
+        )
+        await rig.follow(other)
+        response = await rig.ask(
+            ALTER(resources=[altered(BROKER, "", change(CORDONS, "/elsewhere/,/d1"))])
+        )
+        assert [r.error_code for r in response.responses] == [0]
+
+
+async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
+    async with brokers(2, answer=agree) as (rig, other):
+        wish = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
+        (told,) = (await rig.ask(wish)).responses
+        assert told.error_code == ErrorCode.INVALID_REQUEST
+        assert "expected 1 or an empty name, but received 2" in told.error_message
+        assert rig.controller.seen == []
+        await rig.follow(other.registration(fenced=True))
+        (told,) = (await rig.ask(wish)).responses
+        assert told.error_code == ErrorCode.NONE
+        assert [r.validated_by for r in rig.controller.seen] == [1]
+
+
+async def test_a_resource_that_is_named_twice_is_described_once(apis: ConfigApis) -> None:
+    def asked(*keys: str) -> Any:
+        return REQUEST.DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="t", configuration_keys=list(keys)
+        )
+
+    request = REQUEST(resources=[asked("retention.ms"), *[asked("segment.bytes")] * 10_000])
+    (result,) = await answered(apis, request)
+    assert {entry.name for entry in result.configs} == {"retention.ms", "segment.bytes"}
+
+
+async def test_an_answer_that_is_long_enough_refuses_the_rest(
+    apis: ConfigApis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kraftjbod.broker.apis.config_apis.MAX_ANSWER_BYTES", 1_000)
+    resources = [
+        REQUEST.DescribeConfigsResource(resource_type=BROKER, resource_name=name)
+        for name in ("7", "")
+    ]
+    first, second = await answered(apis, REQUEST(resources=resources))
+    assert (first.error_code, second.error_code) == (0, ErrorCode.INVALID_REQUEST)
+    assert "ask for this one again" in second.error_message
+
+
+async def test_a_number_without_end_is_no_broker() -> None:
+    def pass_on(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        return IncrementalAlterConfigsResponse(
+            resources=tuple(
+                ResourceOutcome(resource_type=r.resource_type, name=r.name)
+                for r in request.resources
+            )
+        )
+
+    resource = ALTER.AlterConfigsResource(resource_type=BROKER, resource_name="9" * 5_000)
+    async with brokers(answer=pass_on) as (rig,):
+        response = await rig.ask(ALTER(resources=[resource]))
+        assert len(response.responses) == 1

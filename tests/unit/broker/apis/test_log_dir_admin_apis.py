@@ -1,0 +1,93 @@
+"""AlterLogDirs over the wire: every outcome has a message; test_log_dir_admin.py has the cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.kafka_codec import message
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
+from tests.unit.broker.directories.test_log_dir_admin import WAIT_MS, in_order, registered
+
+
+async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
+    request = message("AlterLogDirsRequest")
+    return await rig.ask(request(operation=operation, target=target, timeout_ms=WAIT_MS))
+
+
+async def test_what_was_done_is_told_with_id_and_state():
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        added = await ask(rig, 1, "/d3")
+        assert (added.error_code, added.state) == (ErrorCode.NONE, "online")
+        assert "was added at /d3" in added.message
+        gone = await ask(rig, 2, "/d2")
+        assert (gone.error_code, gone.state) == (ErrorCode.NONE, "")
+        assert gone.directory_id == dir_of(1, 2)
+
+
+async def test_a_path_that_is_not_allowed_is_answered_as_one_where_nothing_is():
+    """Whoever asks must not learn what lies on this machine."""
+    disks = FaultVfs(MemVfs()), FaultVfs(MemVfs())
+    async with brokers(1, *disks, answer=in_order, log_dirs_allowed_roots="/mnt") as (rig,):
+        rig.parts.lifecycle.start()
+        await rig.parts.lifecycle.registered()
+        full = MemVfs()
+        full.make_dirs("/mnt/full/x")
+        rig.disks_at |= {"/mnt/none": MemVfs(), "/mnt/full": full}
+        said = set()
+        for path in ("/etc", "/mnt", "/mnt/../etc", "/mntx", "/mnt/none", "/mnt/full", "/"):
+            with capture_logs() as logs:
+                answer = await ask(rig, 1, path)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert "new_log_dir_not_taken" in {e["event"] for e in logs}
+            said.add(answer.message.removeprefix(path))
+        assert len(said) == 1
+        await rig.parts.lifecycle.close()
+
+
+async def test_what_was_refused_is_told_with_its_reason():
+    async with registered() as rig:
+        answer = await ask(rig, 0, "/nowhere")
+        assert answer.error_code == ErrorCode.LOG_DIR_NOT_FOUND
+        assert "none of this broker's directories" in answer.message
+        assert (answer.directory_id, answer.state) == (bytes(16), "")
+        unknown = await ask(rig, 9, "/d1")
+        assert unknown.error_code == ErrorCode.INVALID_REQUEST
+        assert unknown.message == "9 is no operation on a directory"
+
+
+async def test_a_path_with_a_nul_is_refused_whatever_is_to_be_done_with_it():
+    """It was a ValueError in a background task, which ended the broker."""
+    async with registered() as rig:
+        for operation in (0, 1, 2):
+            answer = await ask(rig, operation, "/d1\0x")
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert "NUL" in answer.message
+
+
+async def test_an_operation_that_meets_a_bug_is_answered_and_costs_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with registered() as rig:
+        new = MemVfs()
+        new.make_dirs("/d3")
+        rig.disks_at["/d3"] = new
+
+        async def broken(*_args: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched, capture_logs() as told:
+            patched.setattr(rig.parts.log_dir_admin._attacher, "open_new", broken)
+            answer = await ask(rig, 1, "/d3")
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "ZeroDivisionError" in answer.message
+        assert "background_job_failed" in {e["event"] for e in told}
+        assert (await ask(rig, 1, "/d3")).error_code == ErrorCode.NONE

@@ -1,0 +1,308 @@
+"""What may be asked of the directories: who moves where, sizes, lag, and what is offline."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import LOST_DIR, TopicId, TopicPartition
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.replicas.stray_mark import StrayReason
+from kraftjbod.storage.vfs import Space
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import fill, stall
+
+KIND = message("DescribeLogDirsRequest")
+ALTER = message("AlterReplicaLogDirsRequest")
+
+
+async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        records = batch(3)
+        await rig.ask(produce(records, tp=TopicPartition("t", 1)), 9)
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.logs.drop(rig.dirs[0])
+        online, offline = (await rig.ask(KIND(topics=None))).results
+        assert (online.log_dir, online.error_code) == ("/d2", 0)
+        (part,) = online.topics[0].partitions
+        assert (part.partition_index, part.partition_size) == (1, len(records))
+        assert (part.offset_lag, part.is_future_key) == (0, False)
+        assert (offline.log_dir, offline.error_code) == ("/d1", ErrorCode.KAFKA_STORAGE_ERROR)
+        assert (list(offline.topics), offline.total_bytes) == ([], -1)
+        # What people need: why, and what it takes with it.
+        assert (offline.reason, offline.assigned_replicas) == ("test", 1)
+        assert (online.reason, online.assigned_replicas) == ("", -1)
+        assert (online.state, offline.state) == ("online", "offline")
+        assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
+
+
+async def test_a_broker_says_which_one_it_is():
+    async with brokers() as (rig,):
+        assert (await rig.ask(KIND(topics=None))).broker_id == 1
+        assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
+
+
+async def test_a_replica_that_is_lost_for_all_is_told_though_it_is_in_no_directory():
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
+        rig.parts.publisher.open()
+        assert list((await rig.ask(KIND(topics=[]))).lost_replicas) == ["t-0"]
+        assert list((await rig.ask(KIND(topics=[]), 1)).lost_replicas) == []
+
+
+async def test_a_cordoned_directory_is_told_as_one():
+    async with brokers() as (rig,):
+        rig.dirs[1].is_cordoned = True
+        told = await rig.ask(KIND(topics=None))
+        assert [result.is_cordoned for result in told.results] == [False, True]
+        older = await rig.ask(KIND(topics=None), 4)
+        assert not any(result.is_cordoned for result in older.results)
+
+
+async def test_how_a_directory_does():
+    async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
+        rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
+        rig.parts.monitor.look()
+        watched = rig.parts.monitor._watched[rig.dirs[0]]
+        watched.disk._growth, watched.logs._growth = -1234.4, 10.4
+        rig.dirs[1].statistics.latency_ms = 7.5
+        before = (await rig.ask(KIND(topics=None))).results
+        assert [(d.last_scrub_ms, d.scrub_errors) for d in before] == [(-1, -1), (-1, -1)]
+        assert [d.latency_ms for d in before] == [0, 7.5]
+        assert [d.reserve_bytes for d in before] == [0, 0]
+        assert [d.is_slow for d in before] == [False, False]
+        assert [d.growth_bytes_per_second for d in before] == [-1234, 0]
+        assert [d.log_growth_bytes_per_second for d in before] == [10, 0]
+        assert [d.seconds_until_full for d in before] == [10, -1]
+        rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+        await until(lambda: rig.parts.scrubs.by_dir)
+        await until(lambda: all(s.figures.passes for s in rig.parts.scrubs.by_dir.values()))
+        rig.dirs[1].go_offline("test")
+        alive, dead = (await rig.ask(KIND(topics=None))).results
+        assert alive.last_scrub_ms > 0
+        assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
+
+
+async def test_growth_is_that_of_the_logs_and_what_others_write_is_told_apart():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        monitor, (ours, others) = rig.parts.monitor, rig.dirs
+
+        async def look(used_bytes: int) -> None:
+            for log_dir in rig.dirs:
+                usable_bytes = (1 << 30) - used_bytes
+                log_dir.space = Space(total_bytes=1 << 30, usable_bytes=usable_bytes, free_inodes=9)
+            await asyncio.sleep(0.005)
+            await monitor.measure()
+            monitor.look()
+
+        await look(0)
+        await rig.ask(produce(batch(500)), 9)
+        await look(0)
+        assert monitor.growth_bytes_per_second(ours) > 0
+        assert monitor.disk_growth_bytes_per_second(ours) == 0
+        assert monitor.seconds_until_full(ours) > 0
+        assert monitor.seconds_until_full(others) is None
+        await look(1 << 20)
+        assert monitor.growth_bytes_per_second(others) == 0
+        assert monitor.disk_growth_bytes_per_second(others) > 0
+        assert monitor.seconds_until_full(others) > 0
+        before = monitor.growth_bytes_per_second(ours)
+        # Which copies there are is no growth: what was there when the broker started is not.
+        monitor._sizes.clear()
+        await look(1 << 20)
+        assert 0 < monitor.growth_bytes_per_second(ours) < before
+
+
+async def test_only_the_partitions_asked_for():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        asked = KIND(topics=[KIND.DescribableLogDirTopic(topic="t", partitions=[1])])
+        first, second = (await rig.ask(asked)).results
+        assert [p.partition_index for t in first.topics for p in t.partitions] == [1]
+        assert list(second.topics) == []
+
+
+async def test_a_future_copy_is_told_as_one_with_its_lag_and_what_the_controller_has_to_learn():
+    """An id for each path, so that metadata and disks can be compared by anybody."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        first, second = (await rig.ask(KIND(topics=None))).results
+        (current,), (future,) = first.topics[0].partitions, second.topics[0].partitions
+        assert (current.is_future_key, future.is_future_key) == (False, True)
+        assert future.offset_lag == 0 and future.partition_size == current.partition_size
+        assert (first.queued_assignments, second.queued_assignments) == (0, 1)
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+
+
+# --- AlterReplicaLogDirs --------------------------------------------------------------------------
+
+
+async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
+    """The error code for one partition."""
+    request = ALTER(
+        dirs=[
+            ALTER.AlterReplicaLogDir(
+                path=path,
+                topics=[ALTER.AlterReplicaLogDirTopic(name=tp.topic, partitions=[tp.partition])],
+            )
+        ]
+    )
+    (named,) = (await rig.ask(request)).results
+    (part,) = named.partitions
+    assert (named.topic_name, part.partition_index) == tuple(tp)
+    return int(part.error_code)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool):
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        assert await alter(rig, f"dirid:{dir_of(1, 2)}" if by_id else "/d2") == 0
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+async def test_the_first_of_several_errors_is_told_in_kafka_s_order():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
+        rig.dirs[1].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[1])
+        rig.logs.drop(rig.dirs[1])
+        assert await alter(rig, "/nowhere", long) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert await alter(rig, "/nowhere", unknown) == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(rig, "/d2", unknown) == ErrorCode.KAFKA_STORAGE_ERROR
+        other = TopicPartition("t", 1)
+        assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await alter(rig, "/d1", unknown) == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await alter(rig, "/d1") == 0, "it is there already"
+
+
+async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back():
+    async with brokers() as (rig,):
+        for n in (0, 1):
+            wished = TopicPartition("t", n)
+            assert await alter(rig, "/d2", wished) == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await alter(rig, "any") == ErrorCode.REPLICA_NOT_AVAILABLE
+        await rig.follow(topic(), partition(), partition(1))
+        kept, moved = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
+        assert kept is not None and kept.log_dir is rig.dirs[0]
+        assert moved is not None and moved.log_dir is rig.dirs[1]
+
+
+@pytest.mark.parametrize("how", ["any", "/d1"])
+async def test_any_and_the_directory_where_it_is_end_a_move(how: str):
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        assert await alter(rig, how) == 0
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]
+        assert rig.logs.futures() == []
+
+
+async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_after_it():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "rename", "*-future") as gate:
+            assert await alter(rig, "/d2") == 0
+            await gate.reached()
+            asking = asyncio.create_task(alter(rig, "/d1"))
+            await asyncio.sleep(0.02)
+            assert not asking.done()
+            gate.open()
+            assert await asking == 0
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]
+
+
+async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
+    """A move out of a directory that is being drained can be cancelled."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.dirs[1].is_cordoned = True
+        assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
+        rig.dirs[0].is_cordoned, rig.dirs[1].is_cordoned = True, False
+        rig.controller.may_answer.clear()
+        assert await alter(rig, "/d2") == 0
+        await until(lambda: rig.parts.assignments.queued)
+        assert await alter(rig, "/d1") == 0
+        rig.controller.may_answer.set()
+        await rig.parts.moves.ended(TP)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[0]
+
+
+async def test_a_move_is_told_from_the_moment_that_it_is_ordered():
+    """Before its copy has a directory; a tool would take the move for over otherwise."""
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        with Gate(slow, "make_dirs", "*-future") as gate:
+            assert await alter(rig, "/d2") == 0
+            await gate.reached()
+            told = (await rig.ask(KIND(topics=None))).results[1].topics[0].partitions
+        assert [(p.partition_size, p.offset_lag, p.is_future_key) for p in told] == [(0, 3, True)]
+
+
+async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        await fill(rig.dirs[0])
+        stall(rig.dirs[1])
+        described = (await rig.ask(KIND(topics=None))).results
+        assert [(d.error_code, d.state, len(d.topics)) for d in described] == [
+            (0, "saturated", 1),
+            (0, "stalled", 1),
+        ]
+        assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
+        other = TopicPartition("t", 1)
+        assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await alter(rig, "/d1") == 0, "that is where it is"
+
+
+async def test_strays_are_told_to_whoever_asks_for_them():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        await rig.logs.create(TopicPartition("x", 5), TopicId(b"x" * 16), dir_of(1, 2))
+        await rig.logs.rename_stray(TopicPartition("x", 5), StrayReason.TOPIC_UNKNOWN)
+        assert not any(found.strays for found in (await rig.ask(KIND(topics=None))).results)
+        none, one = (await rig.ask(KIND(topics=None, include_strays=True))).results
+        assert list(none.strays) == []
+        (stray,) = one.strays
+        assert (stray.topic_name, stray.partition_index) == ("x", 5)
+        assert (stray.topic_id, stray.reason) == (b"x" * 16, "topic unknown")
+        assert stray.directory.endswith("-stray")
+        assert stray.set_aside_ms > 0
+        assert stray.size > 0

@@ -1,0 +1,107 @@
+"""ListOffsets and OffsetForLeaderEpoch over a real door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate
+
+LIST, EPOCHS = message("ListOffsetsRequest"), message("OffsetForLeaderEpochRequest")
+EARLIEST, LATEST, OF_MAX_TIMESTAMP = -2, -1, -3
+
+
+async def listed(rig: BrokerRig, timestamp: int, version: int = 8, **more: Any) -> Any:
+    part = LIST.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = LIST(
+        replica_id=more.pop("replica_id", -1),
+        topics=[LIST.ListOffsetsTopic(name=more.pop("name", "t"), partitions=[part])],
+    )
+    return (await rig.ask(request, version)).topics[0].partitions[0]
+
+
+async def test_ends_of_the_log_and_offsets_by_time():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(2, timestamp=1_000)), 9)
+        await rig.ask(produce(batch(3, timestamp=2_000)), 9)
+        assert (await listed(rig, EARLIEST)).offset == 0
+        assert (await listed(rig, LATEST)).offset == 5
+        by_time = await listed(rig, 1_500)
+        assert (by_time.offset, by_time.timestamp) == (2, 2_000)
+        assert (await listed(rig, OF_MAX_TIMESTAMP)).offset in (2, 4)
+        assert (await listed(rig, 9_999)).offset == -1
+        assert (await listed(rig, -77)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        unknown = await listed(rig, LATEST, name="absent")
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_nobody_is_told_of_more_than_what_is_committed():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rig.ask(produce(batch(3), acks=1), 9)
+        assert (await listed(rig, LATEST)).offset == 0
+        assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "nobody can tell that it is"
+
+
+async def test_a_new_leader_does_not_guess_what_is_committed():
+    """KIP-207; clients that do not know the code are told that there is no leader."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rig.ask(produce(batch(3), acks=1), 9)
+        await rig.follow(partition(replicas=(1, 2), epoch=1))
+        assert (await listed(rig, LATEST)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert (await listed(rig, LATEST, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_where_epochs_ended():
+    async def ended(rig: BrokerRig, epoch: int, current: int = -1) -> tuple[int, int, int]:
+        part = EPOCHS.OffsetForLeaderPartition(
+            partition=0, current_leader_epoch=current, leader_epoch=epoch
+        )
+        request = EPOCHS(topics=[EPOCHS.OffsetForLeaderTopic(topic="t", partitions=[part])])
+        told = (await rig.ask(request)).topics[0].partitions[0]
+        return told.error_code, told.leader_epoch, told.end_offset
+
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(2)), 9)
+        await rig.follow(partition(epoch=5))
+        assert await ended(rig, 0) == (0, 0, 2)
+        # Epoch 3 wrote nothing here, and the one that holds begins at the log's end.
+        assert await ended(rig, 3) == (0, 0, 2)
+        assert await ended(rig, 5) == (0, 5, 2)
+        assert (await ended(rig, 0, current=4))[0] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_directory_that_hangs_costs_its_own_partitions_only():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        for index in (0, 1):
+            await rig.ask(produce(batch(timestamp=1_000), tp=TP._replace(partition=index)), 9)
+        with Gate(sick, "exists") as gate:
+            busy = rig.dirs[0].submit(OpKind.READ, lambda: sick.exists("/d1"))
+            await gate.reached()
+            parts = [LIST.ListOffsetsPartition(partition_index=i, timestamp=500) for i in (0, 1)]
+            request = LIST(
+                replica_id=-1, topics=[LIST.ListOffsetsTopic(name="t", partitions=parts)]
+            )
+            told = (await rig.ask(request, 8)).topics[0].partitions
+            codes = [part.error_code for part in told]
+            assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        await busy

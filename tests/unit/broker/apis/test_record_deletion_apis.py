@@ -1,0 +1,274 @@
+"""DeleteRecords over real doors: who may ask for what, and that followers and disks follow."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, PartitionEpoch, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ImpairedLogDir,
+    Record,
+    RegisterBrokerRecord,
+)
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.log.log_handle import LogHandle
+from tests.faults.rig import batch
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import until
+
+DELETE = message("DeleteRecordsRequest")
+SMALL = TopicConfig(segment_bytes=1024, retention_ms=-1)
+
+
+FETCH = message("FetchRequest")
+TWO = BrokerId(2)
+
+
+async def deleted(
+    rig: BrokerRig, offset: int, *, name: str = "t", version: int = 2, timeout_ms: int = 5_000
+) -> Any:
+    part = DELETE.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DELETE.DeleteRecordsTopic(name=name, partitions=[part])]
+    request = DELETE(topics=topics, timeout_ms=timeout_ms)
+    return (await rig.ask(request, version)).topics[0].partitions[0]
+
+
+def log_of(rig: BrokerRig) -> LogHandle:
+    handle = rig.logs.get(TP)
+    assert handle is not None
+    return handle
+
+
+async def test_the_log_starts_where_it_was_told_to():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(5)), 9)
+        await rig.ask(produce(batch(5)), 9)
+        told = await deleted(rig, 7, version=0)
+        assert (told.error_code, told.low_watermark) == (0, 7)
+        assert log_of(rig).log_start_offset == 7
+        # What is hidden stays hidden.
+        assert (await deleted(rig, 3)).low_watermark == 7
+        assert (await deleted(rig, -1)).low_watermark == 10
+        assert (log_of(rig).log_start_offset, log_of(rig).log_end_offset) == (10, 10)
+        await rig.ask(produce(batch(1)), 9)
+        assert log_of(rig).log_end_offset == 11
+
+
+async def test_what_cannot_be_deleted_is_refused():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rig.ask(produce(batch(5), acks=1), 9)
+        # Nothing is committed: the other one has no record yet.
+        assert (await deleted(rig, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await deleted(rig, -2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await deleted(rig, -1)).low_watermark == 0
+        unknown = await deleted(rig, 0, name="absent")
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert unknown.low_watermark == -1
+        config = TopicConfig(cleanup_policy=CleanupPolicy.parse("compact"))
+        log_of(rig).set_config(config)
+        assert (await deleted(rig, 0)).error_code == ErrorCode.POLICY_VIOLATION
+        await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+        assert (await deleted(rig, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_replica_that_changes_its_directory_is_waited_for():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(5)), 9)
+        gate = rig.parts.hosted.require(TP).gate
+        gate.close()
+        with log_of(rig).held_still():
+            asked = asyncio.ensure_future(deleted(rig, 4))
+            await until(lambda: repr(gate).endswith("closed 1>"))
+        assert log_of(rig).log_start_offset == 0
+        gate.open()
+        assert (await asked).low_watermark == 4
+
+
+async def test_followers_take_the_new_start_over():
+    async with brokers(2) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rigs[0].ask(produce(batch(4)), 9)
+        await rigs[0].ask(produce(batch(4)), 9)
+        assert (await deleted(rigs[0], 4)).low_watermark == 4
+        await until(lambda: log_of(rigs[1]).log_start_offset == 4)
+        # With records in the same answer, too.
+        await deleted(rigs[0], -1)
+        await rigs[0].ask(produce(batch(1)), 9)
+        await until(lambda: log_of(rigs[1]).log_start_offset == 8)
+        assert log_of(rigs[1]).log_end_offset == 9
+
+
+async def test_a_full_directory_gets_its_room_back_at_once():
+    vfs = MemVfs()
+    async with brokers(1, vfs) as (rig,):
+        await rig.follow(topic(), partition())
+        log_of(rig).set_config(SMALL)
+        for _ in range(4):
+            await rig.ask(produce(batch(1, body=bytes(700))), 9)
+        vfs.capacity_bytes = vfs.used_bytes()
+        refused = await rig.ask(produce(batch(1, body=bytes(700))), 9)
+        code = refused.responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert rig.dirs[0].state is LogDirState.SATURATED
+        assert (await deleted(rig, 2)).low_watermark == 2
+        # Not only hidden: they have left the log.
+        assert log_of(rig).first_segment_offset == 2
+        assert (await deleted(rig, -1)).low_watermark == 4
+        assert log_of(rig).size_bytes == 0
+
+
+# --- waiting for the followers -------------------------------------------------------------------
+
+
+async def fetched(rig: BrokerRig, offset: int, log_start_offset: int) -> None:
+    """Broker 2 asks from ``offset`` on and says where its log starts."""
+    part = FETCH.FetchPartition(
+        partition=0,
+        fetch_offset=offset,
+        log_start_offset=log_start_offset,
+        partition_max_bytes=1 << 20,
+        current_leader_epoch=0,
+    )
+    request = FETCH(
+        replica_state=FETCH.ReplicaState(replica_id=TWO, replica_epoch=BrokerEpoch(-1)),
+        max_bytes=1 << 20,
+        topics=[FETCH.FetchTopic(topic_id=TOPIC_ID, partitions=[part])],
+    )
+    response = await rig.ask(request, 16)
+    assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0
+    # The next one of the session proves that this one was not late.
+    request.session_id, request.session_epoch, request.topics = response.session_id, 1, []
+    assert (await rig.ask(request, 16)).error_code == 0
+
+
+def second(rig: BrokerRig) -> RegisterBrokerRecord:
+    """A live broker that does nothing by itself."""
+    return dataclasses.replace(
+        rig.registration(),
+        broker_id=TWO,
+        incarnation_id=Uuid(b"2" * 16),
+        log_dirs=(dir_of(2, 1), dir_of(2, 2)),
+    )
+
+
+async def five_on_both(rig: BrokerRig) -> None:
+    """The second broker has the records too, by what it asks for."""
+    await rig.follow(second(rig), topic(), partition(replicas=(1, 2)))
+    await rig.ask(produce(batch(5), acks=1), 9)
+    await fetched(rig, 5, 0)
+
+
+async def begun(rig: BrokerRig, offset: int) -> asyncio.Task[Any]:
+    """A deletion that waits."""
+    asked = asyncio.ensure_future(deleted(rig, offset))
+    await until(lambda: len(rig.parts.hosted.deletions))
+    assert log_of(rig).log_start_offset == offset
+    return asked
+
+
+async def test_the_answer_waits_for_the_start_of_every_live_follower():
+    async with brokers() as (rig,):
+        await five_on_both(rig)
+        asked = await begun(rig, 3)
+        await fetched(rig, 5, 2)
+        assert len(rig.parts.hosted.deletions) == 1
+        await fetched(rig, 5, 3)
+        told = await asked
+        assert (told.error_code, told.low_watermark) == (0, 3)
+        # Nobody is left to wait for.
+        assert (await deleted(rig, 2)).low_watermark == 3
+
+
+async def test_the_answer_does_not_wait_for_ever():
+    async with brokers() as (rig,):
+        await five_on_both(rig)
+        told = await deleted(rig, 3, timeout_ms=100)
+        assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        # The start is where it was wanted all the same.
+        assert log_of(rig).log_start_offset == 3
+
+
+FULL = (ImpairedLogDir(directory_id=dir_of(2, 1), state=LogDirState.SATURATED),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fenced": True},
+        {"log_dirs": (dir_of(2, 2),)},
+        {"impaired_log_dirs": FULL},
+    ],
+    ids=["fenced", "directory offline", "directory full"],
+)
+async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]):
+    async with brokers() as (rig,):
+        await five_on_both(rig)
+        asked = await begun(rig, 3)
+        epoch = rig.parts.cache.state.brokers[TWO].epoch
+        rig.replay(BrokerRegistrationChangeRecord(broker_id=TWO, broker_epoch=epoch, **change))
+        assert (await asked).low_watermark == 3
+
+
+@pytest.mark.parametrize(
+    ("record", "code", "low_watermark"),
+    [
+        (
+            dataclasses.replace(partition(replicas=(1,)), partition_epoch=PartitionEpoch(1)),
+            ErrorCode.NONE,
+            3,
+        ),
+        (partition(replicas=(1, 2), leader=2, epoch=1), ErrorCode.NOT_LEADER_OR_FOLLOWER, -1),
+    ],
+    ids=["follower taken away", "led elsewhere"],
+)
+async def test_a_change_of_roles_ends_the_wait(record: Record, code: ErrorCode, low_watermark: int):
+    async with brokers() as (rig,):
+        await five_on_both(rig)
+        asked = await begun(rig, 3)
+        rig.replay(record)
+        told = await asked
+        assert (told.error_code, told.low_watermark) == (code, low_watermark)
+
+
+async def test_a_directory_that_dies_ends_the_wait():
+    async with brokers() as (rig,):
+        await five_on_both(rig)
+        asked = await begun(rig, 3)
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert (await asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_followers_are_told_at_once_though_nothing_is_written():
+    """Their fetch would wait for records much longer than the request waits for them."""
+    async with brokers(2, replica_fetch_wait_max_ms="20000") as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        for _ in range(2):
+            await rigs[0].ask(produce(batch(4)), 9)
+        # All is known, and there is no news left that a fetch would be answered for.
+        await until(lambda: log_of(rigs[1]).high_watermark == 4)
+        assert (await deleted(rigs[0], 3)).low_watermark == 3
+        assert [log_of(rig).log_start_offset for rig in rigs] == [3, 3]

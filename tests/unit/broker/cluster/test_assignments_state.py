@@ -1,0 +1,274 @@
+"""Assignments gather, go out one request at a time, and come back when they were refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.broker.cluster.assignments_state import (
+    MAX_REFUSALS_AWAITED,
+    Accepted,
+    Action,
+    Answered,
+    AssignmentsState,
+    Dropped,
+    Failed,
+    Send,
+    WakeAt,
+    Wished,
+    WokeUp,
+)
+from kraftjbod.core.errors import InvalidTransition
+from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
+from kraftjbod.core.timing import ExponentialBackoff
+
+A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
+T, U = TopicId(b"t" * 16), TopicId(b"u" * 16)
+GRANTED = Answered(refused=frozenset())
+
+
+def key(index: int, topic: TopicId = T) -> TopicIdPartition:
+    return TopicIdPartition(topic, index)
+
+
+def machine(*, gone: set[TopicIdPartition] | None = None, max_batch: int = 3) -> AssignmentsState:
+    left = gone if gone is not None else set()
+    return AssignmentsState(
+        is_replica=lambda partition: partition not in left,
+        backoff=ExponentialBackoff(initial_ms=100, max_ms=10_000, random_unit=lambda: 0.5),
+        gather_ms=20,
+        max_batch=max_batch,
+    )
+
+
+def wish(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list[Action]:
+    return m.handle(Wished(partition=key(index), directory_id=directory_id), 0)
+
+
+def sent(actions: list[Action]) -> dict[TopicIdPartition, DirectoryId]:
+    (send,) = [action for action in actions if isinstance(action, Send)]
+    return {
+        TopicIdPartition(topic.topic_id, index): directory.directory_id
+        for directory in send.directories
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+
+
+def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() -> None:
+    m = machine(max_batch=10)
+    assert wish(m, 1) == [WakeAt(20)]
+    assert wish(m, 0) == []
+    wish(m, 2, B)
+    m.handle(Wished(partition=key(5, U), directory_id=A), 0)
+    (send,) = m.handle(WokeUp(), 20)
+    assert isinstance(send, Send)
+    told = [
+        (d.directory_id, [(t.topic_id, t.partitions) for t in d.topics]) for d in send.directories
+    ]
+    assert told == [(A, [(T, (0, 1)), (U, (5,))]), (B, [(T, (2,))])]
+    assert m.queued == 4
+    (accepted,) = m.handle(GRANTED, 30)
+    assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0
+
+
+def test_a_full_batch_goes_out_at_once_and_the_rest_behind_it() -> None:
+    m = machine()
+    wish(m, 0)
+    wish(m, 1)
+    assert len(sent(wish(m, 2))) == 3
+    assert wish(m, 3) == []
+    assert sent(m.handle(GRANTED, 5)) == {key(3): A}
+    m.handle(GRANTED, 6)
+    assert m.queued == 0
+
+
+def test_the_last_wish_wins() -> None:
+    m = machine()
+    wish(m, 0, A)
+    wish(m, 0, B)
+    assert m.queued == 1
+    assert sent(m.handle(WokeUp(), 20)) == {key(0): B}
+
+
+def test_a_wish_that_is_under_way_is_not_repeated() -> None:
+    m = machine()
+    wish(m, 0, A)
+    m.handle(WokeUp(), 20)
+    assert wish(m, 0, A) == [] and m.queued == 1
+    assert m.handle(GRANTED, 30) == [Accepted((key(0),))] and m.queued == 0
+
+
+def test_another_wish_for_a_replica_under_way_follows_and_a_way_back_cancels_it() -> None:
+    m = machine()
+    wish(m, 0, A)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, B)
+    assert m.queued == 1
+    wish(m, 0, A)
+    assert m.handle(GRANTED, 30) == [Accepted((key(0),))]
+    wish(m, 1, A)
+    m.handle(WokeUp(), 60)
+    wish(m, 1, B)
+    assert sent(m.handle(GRANTED, 70)) == {key(1): B}
+
+
+def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
+    m = machine()
+    wish(m, 0)
+    wish(m, 1)
+    m.handle(WokeUp(), 20)
+    assert m.handle(Answered(refused=frozenset({key(1)})), 30) == [
+        Accepted((key(0),)),
+        WakeAt(130),
+    ]
+    assert m.queued == 1
+    assert sent(m.handle(WokeUp(), 130)) == {key(1): A}
+    assert m.handle(Answered(refused=frozenset({key(1)})), 140) == [WakeAt(340)]
+    m.handle(WokeUp(), 340)
+    assert m.handle(GRANTED, 350) == [Accepted((key(1),))] and m.queued == 0
+
+
+def test_one_that_is_refused_for_ever_holds_up_no_other_and_not_the_broker() -> None:
+    m, now_ms, sendings = machine(), 30, 0
+    wish(m, 0)
+    m.handle(WokeUp(), 20)
+    actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
+    while not m.is_idle:
+        sendings += 1
+        # Others come and go while it waits for its time.
+        wished = m.handle(Wished(partition=key(sendings), directory_id=B), now_ms)
+        assert wished == [WakeAt(now_ms + 20)]
+        assert sent(m.handle(WokeUp(), now_ms + 20)) == {key(sendings): B}
+        (_, due) = m.handle(GRANTED, now_ms + 25)
+        assert isinstance(due, WakeAt) and due.at_ms > now_ms + 25
+        # It is the same wish still, and does not come sooner by being made again.
+        assert wish(m, 0) == []
+        now_ms = due.at_ms
+        assert sent(m.handle(WokeUp(), now_ms)) == {key(0): A}
+        actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
+        assert actions == [WakeAt(now_ms + min(10_000, 100 << sendings))]
+    assert sendings == MAX_REFUSALS_AWAITED and m.queued == m.queued_into(A) == 1
+    assert m.handle(Wished(partition=key(0), directory_id=B), now_ms) == [WakeAt(now_ms + 20)]
+    assert not m.is_idle, "another wish is worth waiting for"
+
+
+def test_a_failed_request_puts_everything_back_but_newer_wishes_stay() -> None:
+    m = machine()
+    wish(m, 0, A)
+    wish(m, 1, A)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, B)
+    assert m.handle(Failed(), 30) == [WakeAt(130)]
+    assert sent(m.handle(WokeUp(), 130)) == {key(0): B, key(1): A}
+
+
+def test_after_a_failure_a_full_batch_does_not_jump_the_pause() -> None:
+    m = machine()
+    wish(m, 0)
+    m.handle(WokeUp(), 20)
+    m.handle(Failed(), 30)
+    assert [wish(m, index) for index in (1, 2, 3)] == [[], [], []]
+    assert len(sent(m.handle(WokeUp(), 130))) == 3
+
+
+def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
+    """Else the assignments of a deleted topic would be tried for ever."""
+    gone: set[TopicIdPartition] = set()
+    m = machine(gone=gone)
+    wish(m, 0)
+    wish(m, 1)
+    gone.add(key(0))
+    assert sent(m.handle(WokeUp(), 20)) == {key(1): A}
+    gone.add(key(1))
+    m.handle(Answered(refused=frozenset({key(1)})), 30)
+    assert m.handle(WokeUp(), 130) == [Dropped((key(1),))] and m.queued == 0
+
+
+def test_the_late_success_of_an_older_wish_is_not_told_to_the_newer_one() -> None:
+    """KIP-858's two steps: a move that was cancelled and begun anew is not accepted by the
+    answer to the first one."""
+    m = machine()
+    wish(m, 0, B)
+    m.handle(WokeUp(), 20)
+    wish(m, 0, A)
+    actions = m.handle(GRANTED, 30)
+    assert not [action for action in actions if isinstance(action, Accepted)]
+    assert sent(actions) == {key(0): A}
+    assert m.handle(GRANTED, 40) == [Accepted((key(0),))]
+
+
+def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() -> None:
+    m = machine()
+    assert not m.queued_into(A)
+    wish(m, 0, A)
+    assert m.queued_into(A) and not m.queued_into(B)
+    m.handle(WokeUp(), 20)
+    assert m.queued_into(A)
+    m.handle(GRANTED, 30)
+    assert not m.queued_into(A)
+
+
+def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
+    for answer in (GRANTED, Failed()):
+        with pytest.raises(InvalidTransition):
+            machine().handle(answer, 0)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("wish"), st.integers(0, 9), st.sampled_from([A, B])),
+            st.tuples(st.just("answer"), st.sets(st.integers(0, 9)), st.booleans()),
+        ),
+        max_size=60,
+    )
+)
+def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
+    steps: list[tuple[str, object, object]],
+) -> None:
+    m = machine()
+    wishes: dict[TopicIdPartition, DirectoryId] = {}
+    known: dict[TopicIdPartition, DirectoryId] = {}
+    request: dict[TopicIdPartition, DirectoryId] = {}
+    now_ms, wake_ms = 0, -1
+
+    def run(actions: list[Action]) -> None:
+        nonlocal request, wake_ms
+        for action in actions:
+            if isinstance(action, WakeAt):
+                assert action.at_ms >= now_ms
+                wake_ms = action.at_ms
+            elif isinstance(action, Accepted):
+                assert all(known[partition] == wishes[partition] for partition in action.partitions)
+            else:
+                assert not request and len(sent([action])) <= 3
+                request = sent([action])
+        m.check_invariants()
+
+    def answer(refused: frozenset[TopicIdPartition], arrives: bool) -> None:
+        nonlocal request, wake_ms, now_ms
+        if not request and wake_ms >= 0:
+            now_ms, wake_ms = max(now_ms, wake_ms), -1
+            run(m.handle(WokeUp(), now_ms))
+        if not request:
+            return
+        asked, request = request, {}
+        if not arrives:
+            run(m.handle(Failed(), now_ms))
+            return
+        known.update({k: v for k, v in asked.items() if k not in refused})
+        run(m.handle(Answered(refused=refused), now_ms))
+
+    for kind, first, second in steps:
+        if kind == "wish":
+            assert isinstance(first, int) and isinstance(second, DirectoryId)
+            wishes[key(first)] = second
+            run(m.handle(Wished(partition=key(first), directory_id=second), now_ms))
+        else:
+            assert isinstance(first, set)
+            answer(frozenset(map(key, first)), bool(second))
+    for _ in range(20):
+        answer(frozenset(), True)
+    assert known == wishes and m.queued == 0

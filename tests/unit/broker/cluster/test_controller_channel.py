@@ -1,0 +1,165 @@
+"""A broker finds the active controller, over real connections on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
+from kraftjbod.core.config import Voter
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    NotControllerError,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.scripted_controller import (
+    RealClock,
+    ScriptedController,
+    channel_to,
+    serving,
+)
+
+ASK = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(1))
+POLL = FetchMetadataRequest(broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=60_000, max_bytes=1)
+PATIENT_MS = 60_000
+
+
+def ids(request: RpcRequest) -> RpcResponse:
+    if isinstance(request, FetchMetadataRequest):
+        return FetchMetadataResponse(high_watermark=9)
+    return AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_count=1_000)
+
+
+def standby(request: RpcRequest) -> RpcResponse:
+    raise NotControllerError("not me")
+
+
+def unreachable() -> Voter:
+    """A port of loopback at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Voter(BrokerId(3001), "127.0.0.1", probe.getsockname()[1])
+
+
+async def test_the_answer_has_the_type_that_the_request_names() -> None:
+    controller = ScriptedController(ids)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        response = await channel.call(ASK, timeout_ms=PATIENT_MS)
+        assert response.producer_id_start == 1_000
+        assert str(controller.server.port) in repr(channel)
+
+
+async def test_requests_are_written_for_the_level_of_the_moment() -> None:
+    controller = ScriptedController(
+        lambda _: BrokerHeartbeatResponse(
+            is_caught_up=True, is_fenced=False, should_shut_down=False
+        )
+    )
+    dead = DirectoryId(b"d" * 16)
+    heartbeat = BrokerHeartbeatRequest(
+        broker_id=BrokerId(1),
+        broker_epoch=BrokerEpoch(1),
+        current_metadata_offset=1,
+        want_fence=False,
+        want_shut_down=False,
+        offline_log_dirs=(dead,),
+        cordoned_log_dirs=(dead,),
+    )
+    levels = list(MetadataVersion)
+    async with serving(controller):
+        channel = ControllerChannel(
+            voters=[controller.voter()],
+            clock=RealClock(),
+            random_unit=lambda: 0.5,
+            level=lambda: levels[len(controller.seen)],
+        )
+        for _ in levels:
+            await channel.call(heartbeat, timeout_ms=PATIENT_MS)
+        channel.close()
+    said = [
+        (request.offline_log_dirs, request.cordoned_log_dirs)
+        for request in controller.seen
+        if isinstance(request, BrokerHeartbeatRequest)
+    ]
+    assert said == [((), None), ((dead,), None), ((dead,), (dead,))]
+
+
+async def test_it_goes_on_to_the_voter_that_is_active_and_stays_there() -> None:
+    inactive, active = ScriptedController(standby), ScriptedController(ids)
+    async with serving(inactive, active):
+        voters = (inactive.voter(), unreachable(), active.voter())
+        async with channel_to(*voters) as channel:
+            await channel.call(ASK, timeout_ms=PATIENT_MS)
+            await channel.call(ASK, timeout_ms=PATIENT_MS)
+    assert (len(inactive.seen), len(active.seen)) == (1, 2)
+
+
+async def test_it_asks_again_until_a_controller_becomes_active() -> None:
+    controller = ScriptedController(standby)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        calling = asyncio.create_task(channel.call(ASK, timeout_ms=PATIENT_MS))
+        await controller.wait_seen(lambda seen: len(seen) >= 3)
+        controller.answer = ids
+        assert (await calling).producer_id_count == 1_000
+
+
+async def test_when_the_time_is_up_the_last_trouble_is_told() -> None:
+    controller = ScriptedController(standby)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        with pytest.raises(OperatingError) as caught:
+            await channel.call(ASK, timeout_ms=30)
+    assert caught.value.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+    async with channel_to(unreachable()) as channel:
+        with pytest.raises((ConnectionLostError, RequestTimedOutError)):
+            await channel.call(ASK, timeout_ms=30)
+
+
+async def test_a_refusal_is_not_repeated() -> None:
+    def refuse(request: RpcRequest) -> RpcResponse:
+        raise OperatingError("too old", code=ErrorCode.STALE_BROKER_EPOCH)
+
+    controller = ScriptedController(refuse)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        with pytest.raises(OperatingError) as caught:
+            await channel.call(ASK, timeout_ms=PATIENT_MS)
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH and len(controller.seen) == 1
+
+
+async def test_a_request_that_is_not_answered_in_time_is_not_repeated() -> None:
+    controller = ScriptedController(ids)
+    controller.may_answer.clear()
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        with pytest.raises(RequestTimedOutError):
+            await channel.call(ASK, timeout_ms=20)
+    assert len(controller.seen) == 1
+
+
+async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
+    controller = ScriptedController(ids)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        await channel.call(ASK, timeout_ms=PATIENT_MS)
+        assert (await channel.fetch_metadata(POLL)).high_watermark == 9
+        assert controller.server.connection_count == 2
+
+
+@pytest.mark.parametrize(("asked_ms", "granted_ms"), [(-5, 1), (0, 1), (700, 700), (10**9, 60_000)])
+def test_a_forwarded_request_waits_as_long_as_its_client_but_not_for_ever(
+    asked_ms: int, granted_ms: int
+) -> None:
+    assert forward_timeout_ms(asked_ms) == granted_ms

@@ -1,0 +1,89 @@
+"""What a broker takes over while it runs: which value wins, and who is told."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs, DynamicValue
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.core.config import BrokerConfig, DynamicBrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.metadata.records import ResourceType
+
+RATE = "leader.replication.throttled.rate"
+
+
+class Rig:
+    def __init__(self) -> None:
+        config = BrokerConfig.from_properties(
+            {
+                "process.roles": "broker",
+                "node.id": "7",
+                "listeners": "PLAINTEXT://127.0.0.1:9092",
+                "controller.quorum.voters": "100@127.0.0.1:9093",
+                RATE: "1000",
+            },
+            source="test",
+            base_dir="/",
+        )
+        self.cache = MetadataCache(cluster_id="c")
+        self.dynamic = DynamicConfigs(config=config, cache=self.cache)
+        self.told: list[DynamicBrokerConfig] = []
+        self.dynamic.subscribe(self.told.append)
+
+    def set(self, name: str, **values: str) -> None:
+        key = (ResourceType.BROKER, name)
+        self.cache.state.configs[key] = {k.replace("_", "."): v for k, v in values.items()}
+        self.dynamic.refresh()
+
+    @property
+    def rate(self) -> int:
+        return self.told[-1].leader_replication_throttled_rate
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_subscriber_hears_of_the_file_first(rig: Rig) -> None:
+    assert (len(rig.told), rig.rate) == (1, 1000)
+    assert rig.told[0].follower_replication_throttled_rate == MAX_LONG
+
+
+def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig: Rig) -> None:
+    rig.set("", leader_replication_throttled_rate="5")
+    assert rig.rate == 5
+    rig.set("7", leader_replication_throttled_rate="6")
+    assert rig.rate == 6
+    assert list(rig.dynamic.values_of(RATE)) == [DynamicValue("6", True), DynamicValue("5", False)]
+    rig.set("7")
+    rig.set("")
+    assert rig.rate == 1000
+
+
+def test_another_brokers_value_changes_nothing_and_nobody_is_told(rig: Rig) -> None:
+    rig.set("8", leader_replication_throttled_rate="6")
+    assert len(rig.told) == 1
+
+
+def test_keys_are_independent(rig: Rig) -> None:
+    rig.set("", replica_alter_log_dirs_io_max_bytes_per_second="9")
+    assert rig.told[-1].replica_alter_log_dirs_io_max_bytes_per_second == 9
+    assert rig.rate == 1000
+
+
+def test_an_unusable_value_is_told_and_the_next_one_holds(rig: Rig) -> None:
+    rig.set("", leader_replication_throttled_rate="5")
+    with capture_logs() as told:
+        rig.set("7", leader_replication_throttled_rate="soon")
+    assert rig.rate == 5
+    assert [(line["event"], line["key"]) for line in told] == [("dynamic_config_unusable", RATE)]
+
+
+def test_a_change_is_told_to_operators(rig: Rig) -> None:
+    with capture_logs() as told:
+        rig.set("", leader_replication_throttled_rate="5")
+    assert told[-1]["event"] == "dynamic_config_changed"
+    assert told[-1]["values"] == {RATE: "5"}

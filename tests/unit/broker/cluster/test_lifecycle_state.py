@@ -1,0 +1,922 @@
+"""The life of a broker as transcripts: an event, and what the machine asks for."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kraftjbod.broker.cluster.lifecycle_events import (
+    Action,
+    AnnounceChanges,
+    AnnounceMayStop,
+    AnnounceRefusal,
+    AnnounceRegistered,
+    AnnounceUnfenced,
+    ArmReportDeadline,
+    BecameReady,
+    CordonsChanged,
+    DirectoryAttached,
+    DirectoryFailed,
+    DirectoryForgotten,
+    DirectoryImpaired,
+    DirectoryRecovered,
+    DisarmReportDeadline,
+    Event,
+    HeartbeatAnswered,
+    HeartbeatFailed,
+    MetadataReplayed,
+    RegistrationAnswered,
+    RegistrationFailed,
+    ReportDeadlinePassed,
+    SendHeartbeat,
+    SendRegistration,
+    ShutDown,
+    ShutdownRequested,
+    Started,
+    WakeAt,
+    WokeUp,
+)
+from kraftjbod.broker.cluster.lifecycle_state import (
+    NOT_REGISTERED,
+    BrokerIdentity,
+    BrokerState,
+    LifecycleState,
+    LifecycleTimes,
+)
+from kraftjbod.broker.cluster.reported_directories import DirectoryChanges
+from kraftjbod.core.errors import (
+    ErrorCode,
+    InvalidTransition,
+    KafkaStorageError,
+    StartupError,
+)
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ListenerInfo,
+)
+
+A, B, C, D = (DirectoryId(letter * 16) for letter in (b"A", b"B", b"C", b"D"))
+EPOCH = BrokerEpoch(50)
+K = TypeVar("K")
+
+
+def machine(
+    *,
+    cordoned: frozenset[DirectoryId] = frozenset(),
+    impaired: dict[DirectoryId, LogDirState] | None = None,
+    **identity: Any,
+) -> LifecycleState:
+    return LifecycleState(
+        identity=BrokerIdentity(
+            broker_id=BrokerId(1),
+            cluster_id="cluster",
+            incarnation_id=Uuid(b"i" * 16),
+            listeners=(ListenerInfo(name="PLAINTEXT", host="h", port=9092),),
+            previous_broker_epoch=BrokerEpoch(7),
+            **identity,
+        ),
+        online_dirs=[C, A, B],
+        times=LifecycleTimes(),
+        backoff=ExponentialBackoff(initial_ms=100, max_ms=1_000, random_unit=lambda: 0.5),
+        cordoned_dirs=cordoned,
+        impaired_dirs=impaired or {},
+    )
+
+
+def only(actions: list[Action], kind: type[K]) -> K:
+    found = [action for action in actions if isinstance(action, kind)]
+    assert len(found) == 1, actions
+    return found[0]
+
+
+def registration(actions: list[Action]) -> BrokerRegistrationRequest:
+    return only(actions, SendRegistration).request
+
+
+def heartbeat(actions: list[Action]) -> BrokerHeartbeatRequest:
+    return only(actions, SendHeartbeat).request
+
+
+def alive(
+    *, caught_up: bool = True, fenced: bool = False, may_stop: bool = False
+) -> HeartbeatAnswered:
+    return HeartbeatAnswered(
+        response=BrokerHeartbeatResponse(
+            is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop
+        )
+    )
+
+
+def no(code: ErrorCode) -> HeartbeatFailed:
+    return HeartbeatFailed(code=code, message="no")
+
+
+def dead(
+    directory_id: DirectoryId, *, leads: bool = True, untold: list[str] | None = None
+) -> DirectoryFailed:
+    """``untold`` are replicas whose assignment into the directory has not come through."""
+    return DirectoryFailed(
+        directory_id=directory_id, leads=lambda: leads, has_untold_replicas=lambda: bool(untold)
+    )
+
+
+def state_of(m: LifecycleState) -> BrokerState:
+    """Without narrowing ``m.state`` for the type checker."""
+    return m.state
+
+
+def registered() -> LifecycleState:
+    """Registered at 0; the first heartbeat is on its way."""
+    m = machine()
+    m.handle(Started(), 0)
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0)
+    return m
+
+
+def running() -> LifecycleState:
+    """Unfenced at 0; no heartbeat is on its way."""
+    m = registered()
+    m.handle(BecameReady(), 0)
+    m.handle(alive(), 0)
+    m.handle(alive(), 0)
+    assert m.state is BrokerState.RUNNING
+    return m
+
+
+# --- coming up -----------------------------------------------------------------------------------
+
+
+def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
+    m = machine()
+    asked = registration(m.handle(Started(), 0))
+    assert asked.log_dirs == (A, B, C) and asked.previous_broker_epoch == 7
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10)
+    assert only(actions, AnnounceRegistered).broker_epoch == EPOCH
+    first = heartbeat(actions)
+    assert first.want_fence and first.current_metadata_offset == -1
+    assert m.handle(alive(caught_up=False, fenced=True), 20) == [WakeAt(2_020)]
+    assert state_of(m) is BrokerState.STARTING
+    assert m.handle(MetadataReplayed(offset=49), 30) == []
+    assert heartbeat(m.handle(MetadataReplayed(offset=50), 40)).current_metadata_offset == 50
+    assert m.handle(alive(fenced=True), 50) == [WakeAt(2_050)]
+    assert state_of(m) is BrokerState.RECOVERY
+    assert not heartbeat(m.handle(BecameReady(), 60)).want_fence
+    assert m.handle(alive(fenced=True), 70) == [WakeAt(170)], "it asks eagerly while it waits"
+    assert not heartbeat(m.handle(WokeUp(), 170)).want_fence
+    actions = m.handle(alive(), 180)
+    assert actions == [AnnounceUnfenced(), WakeAt(2_180)] and state_of(m) is BrokerState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+def test_a_registration_is_tried_again_until_its_time_is_up(code: ErrorCode) -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    failed = RegistrationFailed(code=code, message="busy")
+    assert m.handle(failed, 0) == [WakeAt(100)]
+    registration(m.handle(WokeUp(), 100))
+    assert m.handle(failed, 100) == [WakeAt(300)]
+    registration(m.handle(WokeUp(), 300))
+    error = only(m.handle(failed, 60_000), ShutDown).error
+    assert isinstance(error, StartupError)
+    assert "initial.broker.registration.timeout.ms" in str(error) and "busy" in str(error)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST])
+def test_a_refusal_for_good_ends_the_broker_at_once(code: ErrorCode) -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    actions = m.handle(RegistrationFailed(code=code, message="cluster is xyz"), 0)
+    error = only(actions, ShutDown).error
+    assert isinstance(error, StartupError) and "cluster is xyz" in str(error)
+
+
+def test_a_dir_that_dies_during_registration_is_reported_right_after_it() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    assert m.handle(dead(B), 5) == [ArmReportDeadline(B, 30_005)]
+    first = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10))
+    assert first.offline_log_dirs == (B,)
+    assert DisarmReportDeadline(B) in m.handle(alive(), 20)
+
+
+def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_told() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 0)
+    m.handle(dead(B), 5)
+    assert registration(m.handle(WokeUp(), 100)).log_dirs == (A, C)
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 110)
+    assert DisarmReportDeadline(B) in actions
+    assert heartbeat(actions).offline_log_dirs == ()
+
+
+# --- dead directories ----------------------------------------------------------------------------
+
+
+def test_a_dead_dir_is_reported_at_once_and_in_every_heartbeat_from_then_on() -> None:
+    m = running()
+    actions = m.handle(dead(B), 1_000)
+    assert ArmReportDeadline(B, 31_000) in actions
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    assert m.handle(alive(), 1_010) == [DisarmReportDeadline(B), WakeAt(3_010)]
+    assert heartbeat(m.handle(WokeUp(), 3_010)).offline_log_dirs == (B,)
+    assert m.handle(dead(B), 3_011) == [], "a dir dies once"
+
+
+def test_each_dead_dir_has_a_deadline_of_its_own() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 1_010)
+    actions = m.handle(dead(B), 5_000)
+    assert ArmReportDeadline(B, 35_000) in actions
+    assert heartbeat(actions).offline_log_dirs == (A, B)
+    error = only(m.handle(ReportDeadlinePassed(directory_id=A), 31_000), ShutDown).error
+    assert isinstance(error, KafkaStorageError) and error.directory_id == A
+
+
+def test_a_dir_that_dies_while_a_heartbeat_is_under_way_is_not_acknowledged_by_its_answer() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    assert m.handle(dead(B), 1_001) == [ArmReportDeadline(B, 31_001)]
+    actions = m.handle(alive(), 1_010)
+    assert DisarmReportDeadline(A) in actions and DisarmReportDeadline(B) not in actions
+    assert heartbeat(actions).offline_log_dirs == (A, B), "the next follows right behind"
+    assert m.unacknowledged_dirs == {B}
+    assert DisarmReportDeadline(B) in m.handle(alive(), 1_020)
+
+
+def test_an_unreported_dir_is_tried_eagerly() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), 3_000) == [WakeAt(3_100)]
+    assert heartbeat(m.handle(WokeUp(), 3_100)).offline_log_dirs == (A,)
+
+
+def test_a_broker_that_leads_nothing_in_the_dead_dir_lives_on_and_asks_again_later() -> None:
+    m = running()
+    m.handle(dead(A, leads=False), 1_000)
+    passed = ReportDeadlinePassed(directory_id=A)
+    assert m.handle(passed, 31_000) == [ArmReportDeadline(A, 61_000)]
+
+
+def test_a_deadline_that_passes_after_the_acknowledgement_means_nothing() -> None:
+    m = running()
+    m.handle(dead(A), 1_000)
+    m.handle(alive(), 1_010)
+    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == []
+
+
+# --- a registration that the controller lost ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.LOG_DIR_NOT_FOUND,
+    ],
+)
+def test_a_forgotten_broker_registers_again_with_the_dirs_that_are_online_now(
+    code: ErrorCode,
+) -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    again = registration(m.handle(no(code), 1_010))
+    assert again.log_dirs == (A, C) and again.incarnation_id == m.identity.incarnation_id
+    assert (m.state, m.broker_epoch) == (BrokerState.STARTING, NOT_REGISTERED)
+    actions = m.handle(RegistrationAnswered(broker_epoch=BrokerEpoch(90)), 1_020)
+    assert DisarmReportDeadline(B) in actions
+    beat = heartbeat(actions)
+    assert (beat.broker_epoch, beat.offline_log_dirs, beat.want_fence) == (90, (), False)
+    m.handle(alive(), 1_030)
+    assert m.state is BrokerState.RUNNING
+
+
+def test_a_failed_heartbeat_is_tried_again_at_the_usual_time() -> None:
+    m = running()
+    m.handle(WokeUp(), 2_000)
+    assert m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 2_010) == [WakeAt(4_010)]
+    assert m.state is BrokerState.RUNNING
+
+
+# --- going down ----------------------------------------------------------------------------------
+
+
+def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
+    m = running()
+    assert heartbeat(m.handle(ShutdownRequested(), 0)).want_shut_down
+    assert state_of(m) is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    assert m.handle(alive(), 10) == [WakeAt(110)]
+    m.handle(WokeUp(), 110)
+    assert m.handle(alive(may_stop=True), 120) == [AnnounceMayStop()]
+    assert state_of(m) is BrokerState.SHUTTING_DOWN
+    assert m.handle(WokeUp(), 2_000) == []
+    assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
+
+
+def test_a_broker_that_cannot_serve_any_more_wants_the_fence_with_its_shutdown() -> None:
+    m = running()
+    sent = heartbeat(m.handle(ShutdownRequested(at_once=True), 0))
+    assert (sent.want_fence, sent.want_shut_down) == (True, True)
+
+
+def test_a_dir_that_dies_during_a_controlled_shutdown_is_reported_too() -> None:
+    m = running()
+    m.handle(ShutdownRequested(), 0)
+    assert m.handle(ShutdownRequested(), 1) == []
+    m.handle(dead(A), 5)
+    beat = heartbeat(m.handle(alive(), 10))
+    assert beat.offline_log_dirs == (A,) and beat.want_shut_down
+
+
+def test_a_broker_that_never_registered_may_stop_at_once() -> None:
+    m = machine()
+    m.handle(Started(), 0)
+    assert m.handle(ShutdownRequested(), 1) == [AnnounceMayStop()]
+    assert m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 2) == []
+
+
+def test_a_broker_that_the_controller_forgot_while_it_was_leaving_may_stop() -> None:
+    m = running()
+    m.handle(ShutdownRequested(), 0)
+    assert m.handle(no(ErrorCode.STALE_BROKER_EPOCH), 10) == [AnnounceMayStop()]
+
+
+# --- levels --------------------------------------------------------------------------------------
+
+
+def metadata(level: int, *, knows_dirs: bool, offset: int = EPOCH) -> MetadataReplayed:
+    return MetadataReplayed(offset=offset, level=MetadataVersion(level), knows_dirs=knows_dirs)
+
+
+def from_before_directories() -> LifecycleState:
+    """As :func:`running`, in a cluster at a level without directories."""
+    m = running()
+    assert SendRegistration not in map(type, m.handle(metadata(14, knows_dirs=False), 0))
+    m.handle(alive(), 0)
+    return m
+
+
+def test_a_registration_says_paths_cordons_and_levels() -> None:
+    m = machine(
+        log_dir_paths={A: "/a", C: "/c"},
+        cordoned=frozenset({C}),
+        features={"metadata.version": (14, 30)},
+    )
+    asked = registration(m.handle(Started(), 0))
+    assert asked.log_dir_paths == ("/a", "", "/c")
+    assert asked.cordoned_log_dirs == (C,)
+    assert asked.features == {"metadata.version": (14, 30)}
+    assert heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0)).cordoned_log_dirs == (
+        C,
+    )
+
+
+def test_a_registration_from_before_directories_is_amended_once_the_level_has_them() -> None:
+    """Same incarnation, and neither epoch nor standing changes (KAFKA-16757, KAFKA-16952)."""
+    m = from_before_directories()
+    asked = registration(m.handle(metadata(17, knows_dirs=False, offset=60), 10))
+    assert (asked.incarnation_id, asked.log_dirs) == (m.identity.incarnation_id, (A, B, C))
+    assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
+    assert m.handle(WokeUp(), 20) == [], "one request is on its way at a time"
+    assert m.handle(dead(B), 25) == [ArmReportDeadline(B, 30_025)]
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 30)
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
+    m.handle(alive(), 40)
+    assert m.handle(metadata(17, knows_dirs=True, offset=61), 50) == []
+
+
+def test_an_amendment_waits_for_the_heartbeat_that_is_on_its_way() -> None:
+    m = from_before_directories()
+    heartbeat(m.handle(WokeUp(), 5))
+    assert m.handle(metadata(17, knows_dirs=False), 10) == []
+    assert registration(m.handle(alive(), 20)).log_dirs == (A, B, C)
+
+
+def test_an_amendment_that_fails_is_tried_again_between_heartbeats_and_stops_nobody() -> None:
+    m = from_before_directories()
+    registration(m.handle(metadata(17, knows_dirs=False), 10))
+    failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="no controller")
+    for now_ms in (100_000, 200_000):
+        assert m.handle(failed, now_ms) == [WakeAt(now_ms + 2_000)]
+        heartbeat(m.handle(WokeUp(), now_ms + 2_000))
+        assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), now_ms + 2_010) == [WakeAt(now_ms + 4_010)]
+        heartbeat(m.handle(WokeUp(), now_ms + 4_010))
+        registration(m.handle(alive(), now_ms + 4_020))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 300_000)
+    assert m.handle(alive(), 300_010) == [WakeAt(302_010)]
+
+
+def test_a_level_that_falls_and_rises_again_asks_for_another_amendment() -> None:
+    m = from_before_directories()
+    registration(m.handle(metadata(17, knows_dirs=False), 10))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 20)
+    m.handle(alive(), 30)
+    assert m.handle(metadata(17, knows_dirs=True), 40) == []
+    assert m.handle(metadata(14, knows_dirs=False), 50) == []
+    registration(m.handle(metadata(17, knows_dirs=False), 60))
+
+
+def test_a_broker_that_leaves_does_not_amend() -> None:
+    m = from_before_directories()
+    heartbeat(m.handle(ShutdownRequested(), 0))
+    assert m.handle(metadata(17, knows_dirs=False), 10) == []
+    assert m.handle(alive(), 20) == [WakeAt(120)]
+
+
+def test_several_directories_need_their_level_and_the_operator_is_told_what_to_do() -> None:
+    m = machine(has_several_dirs=True)
+    m.handle(Started(), 0)
+    early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)
+    assert early == [], "the registration is not in it yet"
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10)
+    error = only(m.handle(metadata(14, knows_dirs=False), 20), ShutDown).error
+    assert isinstance(error, StartupError)
+    assert "kraftjbod-features upgrade --metadata 3.7-IV2" in str(error)
+    assert "or configure one directory" in str(error)
+    assert m.handle(metadata(14, knows_dirs=False, offset=51), 30) == [], "once is enough"
+
+
+def test_a_level_that_was_replayed_before_the_registration_was_answered_counts() -> None:
+    m = machine(has_several_dirs=True)
+    m.handle(Started(), 0)
+    assert m.handle(metadata(14, knows_dirs=False), 5) == []
+    only(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10), ShutDown)
+
+
+# --- an assignment into a dead dir ---------------------------------------------------------------
+
+
+def test_a_replica_that_the_controller_takes_for_healthy_keeps_the_deadline() -> None:
+    """KIP-858: not only the failure has to come through, also an assignment into the dead dir.
+    A move that had been accepted is taken back so, and the controller knows no better until then.
+    """
+    m, untold = running(), ["t-0"]
+    m.handle(dead(A, untold=untold), 1_000)
+    assert DisarmReportDeadline(A) not in m.handle(alive(), 1_010)
+    assert m.unacknowledged_dirs == frozenset()
+    (stop,) = m.handle(ReportDeadlinePassed(directory_id=A), 31_000)
+    assert isinstance(stop, ShutDown) and "could be told of all of that" in str(stop.error)
+
+
+def test_an_assignment_into_a_dead_dir_that_came_through_ends_the_deadline() -> None:
+    m, untold = running(), ["t-0"]
+    m.handle(dead(A, untold=untold), 1_000)
+    m.handle(alive(), 1_010)
+    untold.clear()
+    for at_ms in (31_000, 61_000):
+        assert m.handle(ReportDeadlinePassed(directory_id=A), at_ms) == []
+
+
+def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> None:
+    m = running()
+    m.handle(dead(A, leads=False, untold=["t-0"]), 1_000)
+    m.handle(alive(), 1_010)
+    assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [ArmReportDeadline(A, 61_000)]
+
+
+# --- impaired directories ------------------------------------------------------------------------
+
+FULL, HUNG = LogDirState.SATURATED, LogDirState.STALLED
+
+
+def full(directory_id: DirectoryId) -> DirectoryImpaired:
+    return DirectoryImpaired(directory_id=directory_id, state=FULL)
+
+
+def well(directory_id: DirectoryId) -> DirectoryRecovered:
+    return DirectoryRecovered(directory_id=directory_id)
+
+
+def impaired(beat: BrokerHeartbeatRequest) -> list[tuple[DirectoryId, LogDirState]]:
+    assert beat.impaired_log_dirs is not None
+    return [(said.directory_id, said.state) for said in beat.impaired_log_dirs]
+
+
+def test_an_impaired_dir_is_told_at_once_and_in_every_heartbeat_until_it_recovers() -> None:
+    m = running()
+    beat = heartbeat(m.handle(full(B), 1_000))
+    assert impaired(beat) == [(B, FULL)] and beat.offline_log_dirs == ()
+    assert m.handle(alive(), 1_010) == [WakeAt(3_010)], "nobody waits any more"
+    stalled = DirectoryImpaired(directory_id=A, state=HUNG)
+    assert impaired(heartbeat(m.handle(stalled, 2_000))) == [(A, HUNG), (B, FULL)]
+    m.handle(alive(), 2_010)
+    assert impaired(heartbeat(m.handle(well(B), 2_500))) == [(A, HUNG)]
+    m.handle(alive(), 2_510)
+    assert impaired(heartbeat(m.handle(WokeUp(), 4_510))) == [(A, HUNG)]
+
+
+def test_an_impairment_that_is_not_known_yet_is_told_eagerly_without_a_deadline() -> None:
+    m = running()
+    assert ArmReportDeadline not in map(type, m.handle(full(B), 1_000))
+    assert m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010) == [WakeAt(1_110)]
+    assert impaired(heartbeat(m.handle(WokeUp(), 1_110))) == [(B, FULL)]
+    m.handle(well(B), 1_111)
+    assert impaired(heartbeat(m.handle(alive(), 1_120))) == [], "the answer was to what was sent"
+    assert m.handle(alive(), 1_130) == [WakeAt(3_130)]
+
+
+def test_a_broker_that_starts_on_a_full_disk_says_so_before_it_is_unfenced() -> None:
+    m = machine(impaired={B: FULL})
+    assert registration(m.handle(Started(), 0)).log_dirs == (A, B, C)
+    first = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0))
+    assert first.want_fence and impaired(first) == [(B, FULL)]
+
+
+def test_an_impaired_dir_that_dies_is_offline_and_no_longer_impaired() -> None:
+    m = running()
+    m.handle(full(B), 1_000)
+    m.handle(alive(), 1_010)
+    beat = heartbeat(m.handle(dead(B), 2_000))
+    assert (impaired(beat), beat.offline_log_dirs) == ([], (B,))
+    m.handle(alive(), 2_010)
+    m.handle(full(B), 2_020)
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "a dead dir is not impaired"
+
+
+def test_at_a_level_without_impaired_dirs_they_are_offline_and_come_back_by_amendment() -> None:
+    m = running()
+    m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
+    m.handle(alive(), 0)
+    beat = heartbeat(m.handle(full(B), 1_000))
+    assert (impaired(beat), beat.offline_log_dirs) == ([], (B,))
+    assert m.handle(alive(), 1_010) == [WakeAt(3_010)]
+    asked = registration(m.handle(well(B), 2_000))
+    assert asked.log_dirs == (A, B, C)
+    beat = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010))
+    assert beat.offline_log_dirs == ()
+    assert m.handle(alive(), 2_020) == [WakeAt(4_020)]
+
+
+def test_a_level_that_gets_the_word_for_impaired_dirs_brings_them_back_as_that() -> None:
+    m = running()
+    m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
+    m.handle(alive(), 0)
+    m.handle(full(B), 1_000)
+    m.handle(alive(), 1_010)
+    newer = metadata(MetadataVersion.IV_4_3_IV0, knows_dirs=True, offset=60)
+    assert registration(m.handle(newer, 2_000)).log_dirs == (A, B, C)
+    beat = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010))
+    assert (impaired(beat), beat.offline_log_dirs) == ([(B, FULL)], ())
+
+
+# --- cordons -------------------------------------------------------------------------------------
+
+
+def test_other_cordons_are_told_at_once() -> None:
+    m = running()
+    assert heartbeat(
+        m.handle(CordonsChanged(cordoned=frozenset({A, D})), 1_000)
+    ).cordoned_log_dirs == (A,)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    assert heartbeat(m.handle(WokeUp(), 1_110)).cordoned_log_dirs == (A,)
+    m.handle(alive(), 1_120)
+    assert heartbeat(m.handle(CordonsChanged(cordoned=frozenset()), 2_000)).cordoned_log_dirs == ()
+
+
+# --- directories that come back, are new, or are gone for good -----------------------------------
+
+
+def attached(directory_id: DirectoryId, path: str = "/new") -> DirectoryAttached:
+    return DirectoryAttached(directory_id=directory_id, path=path)
+
+
+def forgotten(directory_id: DirectoryId) -> DirectoryForgotten:
+    return DirectoryForgotten(directory_id=directory_id)
+
+
+def lost_b() -> LifecycleState:
+    """As :func:`running`, and the controller knows that B died."""
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(alive(), 1_010)
+    return m
+
+
+def test_a_dir_that_comes_back_is_registered_by_the_same_incarnation_in_the_same_epoch() -> None:
+    m = lost_b()
+    asked = registration(m.handle(attached(B, "/b"), 2_000))
+    assert asked.incarnation_id == m.identity.incarnation_id
+    assert (asked.log_dirs, asked.log_dir_paths) == ((A, B, C), ("", "/b", ""))
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    assert AnnounceChanges(DirectoryChanges(attached=(B,))) in actions
+    assert heartbeat(actions).offline_log_dirs == () and state_of(m) is BrokerState.RUNNING
+    m.handle(alive(), 2_020)
+    assert ArmReportDeadline(B, 33_000) in m.handle(dead(B), 3_000), "it may die again"
+
+
+def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_is_known() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    assert heartbeat(m.handle(attached(B), 1_020)).offline_log_dirs == (B,)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_030)
+    assert heartbeat(m.handle(WokeUp(), 1_130)).offline_log_dirs == (B,), "as if it were not here"
+    actions = m.handle(alive(), 1_140)
+    assert DisarmReportDeadline(B) in actions
+    asked = registration(actions)
+    assert (asked.log_dirs, asked.clean_shutdown_epochs) == ((A, B, C), (EPOCH, -1, EPOCH))
+    m.check_invariants()
+
+
+def test_a_dir_that_came_back_and_died_before_that_was_told_is_just_dead() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(attached(B), 1_010)
+    m.handle(dead(B), 1_020)
+    assert heartbeat(m.handle(alive(), 1_030)).offline_log_dirs == (B,)
+    assert m.handle(alive(), 1_040) == [WakeAt(3_040)] and not m.unacknowledged_dirs
+
+
+def test_a_dir_that_is_back_counts_once_metadata_shows_what_followed() -> None:
+    """Else it could lead on in the epoch from before, until the next one is heard of."""
+    m = lost_b()
+    registration(m.handle(attached(B), 2_000))
+    answer = RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90)
+    actions = m.handle(answer, 2_010)
+    assert not [a for a in actions if isinstance(a, AnnounceChanges)]
+    assert not m.handle(MetadataReplayed(offset=89), 2_020)
+    actions = m.handle(MetadataReplayed(offset=91), 2_030)
+    assert AnnounceChanges(DirectoryChanges(attached=(B,))) in actions
+    assert not m.handle(MetadataReplayed(offset=92), 2_040)
+
+
+def test_several_changes_are_one_amendment() -> None:
+    m = lost_b()
+    heartbeat(m.handle(WokeUp(), 2_000))
+    assert m.handle(attached(D), 2_001) == []
+    assert m.handle(forgotten(B), 2_002) == []
+    asked = registration(m.handle(alive(), 2_010))
+    assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), (B,))
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_020)
+    assert AnnounceChanges(DirectoryChanges(attached=(D,), forgotten=(B,))) in actions
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "once is enough"
+
+
+def test_a_change_during_an_amendment_is_the_next_one() -> None:
+    m = lost_b()
+    registration(m.handle(attached(D), 2_000))
+    assert m.handle(attached(B), 2_001) == []
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    assert AnnounceChanges(DirectoryChanges(attached=(D,))) in actions
+    assert registration(m.handle(alive(), 2_020)).log_dirs == (A, B, C, D)
+
+
+def test_a_forgotten_dir_is_named_no_more_and_its_deadline_ends() -> None:
+    m = running()
+    m.handle(dead(B), 1_000)
+    m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
+    actions = m.handle(forgotten(B), 1_020)
+    assert DisarmReportDeadline(B) in actions
+    assert registration(actions).forgotten_log_dirs == (B,)
+    failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
+    m.handle(failed, 1_030)
+    assert heartbeat(m.handle(WokeUp(), 3_000)).offline_log_dirs == (), "it may be forgotten now"
+    assert registration(m.handle(alive(), 3_010)).forgotten_log_dirs == (B,)
+
+
+def test_a_dir_that_must_not_be_forgotten_stays_and_what_was_attached_with_it_is_tried_again() -> (
+    None
+):
+    m = lost_b()
+    heartbeat(m.handle(WokeUp(), 2_000))
+    m.handle(attached(D), 2_001)
+    m.handle(forgotten(B), 2_002)
+    registration(m.handle(alive(), 2_010))
+    refused = RegistrationFailed(code=ErrorCode.INVALID_REQUEST, message="t-0 has no other replica")
+    actions = m.handle(refused, 2_020)
+    refusal = only(actions, AnnounceRefusal)
+    assert refusal.changes == DirectoryChanges(forgotten=(B,))
+    assert refusal.error.code is ErrorCode.INVALID_REQUEST and "t-0" in str(refusal.error)
+    assert heartbeat(actions).offline_log_dirs == (B,)
+    asked = registration(m.handle(alive(), 2_030))
+    assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), ())
+
+
+def test_a_dir_that_the_cluster_will_not_have_is_given_up_and_the_broker_lives() -> None:
+    m = running()
+    registration(m.handle(attached(D), 1_000))
+    refused = RegistrationFailed(code=ErrorCode.INVALID_REQUEST, message="it is another broker's")
+    actions = m.handle(refused, 1_010)
+    assert only(actions, AnnounceRefusal).changes == DirectoryChanges(attached=(D,))
+    assert m.handle(alive(), 1_020) == [WakeAt(3_020)]
+
+
+def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_told_again() -> None:
+    """The registration may have come through; only another one says that the directory is dead."""
+    m = running()
+    registration(m.handle(attached(D), 1_000))
+    m.handle(dead(D), 1_001)
+    lost = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
+    beat = heartbeat(m.handle(lost, 1_010))
+    assert beat.offline_log_dirs == (), "a controller that does not know it would be puzzled"
+    assert registration(m.handle(alive(), 1_120)).log_dirs == (A, B, C)
+    actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 1_130)
+    assert DisarmReportDeadline(D) in actions
+
+
+def test_a_dir_that_dies_again_before_its_return_was_told_comes_back_all_the_same() -> None:
+    """No registration lists it, so no heartbeat can name it: it is told by a registration, too."""
+    m = lost_b()
+    registration(m.handle(attached(D), 2_000))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
+    m.handle(attached(B), 2_020)
+    m.handle(dead(B), 2_030)
+    m.handle(attached(B), 2_040)
+    assert registration(m.handle(alive(), 2_050)).log_dirs == (A, C, D)
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_060)
+    assert registration(m.handle(alive(), 2_070)).log_dirs == (A, B, C, D)
+
+
+# --- what must not be ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event", [alive(), no(ErrorCode.NOT_CONTROLLER), RegistrationAnswered(broker_epoch=EPOCH)]
+)
+def test_an_answer_that_nobody_waits_for_is_a_bug_and_changes_nothing(event: Event) -> None:
+    m = running()
+    before = repr(m)
+    with pytest.raises(InvalidTransition) as caught:
+        m.handle(event, 0)
+    assert repr(m) == before and "BecameReady" in str(caught.value)
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Random failures of dirs, requests and answers, against a controller that remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.m = machine()
+        self.now_ms = 0
+        self.request: BrokerRegistrationRequest | BrokerHeartbeatRequest | None = None
+        self.epoch = 0
+        self.known_online: set[DirectoryId] = set()
+        self.disarmed: set[DirectoryId] = set()
+        self.dead: set[DirectoryId] = set()
+        self.impaired: dict[DirectoryId, LogDirState] = {}
+        self.known_impaired: dict[DirectoryId, LogDirState] = {}
+        #: Died while the controller took them for online, which it has not heard.
+        self.unheard: set[DirectoryId] = set()
+        #: Died since the request on its way was sent.
+        self.died_since_sent: set[DirectoryId] = set()
+        #: Not served without a break since the last registration that was answered.
+        self.broken = {A, B, C}
+        self.run(Started())
+
+    def run(self, event: Event) -> None:
+        self.now_ms += 1
+        for action in self.m.handle(event, self.now_ms):
+            match action:
+                case SendRegistration(request) | SendHeartbeat(request):
+                    assert self.request is None, "one request is on its way at a time"
+                    self.request = request
+                    self.died_since_sent = set()
+                    if isinstance(request, BrokerRegistrationRequest):
+                        self.is_asked(request)
+                case DisarmReportDeadline(directory_id) if directory_id in self.dead:
+                    self.disarmed.add(directory_id)
+                case _:
+                    pass
+        self.m.check_invariants()
+
+    def is_asked(self, request: BrokerRegistrationRequest) -> None:
+        """What died comes back after its failure was heard, and as what it is: not whole."""
+        assert not self.unheard.intersection(request.log_dirs), "the failure comes first"
+        for directory_id, epoch in zip(
+            request.log_dirs, request.clean_shutdown_epochs, strict=True
+        ):
+            assert (epoch == -1) is (directory_id in self.broken), (directory_id, epoch)
+
+    @property
+    def online(self) -> set[DirectoryId]:
+        return {A, B, C} - self.dead
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_dies(self, directory_id: DirectoryId) -> None:
+        self.dead.add(directory_id)
+        self.impaired.pop(directory_id, None)
+        self.died_since_sent.add(directory_id)
+        self.broken.add(directory_id)
+        if directory_id in self.known_online:
+            self.unheard.add(directory_id)
+        self.run(dead(directory_id))
+
+    @rule(directory_id=st.sampled_from([A, B, C]), state=st.sampled_from([FULL, HUNG]))
+    def a_dir_is_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+        if directory_id in self.m.unacknowledged_dirs:
+            return  # One that is on its way back tells of itself when it is in service.
+        if directory_id not in self.dead:
+            self.impaired[directory_id] = state
+        self.run(DirectoryImpaired(directory_id=directory_id, state=state))
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_recovers(self, directory_id: DirectoryId) -> None:
+        self.impaired.pop(directory_id, None)
+        self.run(well(directory_id))
+
+    @rule(directory_id=st.sampled_from([A, B, C]))
+    def a_dir_comes_back(self, directory_id: DirectoryId) -> None:
+        if directory_id in self.dead:
+            self.dead.discard(directory_id)
+            self.disarmed.discard(directory_id)
+            self.run(attached(directory_id))
+
+    @rule()
+    def all_is_well_for_a_while(self) -> None:
+        """Then the controller knows exactly what is the case."""
+        for _ in range(12):
+            if self.request is None:
+                self.run(WokeUp())
+            else:
+                self.is_answered(arrives=True, returns=True, forgets=False)
+        if self.m.broker_epoch == NOT_REGISTERED:
+            return
+        assert self.known_impaired in (self.impaired, {})
+        untold = self.impaired.keys() - self.known_impaired.keys()
+        assert self.known_online == self.online - untold, "at a low level they are offline"
+
+    @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
+    def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:
+        self.run(MetadataReplayed(offset=self.epoch, level=level, knows_dirs=knows_dirs))
+
+    @rule()
+    def time_passes(self) -> None:
+        self.run(WokeUp())
+
+    @precondition(lambda self: self.request is not None)
+    @rule(arrives=st.booleans(), returns=st.booleans(), forgets=st.booleans())
+    def the_controller(self, arrives: bool, returns: bool, forgets: bool) -> None:
+        self.is_answered(arrives, returns, forgets)
+
+    def is_answered(self, arrives: bool, returns: bool, forgets: bool) -> None:
+        request, self.request = self.request, None
+        if isinstance(request, BrokerRegistrationRequest):
+            if arrives:
+                self.epoch += 1
+                self.known_online = set(request.log_dirs)
+                self.unheard = self.known_online & self.died_since_sent
+            if arrives and returns:
+                self.broken -= self.known_online - self.died_since_sent
+                self.run(RegistrationAnswered(broker_epoch=BrokerEpoch(self.epoch)))
+            else:
+                self.run(RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message=""))
+            return
+        assert request is not None
+        if forgets:
+            self.run(no(ErrorCode.STALE_BROKER_EPOCH))
+            return
+        if arrives:
+            self.known_online -= set(request.offline_log_dirs)
+            self.unheard -= set(request.offline_log_dirs)
+            self.known_impaired = dict(impaired(request))
+        self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
+
+    @invariant()
+    def what_is_acknowledged_the_controller_knows(self) -> None:
+        assert not self.disarmed & self.known_online, (self.disarmed, self.known_online)
+        assert self.dead <= self.disarmed | self.m.unacknowledged_dirs
+
+
+TestAnyOrderOfEvents = LifecycleMachine.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_takes():
+    m = machine()
+    m.handle(Started(), 0)
+    now_ms = 0
+    for _ in range(100):
+        now_ms += 10_000
+        refused = RegistrationFailed(code=ErrorCode.FOREIGN_METADATA, message="restore it")
+        woken = only(m.handle(refused, now_ms), WakeAt)
+        now_ms = woken.at_ms
+        registration(m.handle(WokeUp(), now_ms))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH), now_ms)
+    assert m.broker_epoch == EPOCH
+
+
+def test_foreign_metadata_ends_no_registration():
+    m = registered()
+    m.handle(no(ErrorCode.FOREIGN_METADATA), 10)
+    assert m.broker_epoch == EPOCH, "the right controller still knows it"

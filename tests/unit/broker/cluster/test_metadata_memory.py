@@ -1,0 +1,126 @@
+"""What a broker remembers of the metadata that it follows, and what it refuses because of that."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
+from kraftjbod.core.errors import ForeignMetadataError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.storage.identity.applied_metadata import (
+    AppliedMetadata,
+    forget_applied_metadata,
+    read_applied_metadata,
+)
+from tests.faults.rig import format_dir, open_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+OURS, OTHER = Uuid(b"l" * 16), Uuid(b"o" * 16)
+
+
+@pytest.fixture
+def vfs() -> FaultVfs:
+    inner = MemVfs()
+    format_dir(inner, "/d1", 1)
+    return FaultVfs(inner)
+
+
+def memory_on(vfs: FaultVfs | MemVfs) -> MetadataMemory:
+    return MetadataMemory(metadata_dir=open_dir(vfs))
+
+
+async def test_the_first_log_is_taken_and_any_other_refused(vfs: FaultVfs) -> None:
+    memory = memory_on(vfs)
+    await memory.load()
+    memory.heard_of(None)
+    assert memory.metadata_log_id is None, "a controller from before logs had ids"
+    memory.heard_of(OURS)
+    memory.require_whole(-1)
+    memory.note_applied(7)
+    with pytest.raises(ForeignMetadataError, match=f"has log {OTHER}, but this broker"):
+        memory.heard_of(OTHER)
+    with pytest.raises(ForeignMetadataError, match="ends at offset 6, but this broker"):
+        memory.require_whole(6)
+    memory.heard_of(OURS)
+    memory.require_whole(7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_what_was_written_survives_a_crash_and_is_never_newer(
+    vfs: FaultVfs, seed: int
+) -> None:
+    memory = memory_on(vfs)
+    await memory.load()
+    memory.heard_of(OURS)
+    memory.note_applied(7)
+    await memory.write()
+    memory.note_applied(9)
+    assert isinstance(vfs.inner, MemVfs)
+    later = memory_on(vfs.inner.crash_clone(seed))
+    await later.load()
+    assert (later.metadata_log_id, later.applied_offset) == (OURS, 7)
+    with pytest.raises(ForeignMetadataError):
+        later.require_whole(6)
+    with pytest.raises(ForeignMetadataError):
+        later.heard_of(OTHER)
+
+
+async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs) -> None:
+    memory = memory_on(vfs)
+    writes: list[str] = []
+    vfs.on_operation = lambda kind, path: writes.append(path) if kind == "rename" else None
+    memory.note_applied(3)
+    await memory.write()
+    assert read_applied_metadata(vfs, "/d1") is None
+    memory.heard_of(OURS)
+    await memory.write()
+    await memory.write()
+    assert len(writes) == 1
+
+
+async def test_a_full_disk_is_told_once_and_holds_nothing_up(vfs: FaultVfs) -> None:
+    memory = memory_on(vfs)
+    memory.heard_of(OURS)
+    memory.note_applied(3)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
+    with capture_logs() as events:
+        await memory.write()
+        await memory.write()
+    told = [event for event in events if event["event"] == "applied_metadata_not_written"]
+    assert len(told) == 1
+    vfs.clear()
+    await memory.write()
+    found = read_applied_metadata(vfs, "/d1")
+    assert found is not None
+    assert found.offset == 3
+
+
+async def test_a_broker_that_was_told_to_forget_takes_another_log_and_no_less_of_its_own(
+    vfs: FaultVfs,
+) -> None:
+    memory = memory_on(vfs)
+    memory.heard_of(OURS)
+    memory.note_applied(7)
+    await memory.write()
+    forget_applied_metadata(vfs, "/d1")
+    later = memory_on(vfs)
+    await later.load()
+    assert later.claimed_log_id is None, "a controller must not refuse it for what it forgot"
+    later.heard_of(OURS)
+    with pytest.raises(ForeignMetadataError):
+        later.require_whole(6)
+    later.require_whole(7)
+    with capture_logs() as events:
+        later.heard_of(OTHER)
+    assert "metadata_log_replaced" in [event["event"] for event in events]
+    assert later.claimed_log_id == OTHER
+    later.require_whole(0)
+    later.note_applied(0)
+    await later.write()
+    assert read_applied_metadata(vfs, "/d1") == AppliedMetadata(metadata_log_id=OTHER, offset=0)
+    with pytest.raises(ForeignMetadataError):
+        later.heard_of(OURS)

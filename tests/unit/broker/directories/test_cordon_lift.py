@@ -1,0 +1,96 @@
+"""A directory that is given up leaves no cordon behind for the disk that takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.protocol.rpc_config_messages import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ResourceOutcome,
+)
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from tests.unit.broker.broker_rig import BrokerRig
+from tests.unit.broker.directories.test_log_dir_admin import die, in_order, perform, registered
+
+
+def controller(code: ErrorCode = ErrorCode.NONE) -> object:
+    def answer(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, IncrementalAlterConfigsRequest):
+            return in_order(request)
+        if code is ErrorCode.NOT_CONTROLLER:
+            raise OperatingError("nobody is here", code=ErrorCode.INVALID_REQUEST)
+        (resource,) = request.resources
+        outcome = ResourceOutcome(
+            resource_type=resource.resource_type,
+            name=resource.name,
+            error_code=code,
+            error_message="not now",
+        )
+        return IncrementalAlterConfigsResponse(resources=(outcome,))
+
+    return answer
+
+
+def asked(rig: BrokerRig) -> Sequence[tuple[str, str, int, str | None, str | None]]:
+    return [
+        (resource.name, change.name, change.operation, change.value, change.base)
+        for request in rig.controller.seen
+        if isinstance(request, IncrementalAlterConfigsRequest)
+        for resource in request.resources
+        for change in resource.changes
+    ]
+
+
+async def forgotten(rig: BrokerRig, cordoned: str | None, of: str = "1") -> str:
+    """What the operator is told when the second directory is given up."""
+    if cordoned is not None:
+        await rig.follow(
+            ConfigRecord(
+                resource_type=ResourceType.BROKER,
+                resource_name=of,
+                name="cordoned.log.dirs",
+                value=cordoned,
+            )
+        )
+    await die(rig, 2)
+    return (await perform(rig, "forget", "/d2")).message
+
+
+@pytest.mark.parametrize("of", ["1", ""])
+async def test_the_path_leaves_the_broker_s_own_cordons(of: str) -> None:
+    async with registered(answer=controller()) as rig:
+        assert "its cordon is lifted" in await forgotten(rig, "/d1,/d2", of)
+        assert asked(rig) == [("1", "cordoned.log.dirs", 3, "/d2", "")]
+
+
+async def test_a_cordon_of_the_broker_s_file_is_lifted_by_a_value_that_wins_over_it() -> None:
+    async with registered(answer=controller(), cordoned_log_dirs="/d2") as rig:
+        assert "its cordon is lifted" in await forgotten(rig, None)
+        assert asked(rig) == [("1", "cordoned.log.dirs", 3, "/d2", "/d2")]
+
+
+async def test_what_is_not_cordoned_by_its_name_is_left_to_the_operator() -> None:
+    async with registered(answer=controller()) as rig:
+        assert "cordoned.log.dirs is *: another one there" in await forgotten(rig, "*")
+        assert asked(rig) == []
+    async with registered(answer=controller()) as rig:
+        assert (await forgotten(rig, "/d1")).endswith("for a new disk")
+        assert asked(rig) == []
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER])
+async def test_a_cordon_that_cannot_be_lifted_is_told_and_the_directory_is_gone_all_the_same(
+    code: ErrorCode,
+) -> None:
+    async with registered(answer=controller(code)) as rig:
+        with capture_logs() as told:
+            message = await forgotten(rig, "/d2")
+        assert "its cordon stays" in message and "take /d2 out of cordoned.log.dirs" in message
+        assert "cordon_not_lifted" in [line["event"] for line in told]
+        assert [log_dir.path for log_dir in rig.logs.dirs()] == ["/d1"]

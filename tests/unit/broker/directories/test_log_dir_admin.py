@@ -1,0 +1,599 @@
+"""Directories that come back, come and go, in one broker with a scripted controller.
+
+Whole clusters and real disks are tests/integration/test_log_dirs_come_back.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.directories.log_dir_admin import LogDirOperation, LogDirOutcome
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import UNASSIGNED_DIR, BrokerEpoch, TopicId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+    ResourceType,
+)
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from kraftjbod.storage.identity.dir_opener import DirOpener
+from kraftjbod.storage.identity.known_dirs import read_known_dirs
+from kraftjbod.storage.vfs import write_atomically
+from tests.faults.rig import CLUSTER_ID, batch, directory_id, format_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    accept,
+    brokers,
+    dir_of,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import until
+
+ONE, TWO = dir_of(1, 1), dir_of(1, 2)
+WAIT_MS = 60_000
+
+
+def in_order(request: RpcRequest) -> RpcResponse:
+    match request:
+        case BrokerRegistrationRequest():
+            return BrokerRegistrationResponse(broker_epoch=BrokerEpoch(0))
+        case BrokerHeartbeatRequest():
+            return BrokerHeartbeatResponse(
+                is_caught_up=True, is_fenced=False, should_shut_down=False
+            )
+        case _:
+            return accept(request)
+
+
+@contextlib.asynccontextmanager
+async def registered(
+    *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000", **overrides: str
+) -> AsyncIterator[BrokerRig]:
+    """One broker, its directories watched by itself."""
+    disks = vfss or (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
+    async with brokers(
+        1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms, **overrides
+    ) as (rig,):
+        rig.parts.lifecycle.start()
+        await rig.parts.lifecycle.registered()
+        rig.tasks.start(rig.parts.state_handler.run(), "log_dir_state_handler")
+        try:
+            yield rig
+        finally:
+            await rig.parts.lifecycle.close()
+
+
+async def perform(
+    rig: BrokerRig, operation: str, target: str, *, force: bool = False, timeout_ms: int = WAIT_MS
+) -> LogDirOutcome:
+    return await rig.parts.log_dir_admin.perform(
+        LogDirOperation[operation.upper()], target, force=force, timeout_ms=timeout_ms
+    )
+
+
+async def refused(rig: BrokerRig, operation: str, target: str, **more: Any) -> str:
+    with pytest.raises(OperatingError) as caught:
+        await perform(rig, operation, target, **more)
+    return caught.value.message
+
+
+def clean_epochs(rig: BrokerRig) -> tuple[BrokerEpoch, ...]:
+    return registrations(rig)[-1].clean_shutdown_epochs
+
+
+def registrations(rig: BrokerRig) -> list[BrokerRegistrationRequest]:
+    return [r for r in rig.controller.seen if isinstance(r, BrokerRegistrationRequest)]
+
+
+async def die(rig: BrokerRig, number: int = 2) -> None:
+    """As a watch would find it; and the disk is all right again."""
+    rig.dirs[number - 1].go_offline("a test said so")
+    await asyncio.sleep(0)
+    while rig.logs.handles_in(rig.dirs[number - 1]):
+        await asyncio.sleep(0)
+
+
+async def appended(rig: BrokerRig, count: int = 3) -> None:
+    for _ in range(count):
+        answer = await rig.ask(produce(batch(), acks=1), version=12)
+        (result,) = answer.responses[0].partition_responses
+        assert result.error_code == ErrorCode.NONE, result
+
+
+def log_end(rig: BrokerRig, tp: TopicPartition = TP) -> int:
+    handle = rig.logs.get(tp)
+    assert handle is not None
+    return handle.log_end_offset
+
+
+# --- reattach ------------------------------------------------------------------------------------
+
+
+async def test_a_directory_comes_back_with_its_replicas():
+    async with registered() as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await appended(rig)
+        await die(rig)
+        assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
+        with capture_logs() as logs:
+            done = await perform(rig, "reattach", "/d2")
+        await rig.parts.publisher.disk_work_done()
+        assert (done.directory_id, done.state) == (TWO, "online")
+        # It may lack what it had acknowledged; only another epoch makes it lead.
+        assert [e["event"] for e in logs if e["log_level"] in ("warning", "error")] == [
+            "replica_awaits_new_leader_epoch"
+        ]
+        refusal = (await rig.ask(produce(batch(), acks=1), version=12)).responses[0]
+        assert refusal.partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await rig.follow(partition(directories=[TWO], epoch=1))
+        assert "is back at /d2 with 1 replicas" in done.message
+        back = rig.logs.dir_by_id(TWO)
+        assert back is not None
+        assert back is not rig.dirs[1]
+        assert [d.path for d in rig.logs.dirs()] == ["/d1", "/d2"]
+        assert log_end(rig) == 3
+        await appended(rig)
+        assert log_end(rig) == 6
+        # The same incarnation, told once.
+        first, last = registrations(rig)
+        assert last.incarnation_id == first.incarnation_id
+        assert set(last.log_dirs) == {TWO, ONE}
+
+
+async def test_what_cannot_come_back_is_refused_and_nothing_has_changed():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        said = await refused(rig, "reattach", "/d2")
+        assert "is online: only a directory that is OFFLINE is brought back" in said
+        assert "is none of this broker's directories" in await refused(rig, "reattach", "/d9")
+        await die(rig)
+        inner = vfs.inner
+        meta = inner.read_if_exists("/d2/meta.properties")
+        assert meta is not None
+        inner.unlink_if_exists("/d2/meta.properties")
+        said = await refused(rig, "reattach", "/d2")
+        assert f"directory {TWO} is missing from /d2: there is no meta.properties" in said
+        other = meta.decode().replace(str(TWO), str(directory_id(77)))
+        write_atomically(inner, "/d2/meta.properties", other.encode())
+        said = await refused(rig, "reattach", "/d2")
+        assert f"directory {TWO} is missing from /d2: the disk there is" in said
+        foreign = meta.decode().replace(CLUSTER_ID, "AAAAAAAAAAAAAAAAAAAAAQ")
+        write_atomically(inner, "/d2/meta.properties", foreign.encode())
+        assert "belongs to cluster" in await refused(rig, "reattach", "/d2")
+        write_atomically(inner, "/d2/meta.properties", meta)
+        fault = vfs.inject(Fault(kinds=frozenset({"list_dir"})))
+        assert "Input/output error" in await refused(rig, "reattach", "/d2")
+        vfs.faults.remove(fault)
+        held = inner.try_lock("/d2/.lock")
+        assert held is not None
+        assert "Failed to acquire lock" in await refused(rig, "reattach", "/d2")
+        held.close()
+        assert rig.logs.dirs()[1] is rig.dirs[1]
+        assert len(registrations(rig)) == 1
+        assert (await perform(rig, "reattach", f"dirid:{TWO}")).state == "online"
+
+
+async def test_a_directory_that_still_hangs_is_not_opened_beside_itself():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs, io_timeout_ms="2000") as rig:
+        vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
+        await die(rig)
+        said = await refused(rig, "reattach", "/d2")
+        assert "did not answer" in said
+        assert "still hangs" in await refused(rig, "reattach", "/d2")
+        vfs.clear()
+        while True:
+            with contextlib.suppress(OperatingError):
+                await perform(rig, "reattach", "/d2")
+                break
+            await asyncio.sleep(0.01)
+
+
+async def test_of_one_directory_there_is_one_operation_at_a_time():
+    def slow(request: RpcRequest) -> RpcResponse:
+        return in_order(request)
+
+    async with registered(answer=slow) as rig:
+        await die(rig)
+        rig.controller.may_answer.clear()
+        said = await refused(rig, "reattach", "/d2", timeout_ms=20)
+        assert "takes longer than 20 ms and goes on" in said
+        assert await refused(rig, "forget", "/d2") == "/d2: reattach is under way"
+        with capture_logs() as logs:
+            rig.controller.may_answer.set()
+            while not any(e["event"] == "log_dir_operation_done" for e in logs):
+                await asyncio.sleep(0.01)
+        assert rig.logs.dirs()[1].state is LogDirState.ONLINE
+
+
+async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await die(rig)
+        vfs.inject(Fault(kinds=frozenset({"open"}), path="*.log"))
+        assert "Input/output error" in await refused(rig, "reattach", "/d2")
+        assert rig.logs.dirs()[1] is rig.dirs[1]
+        assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
+        assert len(registrations(rig)) == 1
+        vfs.clear()
+        await perform(rig, "reattach", "/d2")
+        assert log_end(rig) == 0
+
+
+async def test_a_copy_that_has_a_home_meanwhile_is_set_aside():
+    """Re-created elsewhere and served there: the one that comes back is old."""
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await appended(rig)
+        await die(rig)
+        moved = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, directories=(ONE,))
+        await rig.follow(moved)
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert handle.log_dir is rig.dirs[0]
+        with capture_logs() as logs:
+            await perform(rig, "reattach", "/d2")
+        (told,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
+        assert (told["partition"], told["kept"]) == ("t-0", True)
+        assert rig.logs.get(TP) is handle
+        names = [e.name for e in vfs.inner.list_dir("/d2") if e.is_dir]
+        assert [name.endswith("-stray") for name in names] == [True]
+
+
+async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old_copy():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await appended(rig)
+        await die(rig)
+        fresh = TopicId(b"u" * 16)
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        await rig.follow(topic(topic_id=fresh), partition(topic_id=fresh, directories=[TWO]))
+        await perform(rig, "reattach", "/d2")
+        await rig.parts.publisher.disk_work_done()
+        assert log_end(rig) == 0
+        names = [e.name for e in vfs.inner.list_dir("/d2") if e.is_dir]
+        assert [name.endswith("-stray") for name in names] == [True]
+
+
+async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_directory_comes():
+    """The dead disk may hold the only copy; being new to this broker is no excuse for long."""
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await appended(rig)
+        await die(rig)
+        await perform(rig, "add", "/d3")
+        await rig.parts.publisher.disk_work_done()
+        assert rig.logs.get(TP) is None
+        await perform(rig, "reattach", "/d2")
+        assert log_end(rig) == 3
+
+
+async def test_the_loop_tries_again_and_tells_a_reason_once():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await die(rig)
+        fault = vfs.inject(Fault(kinds=frozenset({"device"})))
+        admin = rig.parts.log_dir_admin
+        admin._reattach_interval_ms = 5
+        with capture_logs() as logs:
+            trying = asyncio.ensure_future(admin.run())
+            while sum(e["event"] == "log_dir_operation_refused" for e in logs) < 3:
+                await asyncio.sleep(0.005)
+            vfs.faults.remove(fault)
+            while not any(e["event"] == "log_dir_operation_done" for e in logs):
+                await asyncio.sleep(0.005)
+            trying.cancel()
+        assert sum(e["event"] == "log_dir_still_offline" for e in logs) == 1
+        assert all(e["log_level"] == "info" for e in logs)
+
+
+# --- add -----------------------------------------------------------------------------------------
+
+
+async def test_a_new_disk_is_named_remembered_and_used():
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        done = await perform(rig, "add", "/d3/")
+        assert done.state == "online"
+        assert done.message.endswith("add it to log.dirs for the next start")
+        assert set(registrations(rig)[-1].log_dirs) == {ONE, TWO, done.directory_id}
+        assert "/d3" in registrations(rig)[-1].log_dir_paths
+        known = read_known_dirs(rig.dirs[0].vfs, "/d1")
+        assert (known.ids["/d3"], known.added) == (done.directory_id, {"/d3"})
+        # The next start opens it.
+        await rig.follow(topic(), *(partition(n, directories=[UNASSIGNED_DIR]) for n in range(6)))
+        assert len(rig.logs.handles_in(rig.logs.dirs()[2])) == 2
+
+
+async def test_a_formatted_disk_keeps_its_id():
+    new = MemVfs()
+    format_dir(new, "/d3", 99)
+    async with registered() as rig:
+        rig.disks_at["/d3"] = new
+        assert (await perform(rig, "add", "/d3")).directory_id == directory_id(99)
+
+
+async def test_what_may_not_be_added():
+    full, foreign, twin = MemVfs(), MemVfs(), MemVfs()
+    full.make_dirs("/full/something")
+    foreign.make_dirs("/foreign")
+    text = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=7\ndirectory.id={directory_id(98)}\n"
+    write_atomically(foreign, "/foreign/meta.properties", text.encode())
+    format_dir(twin, "/twin", 12)
+    async with registered() as rig:
+        rig.disks_at |= {"/full": full, "/foreign": foreign, "/twin": twin, "/none": MemVfs()}
+        for path, said in {
+            "/d1": "is one of this broker's directories already",
+            "/d1/below": "are one in the other",
+            "/": "are one in the other",
+            "d3": "no absolute path",
+            "/x/../d3": "no absolute path",
+        }.items():
+            assert said in await refused(rig, "add", path), path
+        for path, reason in {
+            "/none": "/none does not exist",
+            "/full": "neither empty nor formatted for this node: it holds something",
+            "/foreign": f"directory {directory_id(98)} at /foreign belongs to node 7",
+            "/twin": f"directory {TWO} at /twin is the one of /d2",
+        }.items():
+            with capture_logs() as logs:
+                assert f"{path} is not taken: name a directory" in await refused(rig, "add", path)
+            (told,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
+            assert reason in told["reason"]
+        assert len(registrations(rig)) == 1
+        assert read_known_dirs(rig.dirs[0].vfs, "/d1").added == frozenset()
+        assert len(rig.logs.dirs()) == 2
+
+
+async def test_one_disk_is_added_at_a_time():
+    async with registered() as rig:
+        for path in ("/d3", "/d4"):
+            new = MemVfs()
+            new.make_dirs(path)
+            rig.disks_at[path] = new
+        rig.controller.may_answer.clear()
+        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        assert await refused(rig, "add", "/d4") == "/d4: add is under way"
+        with capture_logs() as logs:
+            rig.controller.may_answer.set()
+            while not any(e["event"] == "log_dir_operation_done" for e in logs):
+                await asyncio.sleep(0.01)
+        assert (await perform(rig, "add", "/d4")).state == "online"
+
+
+async def test_who_leaves_while_it_is_refused_ends_no_broker():
+    """A refusal that nobody takes is what a loop complains of, and a daemon ends with."""
+    async with registered() as rig:
+        rig.disks_at["/d3"] = MemVfs()
+        rig.disks_at["/d3"].make_dirs("/d3")
+        rig.controller.may_answer.clear()
+        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        for steps in range(4):
+            asking = asyncio.ensure_future(refused(rig, "add", "/d4"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+        del asking
+        gc.collect()
+        rig.controller.may_answer.set()
+
+
+async def test_a_disk_that_the_controller_refuses_is_not_remembered():
+    def refuse(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, BrokerRegistrationRequest) and len(request.log_dirs) > 2:
+            raise OperatingError("not in this cluster", code=ErrorCode.INVALID_REQUEST)
+        return in_order(request)
+
+    new = MemVfs()
+    new.make_dirs("/d3")
+    async with registered(answer=refuse) as rig:
+        rig.disks_at["/d3"] = new
+        with capture_logs() as logs:
+            assert "not in this cluster" in await refused(rig, "add", "/d3")
+        assert "log_dir_change_refused" in {e["event"] for e in logs}
+        assert read_known_dirs(rig.dirs[0].vfs, "/d1").added == frozenset()
+        assert len(rig.logs.dirs()) == 2
+        # Nobody holds it.
+        held = new.try_lock("/d3/.lock")
+        assert held is not None
+
+
+# --- forget --------------------------------------------------------------------------------------
+
+
+async def test_a_lost_directory_is_released_and_its_replicas_made_anew():
+    async with registered() as rig:
+        await rig.follow(
+            topic(), partition(replicas=[1, 2], leader=2, isr=[2], directories=[TWO, dir_of(2, 1)])
+        )
+        await die(rig, 2)
+        assert rig.logs.get(TP) is None
+        done = await perform(rig, "forget", f"dirid:{TWO}")
+        assert (done.directory_id, done.state) == (TWO, "")
+        assert "take /d2 out of log.dirs" in done.message
+        last = registrations(rig)[-1]
+        assert (last.log_dirs, last.forgotten_log_dirs) == ((ONE,), (TWO,))
+        assert [d.path for d in rig.logs.dirs()] == ["/d1"]
+        await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert handle.log_dir.directory_id == ONE
+
+
+async def test_a_release_that_metadata_tells_of_later_finds_the_replica_a_home_too():
+    """Another directory is offline, so nothing is made anew before metadata says unassigned."""
+    disks = [FaultVfs(MemVfs()) for _ in range(3)]
+    async with registered(*disks) as rig:
+        await rig.follow(
+            topic(), partition(replicas=[1, 2], leader=2, isr=[2], directories=[TWO, dir_of(2, 1)])
+        )
+        await die(rig, 3)
+        await die(rig, 2)
+        await perform(rig, "forget", "/d2")
+        await rig.parts.publisher.disk_work_done()
+        assert rig.logs.get(TP) is None
+        await rig.follow(
+            PartitionChangeRecord(
+                topic_id=TOPIC_ID,
+                partition_id=0,
+                directories=(UNASSIGNED_DIR, dir_of(2, 1)),
+            )
+        )
+        assert log_end(rig) == 0
+
+
+async def test_the_last_copy_is_kept_unless_it_may_be_lost():
+    async with registered() as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        assert "is online and holds 1 replicas: drain it first" in await refused(
+            rig, "forget", "/d2"
+        )
+        await die(rig, 2)
+        for force in (False, True):
+            said = await refused(rig, "forget", "/d2", force=force)
+            assert "/d2 holds the last in-sync replica of t-0: repair the disk" in said
+        unclean = ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name="t",
+            name="unclean.leader.election.enable",
+            value="true",
+        )
+        await rig.follow(unclean)
+        assert "t-0" in await refused(rig, "forget", "/d2")
+        await perform(rig, "forget", "/d2", force=True)
+
+
+async def test_an_empty_directory_is_closed_and_leaves():
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        assert "own metadata" in await refused(rig, "forget", "/d1")
+        await perform(rig, "forget", "/d2")
+        assert [d.path for d in rig.logs.dirs()] == ["/d1"]
+        while (held := vfs.inner.try_lock("/d2/.lock")) is None:
+            await asyncio.sleep(0.002)
+        held.close()
+        assert "/d2" not in read_known_dirs(rig.dirs[0].vfs, "/d1").ids
+        assert "cannot be given up" in await refused(rig, "forget", "/d1")
+
+
+async def test_an_empty_directory_that_the_cluster_keeps_stays():
+    def refuse(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, BrokerRegistrationRequest) and request.forgotten_log_dirs:
+            raise OperatingError("keep it", code=ErrorCode.INVALID_REQUEST)
+        return in_order(request)
+
+    async with registered(answer=refuse) as rig:
+        with capture_logs():
+            assert "keep it" in await refused(rig, "forget", "/d2")
+        assert [d.path for d in rig.logs.dirs()] == ["/d1", "/d2"]
+        await until(lambda: TWO in registrations(rig)[-1].log_dirs)
+        await rig.follow(topic(), partition(directories=[TWO]))
+        assert rig.logs.get(TP) is not None
+
+
+async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless():
+    async with registered(log_dir_registration_timeout_ms="50") as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        rig.controller.may_answer.clear()
+        await die(rig)
+        said = await refused(rig, "reattach", "/d2")
+        assert "no controller could be told of it within log.dir.registration.timeout.ms=50" in said
+        assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
+        said = await refused(rig, "forget", "/d2", force=True)
+        assert "holds the last in-sync replica" in said
+        rig.controller.may_answer.set()
+        await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
+        assert (await perform(rig, "reattach", "/d2")).state == "online"
+        assert dict(zip(registrations(rig)[-1].log_dirs, clean_epochs(rig), strict=True)) == {
+            ONE: 0,
+            TWO: -1,
+        }
+
+
+async def test_a_directory_that_dies_while_it_is_registered_is_told_to_be_dead():
+    """The registration may have come through, though its answer is lost."""
+
+    def lossy(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, BrokerRegistrationRequest) and len(registrations(rig)) == 2:
+            vfs.inject(Fault())
+            raise OperatingError("lost", code=ErrorCode.REQUEST_TIMED_OUT)
+        return in_order(request)
+
+    vfs = FaultVfs(MemVfs())
+    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+        await die(rig)
+        rig.controller.answer = lossy
+        with pytest.raises(OperatingError, match=r"Input/output error|died again"):
+            await perform(rig, "reattach", "/d2")
+        await until(lambda: registrations(rig)[-1].log_dirs == (ONE,))
+        await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
+
+
+async def test_the_next_start_opens_what_was_added():
+    """The same opener as the daemon's."""
+    disk, new = MemVfs(), MemVfs()
+    new.make_dirs("/d3")
+    async with registered(FaultVfs(disk), FaultVfs(MemVfs())) as rig:
+        rig.disks_at["/d3"] = new
+        uid = (await perform(rig, "add", "/d3")).directory_id
+    disk.let_go("/d1")
+    new.let_go("/d3")
+    opener = DirOpener(
+        log_dirs=[rig._make_log_dir("/d1")],
+        metadata_dir="/d1",
+        node_id=rig.broker_id,
+        random_bytes=rig.around.random_bytes,
+        make_log_dir=rig._make_log_dir,
+    )
+    with capture_logs():
+        await opener.open()
+    (opened,) = opener.added
+    assert (opened.path, opened.directory_id) == ("/d3", uid)
+    for log_dir in (opened, rig.dirs[0]):
+        log_dir.close()
+
+
+async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_told():
+    async with brokers(1, MemVfs(), MemVfs(), opens=False) as (rig,):
+        rig.replay(
+            topic(),
+            partition(0, directories=[directory_id(77)]),
+            partition(1, directories=[directory_id(77)]),
+            partition(2, directories=[ONE]),
+            partition(3, directories=[UNASSIGNED_DIR]),
+        )
+        with capture_logs() as logs:
+            rig.parts.log_dir_admin.tell_of_unknown()
+    (told,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
+    assert (told["directory_id"], told["replicas"]) == (str(directory_id(77)), 2)

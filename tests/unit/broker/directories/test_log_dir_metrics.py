@@ -1,0 +1,98 @@
+"""Every figure of a directory is there under its name, and says what is so."""
+
+from __future__ import annotations
+
+from kraftjbod.broker.cluster.lifecycle_events import DirectoryFailed, DirectoryForgotten
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.vfs import Space
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.gates import until
+
+
+def figures(rig: BrokerRig, path: str = "/d1") -> dict[str, float]:
+    """One directory's, by name."""
+    tag = f',logDirectory="{path}"'
+    return {
+        name.removeprefix("LogDirectory").removesuffix(tag): value
+        for name, value in rig.around.metrics.snapshot().items()
+        if name.startswith("LogDirectory") and name.endswith(tag)
+    }
+
+
+async def test_room_replicas_and_operations():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        records = batch(3)
+        for _ in range(4):
+            await rig.ask(produce(records), 9)
+        rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=300, free_inodes=7)
+        rig.parts.monitor.look()
+        told = figures(rig)
+        room = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
+        assert [told[name] for name in room] == [1_000, 700, 300, 7, 0]
+        assert (told["ReplicaCount"], told["SecondsUntilFull"], told["Slow"]) == (1, -1, False)
+        assert (told["WriteOperations"], told["WriteErrors"]) == (4, 0)
+        assert told["WriteBytes"] == 4 * len(records)
+        buckets = [v for name, v in told.items() if name.startswith('WriteLatencyMs,le="')]
+        assert buckets == sorted(buckets)
+        assert told['WriteLatencyMs,le="+Inf"'] == 4
+        assert "LastScrubMs" not in told
+        assert figures(rig, "/d2")["ReplicaCount"] == 0
+
+
+async def test_states():
+    names = ("Offline", "Saturated", "Stalled")
+    counts = [f"{state}LogDirectoryCount" for state in ("Impaired", "Saturated", "Stalled")]
+    async with brokers() as (rig,):
+
+        def told() -> list[float]:
+            snapshot = rig.around.metrics.snapshot()
+            return [snapshot[name] for name in (*counts, "OfflineLogDirectoryCount")]
+
+        assert told() == [0, 0, 0, 0]
+        rig.dirs[0].suspect("test")
+        rig.dirs[1].state = LogDirState.SATURATED
+        assert told() == [2, 1, 1, 0]
+        assert [figures(rig)[name] for name in names] == [False, False, True]
+        assert [figures(rig, "/d2")[name] for name in names] == [False, True, False]
+        rig.dirs[1].is_cordoned = True
+        assert [figures(rig, path)["Cordoned"] for path in ("/d1", "/d2")] == [0, 1]
+        rig.dirs[1].state = LogDirState.ONLINE
+        rig.dirs[0].go_offline("test")
+        assert told() == [0, 0, 0, 1]
+        # Of a dead directory nothing else is known.
+        assert figures(rig)["Offline"]
+        assert "TotalBytes" not in figures(rig)
+
+
+async def test_how_long_a_failure_has_not_been_heard():
+    name = "OldestUnacknowledgedLogDirectoryFailureMs"
+    async with brokers() as (rig,):
+        state = rig.parts.lifecycle._state
+        assert rig.around.metrics.snapshot()[name] == 0
+        uid = rig.dirs[0].directory_id
+        state.handle(DirectoryFailed(directory_id=uid, leads=bool), 0)
+        assert rig.around.metrics.snapshot()[name] == 0
+        await until(lambda: rig.around.metrics.snapshot()[name] > 0)
+        state.handle(DirectoryForgotten(directory_id=uid), 0)
+        assert rig.around.metrics.snapshot()[name] == 0
+
+
+async def test_what_the_scrub_did():
+    async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
+        rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+        await until(lambda: figures(rig).get("ScrubPasses"))
+        told = figures(rig)
+        assert told["LastScrubMs"] > 0
+        assert told["ScrubDamagesFound"] == told["ScrubReplicasRepaired"] == 0
+
+
+async def test_a_slow_directory():
+    async with brokers(log_dir_slow_min_ms="5", log_dir_slow_factor="2") as (rig,):
+        rig.dirs[1].statistics.latency_ms = 10.0
+        for _ in range(9):
+            rig.parts.monitor.look()
+        assert rig.around.metrics.snapshot()["SlowLogDirectoryCount"] == 1
+        assert (figures(rig, "/d2")["Slow"], figures(rig)["Slow"]) == (True, False)
+        assert figures(rig, "/d2")["LatencyMs"] == 10

@@ -1,0 +1,327 @@
+"""A directory that dies, fills, stalls and comes back, from the channel to the report."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.directories.log_dir_state_handler import LogDirStateHandler
+from kraftjbod.broker.partitions.replica_states import ReplicaState
+from kraftjbod.core.errors import ErrorCode, KafkaStorageError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.metadata.records import FeatureLevelRecord, PartitionChangeRecord
+from kraftjbod.protocol.rpc_messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    ListenerInfo,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    accept,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import answer, fill, heal, stall
+from tests.unit.broker.scripted_controller import RealClock
+
+
+def handler_of(
+    rig: BrokerRig,
+    metadata_dir: str = "/meta",
+    lifecycle: BrokerLifecycleManager | None = None,
+) -> LogDirStateHandler:
+    return LogDirStateHandler(
+        channel=rig.failures,
+        fetchers=rig.parts.fetchers,
+        moves=rig.parts.moves,
+        assignments=rig.parts.assignments,
+        replicas=rig.parts.replicas,
+        publisher=rig.parts.publisher,
+        logs=rig.logs,
+        lifecycle=lifecycle or rig.parts.lifecycle,
+        metadata_dir=metadata_dir,
+    )
+
+
+async def test_its_replicas_end_and_the_other_directory_goes_on():
+    async with brokers() as (rig,):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        with capture_logs() as told:
+            rig.dirs[0].go_offline("test")
+            while rig.logs.get(TP) is not None:
+                await asyncio.sleep(0)
+        assert "log_dir_replicas_offline" in [line["event"] for line in told]
+        dead = only(await rig.ask(produce(batch()), 9))
+        assert dead.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        alive = only(await rig.ask(produce(batch(), tp=TP._replace(partition=1)), 9))
+        assert alive.error_code == 0
+
+
+async def test_the_last_directory_cannot_be_lost():
+    async with brokers() as (rig,):
+        handler = handler_of(rig)
+        rig.tasks.start(handler.run(), "handler")
+        for log_dir in rig.dirs:
+            log_dir.go_offline("test")
+        with pytest.raises(KafkaStorageError, match="last log directory"):
+            await handler.lost()
+
+
+async def test_the_metadata_directory_cannot_be_lost():
+    async with brokers() as (rig,):
+        handler = handler_of(rig, metadata_dir="/d1")
+        rig.tasks.start(handler.run(), "handler")
+        rig.dirs[0].go_offline("test")
+        with pytest.raises(KafkaStorageError, match="metadata directory"):
+            await handler.lost()
+
+
+async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler_goes_on():
+    """KAFKA-19289: a handler that dies silently leaves a broker leading dead partitions."""
+    async with brokers() as (rig,):
+        handler = handler_of(rig)
+        rig.tasks.start(handler.run(), "handler")
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.partition = None
+        with capture_logs() as told:
+            rig.dirs[0].go_offline("test")
+            with pytest.raises(KafkaStorageError, match="could not be handled"):
+                await handler.lost()
+        assert "log_dir_failure_unhandled" in [line["event"] for line in told]
+        rig.dirs[1].go_offline("test")
+        while rig.logs.handles_in(rig.dirs[1]):
+            await asyncio.sleep(0)
+
+
+async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following():
+    async with brokers(2) as (leader, rig):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        records = [
+            partition(i, replicas=(1, 2), directories=[dir_of(1, 1), dir_of(2, i + 1)])
+            for i in (0, 1)
+        ]
+        for one in (leader, rig):
+            await one.follow(topic(), *records)
+        other = TP._replace(partition=1)
+        assert only(await leader.ask(produce(batch(), tp=other), 9)).error_code == 0
+        rig.dirs[0].go_offline("test")
+        await until(lambda: rig.logs.get(TP) is None)
+        assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 1
+        assert only(await leader.ask(produce(batch(), tp=other), 9)).base_offset == 1
+        # Nothing of the dead directory counts until metadata says that it left the ISR.
+        waiting = asyncio.create_task(leader.ask(produce(batch(), timeout_ms=60_000), 9))
+        await until(lambda: len(leader.parts.hosted.produces))
+        leader.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(leader.broker_id,))
+        )
+        assert only(await waiting).error_code == 0
+
+
+# --- impaired directories -------------------------------------------------------------------------
+
+
+def state_of(rig: BrokerRig, index: int = 0) -> ReplicaState:
+    replica = rig.parts.hosted.get(TP._replace(partition=index))
+    assert replica is not None
+    return replica.state
+
+
+def end_of(rig: BrokerRig) -> int:
+    handle = rig.logs.get(TP)
+    assert handle is not None
+    return handle.log_end_offset
+
+
+def lifecycle_of(rig: BrokerRig) -> BrokerLifecycleManager:
+    """One that registers with the scripted controller, and then has nothing to say by itself."""
+    return BrokerLifecycleManager(
+        identity=BrokerIdentity(
+            broker_id=rig.broker_id,
+            cluster_id="c",
+            incarnation_id=Uuid(b"i" * 16),
+            listeners=(ListenerInfo(name="PLAINTEXT", host="127.0.0.1", port=9092),),
+        ),
+        online_dirs=[log_dir.directory_id for log_dir in rig.dirs],
+        channel=rig.parts.channel,
+        clock=RealClock(),
+        random_unit=lambda: 0.5,
+        times=LifecycleTimes(heartbeat_interval_ms=60_000),
+    )
+
+
+async def write(rig: BrokerRig, *, index: int = 0, acks: int = 1) -> int:
+    """The error code of one record that is produced."""
+    tp = TP._replace(partition=index)
+    return int(only(await rig.ask(produce(batch(), tp=tp, acks=acks), 9)).error_code)
+
+
+async def read_end(rig: BrokerRig) -> int:
+    answered = only(await rig.ask(fetch(), 12))
+    assert answered.error_code == 0
+    return int(answered.high_watermark) if answered.records else 0
+
+
+async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back():
+    async with brokers() as (rig,):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
+        assert await write(rig) == 0
+        with capture_logs() as told:
+            await fill(rig.dirs[0])
+            await until(lambda: state_of(rig) is ReplicaState.SATURATED)
+            assert await write(rig) == ErrorCode.KAFKA_STORAGE_ERROR
+            assert await write(rig, index=1) == 0 and await read_end(rig) == 1
+            await heal(rig.dirs[0])
+            await until(lambda: state_of(rig) is ReplicaState.ONLINE)
+            assert await write(rig) == 0 and await read_end(rig) == 2
+        events = [line["event"] for line in told]
+        assert "log_dir_replicas_impaired" in events and "log_dir_replicas_recovered" in events
+
+
+async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_back():
+    async with brokers() as (rig,):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        await rig.follow(topic(), partition())
+        assert await write(rig) == 0
+        stall(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.STALLED)
+        assert await write(rig) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await read_end(rig) == 0
+        waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), 12))
+        await until(lambda: len(rig.parts.hosted.consumer_fetches))
+        await answer(rig.dirs[0])
+        assert only(await waiting).records, "whoever waits is woken when it answers again"
+        assert await write(rig) == 0
+
+
+async def test_a_follower_in_a_full_directory_fetches_no_more_and_catches_up_when_there_is_room():
+    async with brokers(2) as (leader, rig):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        for one in (leader, rig):
+            await one.follow(topic(), partition(replicas=(1, 2)))
+        assert await write(leader, acks=-1) == 0
+        await fill(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.SATURATED)
+        assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 0
+        assert await write(leader) == 0
+        # A new leader epoch does not make it fetch either.
+        for one in (leader, rig):
+            change = PartitionChangeRecord(
+                topic_id=TOPIC_ID,
+                partition_id=0,
+                isr=(BrokerId(1),),
+                leader=BrokerId(1),
+            )
+            await one.follow(change)
+        assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 0 and end_of(rig) == 1
+        await heal(rig.dirs[0])
+        await until(lambda: end_of(rig) == 2)
+        assert state_of(rig) is ReplicaState.ONLINE
+
+
+async def test_what_was_written_before_is_acknowledged_when_the_followers_have_it():
+    async with brokers(2) as (rig, follower):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        connection = await rig.connect()
+        asking = connection.request(
+            produce(batch(), timeout_ms=60_000), timeout_ms=60_000, version=9
+        )
+        waiting = asyncio.create_task(asking)
+        await until(lambda: len(rig.parts.hosted.produces))
+        await fill(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.SATURATED)
+        assert not waiting.done()
+        await follower.follow(topic(), partition(replicas=(1, 2)))
+        assert only(await waiting).error_code == 0
+
+
+async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on():
+    async with brokers() as (rig,):
+        handler = handler_of(rig, metadata_dir="/d1")
+        rig.tasks.start(handler.run(), "handler")
+        lost = asyncio.create_task(handler.lost())
+        await rig.follow(topic(), partition())
+        assert await write(rig) == 0
+        rig.dirs[1].go_offline("test")
+        await fill(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.SATURATED)
+        stall(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.STALLED)
+        assert not lost.done()
+        rig.dirs[0].go_offline("test")
+        with pytest.raises(KafkaStorageError, match="metadata directory"):
+            await lost
+        assert state_of(rig) is ReplicaState.OFFLINE, "offline from any state"
+
+
+async def test_a_replica_that_no_directory_takes_is_made_when_there_is_room_again():
+    async with brokers() as (rig,):
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        await fill(rig.dirs[0])
+        with capture_logs() as told:
+            # Waits for no disk: a broker must be able to start like this.
+            await rig.follow(topic(), partition())
+        assert "replica_awaits_impaired_dir" in [line["event"] for line in told]
+        assert state_of(rig) is ReplicaState.HELD_BACK
+        assert await write(rig) == ErrorCode.KAFKA_STORAGE_ERROR
+        await heal(rig.dirs[0])
+        await until(lambda: state_of(rig) is ReplicaState.ONLINE)
+        assert await write(rig) == 0
+
+
+async def test_the_controller_hears_of_it_at_once_and_when_it_is_over():
+    def controller(request: RpcRequest) -> RpcResponse:
+        match request:
+            case BrokerRegistrationRequest():
+                return BrokerRegistrationResponse(broker_epoch=BrokerEpoch(0))
+            case BrokerHeartbeatRequest():
+                return BrokerHeartbeatResponse(
+                    is_caught_up=True, is_fenced=request.want_fence, should_shut_down=False
+                )
+            case _:
+                return accept(request)
+
+    def said(seen: list[RpcRequest]) -> list[LogDirState]:
+        beats = [request for request in seen if isinstance(request, BrokerHeartbeatRequest)]
+        return [one.state for one in beats[-1].impaired_log_dirs or ()] if beats else []
+
+    async with brokers(answer=controller) as (rig,):
+        level = MetadataVersion.IV_4_3_IV0
+        rig.replay(FeatureLevelRecord(name=METADATA_VERSION, feature_level=level))
+        lifecycle = lifecycle_of(rig)
+        rig.tasks.start(handler_of(rig, lifecycle=lifecycle).run(), "handler")
+        lifecycle.start()
+        await lifecycle.registered()
+        await fill(rig.dirs[0])
+        await rig.controller.wait_seen(lambda seen: said(seen) == [LogDirState.SATURATED])
+        stall(rig.dirs[1])
+        await rig.controller.wait_seen(
+            lambda seen: said(seen) == [LogDirState.SATURATED, LogDirState.STALLED]
+        )
+        await heal(rig.dirs[0])
+        await answer(rig.dirs[1])
+        await rig.controller.wait_seen(lambda seen: said(seen) == [])
+        await lifecycle.close()

@@ -1,0 +1,109 @@
+"""Which strays go, and which stay until a person removes them."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.directories.stray_retention import StrayRetention
+from kraftjbod.core.ids import Uuid
+from kraftjbod.metadata.records import FeatureLevelRecord, Record
+from kraftjbod.storage.replicas.stray_mark import StrayReason
+from tests.faults.rig import ManualClock
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.scripted_controller import RealClock
+
+DAY_MS, WEEK_MS = 86_400_000, 7 * 86_400_000
+LIFE, OTHER = Uuid(b"l" * 16), Uuid(b"o" * 16)
+
+
+class Later(ManualClock):
+    """The real clock, ``ms`` later; by the wall ``jumped_ms`` more."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.jumped_ms = 0
+
+    def now_ms(self) -> int:
+        return RealClock().now_ms() + self.ms
+
+    def wall_ms(self) -> int:
+        return RealClock().wall_ms() + self.ms + self.jumped_ms
+
+
+def life(log_id: Uuid) -> Record:
+    return FeatureLevelRecord(name="metadata.version", feature_level=30, metadata_log_id=log_id)
+
+
+def retention(rig: BrokerRig, clock: Later, retention_ms: int = WEEK_MS) -> StrayRetention:
+    return StrayRetention(
+        broker_id=rig.broker_id,
+        logs=rig.logs,
+        cache=rig.parts.cache,
+        clock=clock,
+        retention_ms=retention_ms,
+        check_interval_ms=1,
+    )
+
+
+async def test_a_deleted_topic_s_stray_goes_after_the_retention_and_not_before() -> None:
+    async with brokers(opens=False) as (rig,):
+        # Deleted while its directory was away: what lies there is found at a start.
+        await rig.logs.create(TP, topic().topic_id)
+        rig.replay(life(LIFE))
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        clock = Later()
+        purges = retention(rig, clock)
+        clock.jumped_ms = 365 * DAY_MS
+        await purges.purge_due()
+        assert len(rig.logs.strays.all()) == 1, "a clock that jumps ages nothing"
+        clock.jumped_ms, clock.ms = 0, WEEK_MS - DAY_MS
+        await purges.purge_due()
+        assert len(rig.logs.strays.all()) == 1
+        clock.ms = WEEK_MS
+        with capture_logs() as told:
+            await purges.purge_due()
+        assert "stray_purged" in [line["event"] for line in told]
+        assert not rig.logs.strays.all()
+        assert not [e for e in rig.dirs[0].vfs.list_dir("/d1") if "stray" in e.name]
+
+
+@pytest.mark.parametrize(
+    ("set_aside_by", "reason"),
+    [
+        (OTHER, StrayReason.TOPIC_UNKNOWN),
+        (None, StrayReason.UNREADABLE),
+        (None, StrayReason.SUPERSEDED),
+    ],
+)
+async def test_what_the_present_metadata_did_not_set_aside_stays(
+    set_aside_by: Uuid | None, reason: StrayReason
+) -> None:
+    async with brokers() as (rig,):
+        await rig.logs.create(TP, topic().topic_id)
+        await rig.logs.rename_stray(TP, reason, set_aside_by)
+        await rig.follow(life(LIFE))
+        clock = Later()
+        clock.ms = 100 * WEEK_MS
+        await retention(rig, clock).purge_due()
+        assert len(rig.logs.strays.all()) == 1
+
+
+async def test_a_stray_that_metadata_names_stays_while_no_other_copy_is_served() -> None:
+    async with brokers(opens=False) as (rig,):
+        await rig.logs.create(TP, topic().topic_id)
+        await rig.logs.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
+        rig.replay(life(LIFE), topic(), partition())
+        clock = Later()
+        clock.ms = 100 * WEEK_MS
+        await retention(rig, clock).purge_due()
+        assert len(rig.logs.strays.all()) == 1
+        await rig.logs.create(TP, topic().topic_id)
+        await retention(rig, clock).purge_due()
+        assert not rig.logs.strays.all()
+
+
+async def test_minus_one_keeps_everything() -> None:
+    async with brokers() as (rig,):
+        await retention(rig, Later(), -1).run()

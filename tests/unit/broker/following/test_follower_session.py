@@ -1,0 +1,106 @@
+"""What a fetch names: the new, the moved, and what is to be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.following.follower_session import FetchLimits, FollowerSession
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicPartition
+from tests.unit.broker.broker_rig import TOPIC, brokers, partition, topic
+
+LIMITS = FetchLimits(
+    max_wait_ms=500, min_bytes=1, max_bytes=1000, max_partition_bytes=100, timeout_ms=1000
+)
+COUNT = 3
+
+
+class Rig:
+    """A session, and replicas that it can follow."""
+
+    def __init__(self, replicas: list[HostedReplica]) -> None:
+        self.replicas = replicas
+        self.session = FollowerSession(broker_id=BrokerId(1), limits=LIMITS)
+
+    def fetch(self) -> tuple[list[int], list[int]]:
+        """Name all that is untold; the partitions named and those to be forgotten."""
+        ready = list(self.session.untold)
+        request: Any = self.session.request(ready, broker_epoch=BrokerEpoch(5), wait_ms=7)
+        named = [p.partition for t in request.topics for p in t.partitions]
+        forgotten = [i for t in request.forgotten_topics_data for i in t.partitions]
+        return named, forgotten
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with brokers() as (broker,):
+        parts = (partition(i, replicas=(1, 2), leader=2) for i in range(COUNT))
+        await broker.follow(topic(), *parts)
+        broker.parts.fetchers.close()
+        yield Rig([broker.parts.hosted.require(TopicPartition(TOPIC, i)) for i in range(COUNT)])
+
+
+async def test_everything_is_named_once_and_then_only_what_moved(rig: Rig) -> None:
+    for replica in rig.replicas:
+        rig.session.follow(replica)
+    assert (rig.session.has_told, len(rig.session)) == (False, COUNT)
+    assert rig.fetch() == ([0, 1, 2], [])
+    assert rig.session.has_told
+    assert rig.fetch() == ([], [])
+    one = rig.session.told(rig.replicas[1].key)
+    assert one is not None
+    rig.session.tell(one)
+    assert rig.fetch() == ([1], [])
+
+
+async def test_what_is_dropped_is_forgotten_and_its_answers_are_for_nobody(rig: Rig) -> None:
+    rig.session.follow(rig.replicas[0])
+    rig.fetch()
+    rig.session.drop(rig.replicas[0].topic_partition)
+    assert rig.session.told(rig.replicas[0].key) is None
+    assert rig.fetch() == ([], [0])
+    assert rig.fetch() == ([], [])
+
+
+async def test_what_was_left_and_is_named_again_is_not_forgotten(rig: Rig) -> None:
+    rig.session.follow(rig.replicas[0])
+    rig.fetch()
+    rig.session.follow(rig.replicas[0])
+    assert rig.fetch() == ([0], [])
+
+
+async def test_a_session_begun_anew_names_everything_again(rig: Rig) -> None:
+    for replica in rig.replicas:
+        rig.session.follow(replica)
+    rig.fetch()
+    rig.session.was_answered(77)
+    request: Any = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=7)
+    assert (request.session_id, request.session_epoch) == (77, 1)
+    rig.session.begin_anew()
+    assert not rig.session.has_told
+    request = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=-7)
+    assert (request.session_id, request.session_epoch, request.max_wait_ms) == (77, 0, 0)
+    assert rig.fetch() == ([0, 1, 2], [])
+
+
+async def test_who_was_served_stands_at_the_end_of_the_queue(rig: Rig) -> None:
+    for replica in rig.replicas:
+        rig.session.follow(replica)
+    first = rig.session.get(rig.replicas[0].topic_partition)
+    assert first is not None
+    rig.session.tell_last(first)
+    assert rig.fetch() == ([1, 2, 0], [])
+
+
+async def test_a_replica_in_a_newer_epoch_is_not_confused_with_its_past(rig: Rig) -> None:
+    rig.session.follow(rig.replicas[0])
+    old = rig.session.get(rig.replicas[0].topic_partition)
+    assert old is not None
+    rig.session.follow(rig.replicas[0])
+    assert not rig.session.is_followed(old)
+    rig.session.drop(rig.replicas[0].topic_partition)
+    rig.session.tell(old)
+    assert rig.fetch() == ([], [])

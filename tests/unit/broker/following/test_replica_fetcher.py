@@ -1,0 +1,300 @@
+"""Following a leader: over real doors, between two brokers on memory disks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from errno import EINVAL
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.net.kafka_client import KafkaConnection
+from tests.faults.rig import batch, headers_of, read_log
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TIMEOUT_MS,
+    TP,
+    BrokerRig,
+    brokers,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import PATIENCE_S, until
+
+
+def end(rig: BrokerRig) -> int:
+    handle = rig.logs.get(TP)
+    return -1 if handle is None else handle.log_end_offset
+
+
+def both(rigs: list[BrokerRig], **how: object) -> None:
+    for rig in rigs:
+        rig.replay(partition(replicas=(1, 2), **how))  # type: ignore[arg-type]  # passed on as is
+
+
+async def host(rigs: list[BrokerRig]) -> None:
+    for rig in rigs:
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+
+
+async def test_acks_all_is_answered_once_the_follower_has_the_records():
+    async with brokers(2) as rigs:
+        await host(rigs)
+        written = await rigs[0].ask(produce(batch(3)), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert end(rigs[1]) == 3
+        await rigs[0].ask(produce(batch(1)), 9)
+        replica = rigs[1].parts.hosted.get(TP)
+        assert replica is not None and replica.partition is not None
+        await until(lambda: replica.partition is not None and replica.partition.high_watermark == 4)
+
+
+async def test_a_follower_truncations_what_the_leader_does_not_have():
+    """Broker 2 led alone for a while; what only it has goes when broker 1 leads again."""
+    async with brokers(2) as rigs:
+        await host(rigs)
+        await rigs[0].ask(produce(batch(2)), 9)
+        rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        await rigs[1].ask(produce(batch(3), acks=1), 9)
+        assert end(rigs[1]) == 5
+        both(rigs, leader=1, epoch=2)
+        await until(lambda: end(rigs[1]) == 2)
+        await rigs[0].ask(produce(batch(1)), 9)
+        handle = rigs[1].logs.get(TP)
+        assert handle is not None
+        read = await read_log(handle, 0, 1 << 20, 100, True)
+        assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
+
+
+async def test_a_follower_far_behind_starts_where_the_leaders_log_starts():
+    async with brokers(2) as rigs:
+        await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        leader = rigs[0].logs.get(TP)
+        assert leader is not None
+        await leader.truncate_fully_and_start_at(100)
+        with capture_logs() as told:
+            await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            await until(lambda: end(rigs[1]) == 100)
+        assert "replica_starts_anew" in [line["event"] for line in told]
+
+
+async def test_a_leader_that_cannot_be_reached_is_asked_again_and_told_of_once():
+    async with brokers(2) as rigs:
+        leader = rigs[0].registration()
+        nowhere = (dataclasses.replace(leader.listeners[0], port=1),)
+        await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await rigs[0].ask(produce(batch(), acks=1), 9)
+        with capture_logs() as told:
+            rigs[1].replay(dataclasses.replace(leader, listeners=nowhere))
+            await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+            ((fetcher, _),) = rigs[1].parts.fetchers._fetchers.values()
+            await until(lambda: fetcher._outage.failures >= 3)
+            rigs[1].replay(leader)
+            await until(lambda: end(rigs[1]) == 1)
+            await until(lambda: fetcher._outage.failures == 0)
+        fetches = [line["event"] for line in told if line["event"].startswith("replica_fetch_")]
+        assert fetches == ["replica_fetch_failed", "replica_fetch_resumed"]
+
+
+async def test_a_new_replica_joins_a_poll_that_is_under_way():
+    async with brokers(2, replica_fetch_wait_max_ms="29000") as rigs:
+        await host(rigs)
+        await rigs[0].ask(produce(batch(1)), 9)
+        for rig in rigs:
+            await rig.follow(partition(1, replicas=(1, 2)))
+        other = TP._replace(partition=1)
+        written = await rigs[0].ask(produce(batch(1), tp=other, timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+
+
+async def test_a_write_that_failed_without_the_directory_is_tried_again():
+    """EINVAL says something about the call, not about the disk, so nobody else takes over."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(2, 1), leader=2))
+        await rigs[1].ask(produce(batch()), 9)
+        sick.inject(Fault(errno=EINVAL, kinds=frozenset({"write_at"}), sticky=False))
+        written = await rigs[1].ask(produce(batch(), timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert rigs[0].dirs[0].is_online
+        assert end(rigs[0]) == 2
+
+
+def bytes_of(rig: BrokerRig) -> bytes:
+    """The replica as it lies on its disk."""
+    vfs = rig.dirs[0].vfs
+    return b"".join(
+        vfs.read_if_exists(f"/d1/t-0/{entry.name}") or b""
+        for entry in vfs.list_dir("/d1/t-0")
+        if entry.name.endswith(".log")
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: int):
+    """KIP-101, KIP-279: each leads alone for a while and writes what nobody else may keep."""
+    rng = random.Random(seed)
+    async with brokers(3) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2, 3)))
+        for epoch in range(1, 8):
+            leader = rigs[rng.randrange(3)]
+            # Some hear of the new leader at once and follow, the others after it has written.
+            behind = [rig for rig in rigs if rig is not leader and rng.random() < 0.6]
+            record = partition(replicas=(1, 2, 3), leader=leader.broker_id, epoch=epoch)
+            for rig in rigs:
+                if rig not in behind:
+                    rig.replay(record)
+            for _ in range(rng.randrange(3)):
+                body = rng.randbytes(rng.randrange(1, 200))
+                await leader.ask(produce(batch(rng.randrange(1, 4), body=body), acks=1), 9)
+            for rig in behind:
+                rig.replay(record)
+        record = partition(replicas=(1, 2, 3), leader=2, epoch=9)
+        for rig in rigs:
+            rig.replay(record)
+        written = await rigs[1].ask(produce(batch(), timeout_ms=20_000), 9)
+        assert written.responses[0].partition_responses[0].error_code == 0
+        assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
+        assert end(rigs[0]) == end(rigs[1]) == end(rigs[2])
+
+
+async def write_if_it_leads(
+    connection: KafkaConnection, body: bytes, acks: int, acknowledged: list[bytes]
+) -> None:
+    records = batch(2, body=body)
+    response = await connection.request(
+        produce(records, acks=acks, timeout_ms=300), timeout_ms=TIMEOUT_MS, version=9
+    )
+    if acks == -1 and only(response).error_code == 0:
+        acknowledged.append(body)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leaders(seed: int):
+    """Producers write all the time, brokers hear of leaders in any order, one disk is slow."""
+    rng = random.Random(seed)
+    slow = FaultVfs(MemVfs())
+    slow.inject(Fault(effect=Effect.DELAY, kinds=frozenset({"write_at"}), delay_s=0.002))
+    acknowledged: list[bytes] = []
+    async with brokers(3, slow, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2, 3)))
+        connections = [await rig.connect() for rig in rigs]
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as writes:
+            for epoch in range(1, 10):
+                record = partition(replicas=(1, 2, 3), leader=rng.randint(1, 3), epoch=epoch)
+                for rig in rng.sample(rigs, 3):
+                    rig.replay(record)
+                    body = b"<%d>" % rng.getrandbits(64)
+                    connection, acks = rng.choice(connections), rng.choice([1, -1])
+                    writes.create_task(write_if_it_leads(connection, body, acks, acknowledged))
+                    await asyncio.sleep(rng.choice([0, 0.005]))
+        for rig in rigs:
+            rig.replay(partition(replicas=(1, 2, 3), leader=2, epoch=10))
+        last = only(await rigs[1].ask(produce(batch(), timeout_ms=TIMEOUT_MS), 9))
+        assert last.error_code == 0
+        assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
+        assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
+
+
+async def test_a_log_that_could_not_be_cut_is_not_fetched_into():
+    """It does not agree with the leader's yet, whatever the leader would find out later."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rigs[0].ask(produce(batch(2)), 9)
+        handle = rigs[0].logs.get(TP)
+        assert handle is not None
+        await rigs[0].ask(produce(batch(3), acks=1), 9)
+        await until(lambda: end(rigs[1]) == 5)
+        rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        follower = rigs[1].logs.get(TP)
+        assert follower is not None
+        await follower.truncate_to(2)
+        sick.inject(Fault(errno=EINVAL, kinds=frozenset({"truncate"})))
+        with capture_logs() as told:
+            rigs[0].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+            await until(lambda: [t["event"] for t in told].count("replica_fetch_delayed") >= 2)
+        ((fetcher, _),) = rigs[0].parts.fetchers._fetchers.values()
+        one = fetcher._session.get(TP)
+        assert one is not None and not one.is_aligned
+        assert end(rigs[0]) == 5
+        sick.clear()
+        await until(lambda: end(rigs[0]) == 2)
+
+
+# --- KIP-73 --------------------------------------------------------------------------------------
+
+RATE = "follower.replication.throttled.rate"
+LISTED = "follower.replication.throttled.replicas"
+UNLIMITED = str(2**63 - 1)
+OTHER = TopicPartition("t", 1)
+
+
+def setting(kind: ResourceType, name: str, key: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+def end_of(rig: BrokerRig, tp: TopicPartition) -> int:
+    handle = rig.logs.get(tp)
+    return -1 if handle is None else handle.log_end_offset
+
+
+async def host_throttled(rigs: list[BrokerRig], listed: str, *, isr: tuple[int, ...]) -> None:
+    """Broker 1 leads partitions 0 and 1 with a record each, broker 2 may fetch a byte a second."""
+    parts = [partition(i, replicas=(1, 2), isr=isr) for i in (0, 1)]
+    settings = [
+        setting(ResourceType.TOPIC, "t", LISTED, listed),
+        setting(ResourceType.BROKER, "2", RATE, "1"),
+    ]
+    await rigs[0].follow(topic(), *settings, *parts)
+    for tp in (TP, OTHER):
+        await rigs[0].ask(produce(batch(), acks=1, tp=tp), 9)
+    await rigs[1].follow(topic(), *settings, *parts)
+
+
+async def test_a_throttled_replica_waits_and_its_neighbour_does_not():
+    async with brokers(2) as rigs:
+        await host_throttled(rigs, "0:2", isr=(1,))
+        # The first bytes overdraw the quota for longer than this test takes.
+        await until(lambda: end_of(rigs[1], TP) == 1 and end_of(rigs[1], OTHER) == 1)
+        replica = rigs[1].parts.hosted.require(TP)
+        await until(lambda: replica.partition is not None and replica.partition.high_watermark == 1)
+        rigs[0].replay(partition(0, replicas=(1, 2), isr=(1,), epoch=1))
+        rigs[1].replay(partition(0, replicas=(1, 2), isr=(1,), epoch=1))
+        for tp in (TP, OTHER, OTHER, OTHER):
+            await rigs[0].ask(produce(batch(), acks=1, tp=tp), 9)
+        await until(lambda: end_of(rigs[1], OTHER) == 4)
+        assert end_of(rigs[1], TP) == 1
+        rigs[1].replay(setting(ResourceType.BROKER, "2", RATE, UNLIMITED))
+        await until(lambda: end_of(rigs[1], TP) == 2)
+
+
+async def test_throttled_replicas_take_turns():
+    """One byte per second and one turn at a time: who was not served yet comes first."""
+    async with brokers(
+        2, replica_fetch_max_bytes="1000", replica_fetch_response_max_bytes="1000"
+    ) as rigs:
+        await host_throttled(rigs, "*", isr=(1,))
+        await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) >= 1)
+        rigs[1].replay(setting(ResourceType.BROKER, "2", RATE, UNLIMITED))
+        await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) == 2)
+
+
+async def test_an_in_sync_follower_is_never_held_up():
+    async with brokers(2) as rigs:
+        await host_throttled(rigs, "*", isr=(1, 2))
+        for _ in range(3):
+            written = await rigs[0].ask(produce(batch(), acks=-1), 9)
+            assert only(written).error_code == 0
+        assert end(rigs[1]) == 4

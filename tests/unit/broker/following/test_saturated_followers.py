@@ -1,0 +1,134 @@
+"""Followers in full directories, over real doors on memory disks."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.storage.log.log_handle import LogHandle
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import fill, heal
+
+DELETE = message("DeleteRecordsRequest")
+ONE_BATCH = TopicConfig(segment_bytes=1024, retention_ms=-1)
+
+
+def log_of(rig: BrokerRig) -> LogHandle:
+    handle = rig.logs.get(TP)
+    assert handle is not None
+    return handle
+
+
+async def both_with_six(rigs: list[BrokerRig]) -> None:
+    """Broker 2 leads; broker 1 has all it has, in segments of one batch of two."""
+    for rig in rigs:
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
+        log_of(rig).set_config(ONE_BATCH)
+    for _ in range(3):
+        await rigs[1].ask(produce(batch(2, body=bytes(500))), 9)
+    await until(lambda: log_of(rigs[0]).high_watermark == 6)
+
+
+async def fill_first(rig: BrokerRig) -> None:
+    """What the handler of the directories' states does then is done here."""
+    await fill(rig.dirs[0])
+    rig.parts.fetchers.stop_in(rig.dirs[0])
+    rig.parts.replicas.note_dir_state(rig.dirs[0])
+
+
+async def delete(rig: BrokerRig, offset: int) -> None:
+    """Without waiting for the follower, which the metadata does not call full here."""
+    part = DELETE.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DELETE.DeleteRecordsTopic(name="t", partitions=[part])]
+    await rig.ask(DELETE(topics=topics, timeout_ms=100), 2)
+    assert log_of(rig).log_start_offset == offset
+
+
+async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        await fill_first(follower)
+        await delete(leader, 4)
+        assert log_of(follower).log_start_offset == 0
+        await follower.parts.saturated_followers.look()
+        assert log_of(follower).log_start_offset == 4
+        # Not only hidden.
+        assert log_of(follower).first_segment_offset == 4
+        assert log_of(follower).log_end_offset == 6
+
+
+async def test_one_that_is_behind_the_start_begins_anew():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        await fill_first(follower)
+        await leader.follow(partition(replicas=(1, 2), isr=(2,), leader=2, epoch=1))
+        follower.replay(partition(replicas=(1, 2), isr=(2,), leader=2, epoch=1))
+        await leader.ask(produce(batch(2, body=bytes(500))), 9)
+        await delete(leader, 8)
+        await follower.parts.saturated_followers.look()
+        log = log_of(follower)
+        assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (8, 8, 0)
+        # And goes on from there.
+        await heal(follower.dirs[0])
+        follower.parts.replicas.note_dir_state(follower.dirs[0])
+        replica = follower.parts.hosted.require(TP)
+        follower.parts.fetchers.follow([replica])
+        await leader.ask(produce(batch(2, body=bytes(500))), 9)
+        await until(lambda: log.log_end_offset == 10)
+
+
+async def test_nothing_goes_that_is_not_known_to_be_committed():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        await fill_first(follower)
+        log_of(follower).high_watermark = 3
+        await delete(leader, 5)
+        await follower.parts.saturated_followers.look()
+        assert log_of(follower).log_start_offset == 3
+
+
+async def test_a_directory_that_has_room_is_left_to_the_fetchers():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        follower.parts.fetchers.stop_in(follower.dirs[0])
+        await delete(leader, 4)
+        await follower.parts.saturated_followers.look()
+        assert log_of(follower).log_start_offset == 0
+
+
+async def test_a_leader_that_cannot_be_asked_is_asked_again():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        await fill_first(follower)
+        await delete(leader, 2)
+        state = follower.parts.cache.state
+        known = state.brokers.pop(BrokerId(2))
+        with capture_logs() as told:
+            await follower.parts.saturated_followers.look()
+        assert [event["event"] for event in told] == ["leader_log_starts_unknown"]
+        assert log_of(follower).log_start_offset == 0
+        state.brokers[BrokerId(2)] = known
+        await follower.parts.saturated_followers.look()
+        assert log_of(follower).log_start_offset == 2
+
+
+async def test_what_the_directory_does_not_do_now_is_done_next_time():
+    async with brokers(2) as rigs:
+        follower, leader = rigs
+        await both_with_six(rigs)
+        await fill_first(follower)
+        await delete(leader, 2)
+        with capture_logs() as told, log_of(follower).held_still():
+            await follower.parts.saturated_followers.look()
+        assert [event["event"] for event in told] == ["leader_log_start_not_followed"]
+        await follower.parts.saturated_followers.look()
+        assert log_of(follower).log_start_offset == 2

@@ -1,0 +1,180 @@
+"""Following the metadata log, entry by entry and by snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.metadata.metadata_loader import difference
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicId, Uuid
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    Record,
+    RemoveTopicRecord,
+    ResourceType,
+    encode_entry,
+)
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    MetadataEntry,
+    RpcRequest,
+    RpcResponse,
+)
+from kraftjbod.storage.identity.applied_metadata import AppliedMetadata, read_applied_metadata
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
+
+CONFIG = ConfigRecord(
+    resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="5"
+)
+
+
+def entry(offset: int, *records: Record) -> MetadataEntry:
+    payload = encode_entry(records, LATEST_METADATA_VERSION)
+    return MetadataEntry(offset=offset, epoch=1, payload=payload)
+
+
+async def test_entries_take_effect_in_order_and_each_once():
+
+    entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        # The controller may begin earlier than asked; what is known already is passed over.
+        due = entries if request.fetch_offset <= 11 else []
+        return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
+
+    async with brokers(answer=answer) as (rig,):
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        await rig.parts.loader.caught_up(11)
+        await rig.parts.publisher.disk_work_done()
+        assert rig.parts.cache.version == 11
+        assert rig.logs.get(TP) is not None
+
+
+async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
+    whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        if request.fetch_offset > 50:
+            return FetchMetadataResponse(high_watermark=50)
+        at = request.snapshot_position
+        following = at + 10 if at + 10 < len(whole) else -1
+        return FetchMetadataResponse(
+            high_watermark=50,
+            snapshot_offset=50,
+            snapshot_chunk=whole[at : at + 10],
+            snapshot_next_position=following,
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        await rig.follow(topic("old", TopicId(b"o" * 16)))
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        await rig.parts.loader.caught_up(50)
+        await rig.parts.publisher.disk_work_done()
+        assert list(rig.parts.cache.state.topic_ids) == ["t"]
+        assert rig.logs.get(TP) is not None
+
+
+async def test_a_poll_that_fails_is_told_and_tried_again():
+    fails = [True]
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        if fails:
+            fails.clear()
+            raise OperatingError("no", code=ErrorCode.INVALID_REQUEST)
+        return FetchMetadataResponse(high_watermark=7, entries=(entry(7, topic()),))
+
+    async with brokers(answer=answer) as (rig,):
+        with capture_logs() as told:
+            loading = rig.tasks.start(rig.parts.loader.run(), "loader")
+            await rig.parts.loader.caught_up(7)
+            loading.cancel()
+            await asyncio.sleep(0)
+        events = [line["event"] for line in told]
+        assert events.index("metadata_fetch_failed") < events.index("metadata_fetch_resumed")
+
+
+def test_the_difference_is_what_replay_would_have_noted():
+    before, after = MetadataState(), MetadataState()
+    gone = TopicId(b"g" * 16)
+    first = [topic(), partition(), topic("gone", gone), partition(topic_id=gone)]
+    before.replay(first, offset=1, epoch=1, delta=MetadataDelta())
+    after.replay(first, offset=1, epoch=1, delta=MetadataDelta())
+    noted = MetadataDelta()
+    then = [
+        RemoveTopicRecord(topic_id=gone),
+        partition(epoch=1),
+        partition(1),
+        CONFIG,
+        FeatureLevelRecord(name="metadata.version", feature_level=17),
+    ]
+    after.replay(then, offset=2, epoch=1, delta=noted)
+    found = difference(before, after)
+    assert found == noted
+    assert TOPIC_ID not in found.created_topics
+
+
+async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
+    """A controller that is formatted anew while the broker runs, and grows past what it knows."""
+    ours, other = Uuid(b"l" * 16), Uuid(b"o" * 16)
+    logs: dict[Uuid, list[MetadataEntry]] = {
+        ours: [entry(10, topic(), partition())],
+        other: [entry(n, topic("x", TopicId(b"x" * 16))) for n in range(11, 13)],
+    }
+    present = ours
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = [e for e in logs[present] if e.offset >= request.fetch_offset]
+        last = logs[present][-1].offset
+        return FetchMetadataResponse(
+            high_watermark=last, entries=tuple(due), metadata_log_id=present
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        loader = rig.parts.loader
+        rig.tasks.start(loader.run(), "loader")
+        await loader.caught_up(10)
+        await rig.parts.publisher.disk_work_done()
+        found = read_applied_metadata(rig.dirs[0].vfs, rig.dirs[0].path)
+        assert found == AppliedMetadata(metadata_log_id=ours, offset=10), (
+            "remembered before the log was made"
+        )
+        with capture_logs() as events:
+            present = other
+            while loader.refusal is None:
+                await asyncio.sleep(0.01)
+        assert [e["event"] for e in events].count("metadata_refused") == 1
+        assert str(other) in loader.refusal
+        assert list(rig.parts.cache.state.topic_ids) == ["t"]
+        assert rig.logs.get(TP) is not None
+        logs[ours].append(entry(11, CONFIG))
+        present = ours
+        await loader.caught_up(11)
+        assert loader.refusal is None
+
+
+async def test_a_log_that_ends_before_what_was_followed_is_refused():
+    """The same log, restored from a backup; told even by a controller from before log ids."""
+    ours = Uuid(b"l" * 16)
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        return FetchMetadataResponse(high_watermark=4, entries=(entry(4, topic()),))
+
+    async with brokers(answer=answer) as (rig,):
+        memory = rig.parts.memory
+        memory.heard_of(ours)
+        memory.note_applied(5)
+        rig.tasks.start(rig.parts.loader.run(), "loader")
+        while rig.parts.loader.refusal is None:
+            await asyncio.sleep(0.01)
+        assert "ends at offset 4" in rig.parts.loader.refusal
+        assert not rig.parts.cache.state.topics

@@ -1,0 +1,794 @@
+"""Moves on memory disks, with a scripted controller: every way through, and every way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from errno import EMFILE
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.moves.replica_move_state import MovePhase
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
+from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from kraftjbod.storage.dirs.log_dir import LogDir
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import answer, fill, stall
+from tests.unit.broker.scripted_controller import RealClock
+
+D1, D2, D3 = (dir_of(1, n) for n in (1, 2, 3))
+
+
+def hosted(rig: BrokerRig) -> HostedReplica:
+    replica = rig.parts.hosted.get(TP)
+    assert replica is not None
+    return replica
+
+
+def where(rig: BrokerRig) -> LogDir:
+    handle = hosted(rig).handle
+    assert handle is not None
+    return handle.log_dir
+
+
+def begin(rig: BrokerRig, target: int = 2) -> None:
+    rig.parts.moves.start(hosted(rig), rig.dirs[target - 1])
+
+
+async def ended(rig: BrokerRig) -> None:
+    async with asyncio.timeout(20):
+        await rig.parts.moves.ended(TP)
+
+
+def phase(rig: BrokerRig) -> MovePhase | None:
+    moves = rig.parts.moves.moves()
+    return moves[0].phase if moves else None
+
+
+def assigned(rig: BrokerRig) -> list[DirectoryId]:
+    """What the controller was told of the replica's directory, oldest first."""
+    return [
+        directory.directory_id
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    ]
+
+
+def names(rig: BrokerRig, number: int) -> list[str]:
+    """The replica's directories in one log dir."""
+    log_dir = rig.dirs[number - 1]
+    found = (entry.name for entry in log_dir.vfs.list_dir(log_dir.path))
+    return sorted(name for name in found if name.startswith("t-0"))
+
+
+async def write(rig: BrokerRig, count: int = 1) -> None:
+    for _ in range(count):
+        assert only(await rig.ask(produce(batch(), acks=1), 9)).error_code == 0
+
+
+async def read_values(rig: BrokerRig) -> int:
+    """How many records a consumer gets from the start."""
+    answer = only(await rig.ask(fetch(), 12))
+    assert answer.error_code == 0
+    return int(answer.high_watermark)
+
+
+@contextlib.asynccontextmanager
+async def one_broker(*vfss: MemVfs | FaultVfs, **overrides: str) -> AsyncIterator[BrokerRig]:
+    """A broker of three directories that leads ``t-0`` in the first, with three records."""
+    disks = vfss or (MemVfs(), MemVfs(), MemVfs())
+    async with brokers(1, *disks, **overrides) as (rig,):
+        await rig.follow(topic(), partition(directories=[D1]))
+        await write(rig, 3)
+        yield rig
+
+
+def told(lines: list[Any], event: str) -> list[Any]:
+    return [line for line in lines if line["event"] == event]
+
+
+# --- all the way ----------------------------------------------------------------------------------
+
+
+async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there():
+    async with one_broker() as rig:
+        with capture_logs() as lines:
+            begin(rig)
+            assert [m.topic_partition for m in rig.parts.moves.moves()] == [TP]
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
+        assert names(rig, 2) == ["t-0"]
+        assert [name.endswith("-delete") for name in names(rig, 1)] in ([], [True])
+        (moved,) = told(lines, "replica_moved")
+        assert (moved["source"], moved["target"]) == ("/d1", "/d2")
+        assert rig.logs.future(TP) is None and rig.parts.moves.moves() == []
+        await write(rig, 2)
+        assert await read_values(rig) == 5
+        assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsPartitionCount"] == 0
+
+
+async def test_writes_go_on_while_a_replica_moves_there_and_back():
+    """Whatever was acknowledged is there afterwards, in order and once."""
+    async with one_broker() as rig:
+        stop = asyncio.Event()
+
+        async def load() -> int:
+            count = 0
+            while not stop.is_set():
+                await write(rig)
+                count += 1
+            return count
+
+        loading = asyncio.create_task(load())
+        for target in (2, 3, 1):
+            begin(rig, target)
+            await ended(rig)
+            assert where(rig) is rig.dirs[target - 1]
+        stop.set()
+        written = await loading
+        handle = hosted(rig).handle
+        assert handle is not None and handle.log_end_offset == 3 + written
+        assert await read_values(rig) == 3 + written
+        assert assigned(rig) == [D2, D3, D1]
+
+
+async def test_copying_goes_on_until_the_controller_agrees():
+    """KIP-858: the metadata is not ahead of the disk for longer than it takes."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        await write(rig, 3)
+        future = rig.logs.future(TP)
+        assert future is not None
+        await until(lambda: future.log_end_offset == 6)
+        assert where(rig) is rig.dirs[0] and phase(rig) is MovePhase.QUEUED
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            begin(rig)
+            await gate.reached()
+            assert hosted(rig).gate.is_closed
+            writing = [asyncio.create_task(rig.ask(produce(batch(), acks=1), 9)) for _ in range(3)]
+            reading = await read_values(rig)
+            await asyncio.sleep(0.02)
+            assert not any(one.done() for one in writing) and reading == 3
+            gate.open()
+            answers = [only(one) for one in await asyncio.gather(*writing)]
+        assert sorted(answer.base_offset for answer in answers) == [3, 4, 5]
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
+
+
+async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move():
+    async with brokers(1, MemVfs(), MemVfs(), MemVfs()) as (rig,):
+        rig.controller.may_answer.clear()
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        target = next(d for d in rig.dirs if d is not where(rig))
+        rig.parts.moves.start(hosted(rig), target)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        # Metadata that says nothing new about the directory must not take the wish back.
+        await rig.follow(partition(directories=[UNASSIGNED_DIR], epoch=1))
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is target and assigned(rig)[-1] == target.directory_id
+
+
+# --- cancelled ------------------------------------------------------------------------------------
+
+
+async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+        with Gate(slow, "copy_from") as gate:
+            begin(rig)
+            await gate.reached()
+            assert rig.parts.moves.cancel(TP) and not rig.parts.moves.cancel(TP)
+            gate.open()
+            await ended(rig)
+        assert where(rig) is rig.dirs[0] and rig.logs.future(TP) is None
+        assert not [name for name in names(rig, 2) if name.endswith("-future")]
+        assert assigned(rig) == []
+
+
+async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back():
+    """Also if the controller agreed meanwhile: its answer belongs to a move that is over."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        rig.parts.moves.cancel(TP)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and where(rig) is rig.dirs[0]
+        assert rig.logs.future(TP) is None
+
+
+async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_swap():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        begin(rig, 3)
+        first, seen = rig.controller.may_answer, len(rig.controller.seen)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        first.set()
+        await ended(rig)
+        assert len(rig.controller.seen) > seen
+        assert where(rig) is rig.dirs[2] and assigned(rig)[-1] == D3
+        assert names(rig, 2) == [] or all(n.endswith("-delete") for n in names(rig, 2))
+
+
+async def test_a_cancelled_move_may_begin_again_at_once():
+    async with one_broker() as rig:
+        for _ in range(5):
+            begin(rig)
+            rig.parts.moves.cancel(TP)
+        begin(rig)
+        begin(rig)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_a_move_that_is_cancelled_before_its_first_step_ends_too():
+    async with one_broker() as rig:
+        begin(rig)
+        rig.parts.moves.cancel(TP)
+        await ended(rig)
+        assert rig.parts.moves.moves() == [] and rig.logs.futures() == []
+
+
+async def test_to_where_it_is_already_is_the_end_of_a_move():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        begin(rig, 1)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[0]
+        begin(rig, 1)
+        assert rig.parts.moves.moves() == []
+
+
+async def test_a_topic_that_is_deleted_ends_its_moves():
+    """Nothing of it stays: no copy, no pause, no move."""
+    for at_swap in (False, True):
+        slow = FaultVfs(MemVfs())
+        async with one_broker(FaultVfs(MemVfs()), slow) as rig:
+            kind, path = ("rename", "/d2/*-future") if at_swap else ("copy_from", "*")
+            with Gate(slow, kind, path) as gate:
+                begin(rig)
+                await gate.reached()
+                rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+                again = TopicId(b"2" * 16)
+                rig.replay(topic(topic_id=again), partition(topic_id=again, directories=[D2]))
+                gate.open()
+                await rig.parts.publisher.disk_work_done()
+            await ended(rig)
+            assert rig.logs.futures() == []
+            handle = rig.logs.get(TP)
+            assert handle is not None and handle.topic_id == again
+            assert handle.log_end_offset == 0
+            assert names(rig, 2)[0] == "t-0" and "t-0" not in names(rig, 1)
+
+
+# --- impaired directories -------------------------------------------------------------------------
+
+
+async def test_a_target_that_fills_up_ends_the_move_and_gets_its_room_back():
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        with capture_logs() as lines:
+            await fill(rig.dirs[1])
+            await until(lambda: not rig.parts.moves.moves())
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and rig.logs.futures() == []
+        assert [line["reason"] for line in told(lines, "replica_move_failed")] == [
+            "target_filled_up"
+        ]
+        await write(rig)
+        assert where(rig) is rig.dirs[0] and await read_values(rig) == 4
+
+
+async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_it_is():
+    """The swap fails by itself, and the move ends with it."""
+    tight = MemVfs()
+    async with one_broker(MemVfs(), tight) as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        tight.capacity_bytes = tight.used_bytes()
+        await write(rig, 200)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig)[-1] == D1 and where(rig) is rig.dirs[0]
+        assert rig.logs.futures() == [] and not hosted(rig).gate.is_closed
+        await write(rig)
+        assert await read_values(rig) == 204
+
+
+async def test_a_replica_moves_out_of_a_full_directory():
+    async with one_broker() as rig, with_handler(rig):
+        await fill(rig.dirs[0])
+        begin(rig)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+        await write(rig)
+        assert await read_values(rig) == 4, "where it is now it is written again"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
+    async with one_broker() as rig, with_handler(rig):
+        stalled = rig.dirs[number - 1]
+        stall(stalled)
+        with capture_logs() as lines:
+            begin(rig)
+            await until(lambda: told(lines, "replica_move_paused"))
+            await asyncio.sleep(0)
+            assert rig.parts.moves.moves() and not told(lines, "replica_move_step_failed")
+            await answer(stalled)
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and len(told(lines, "replica_move_paused")) == 1
+
+
+# --- dead directories -----------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
+    task = rig.tasks.start(rig.parts.state_handler.run(), "handler")
+    yield
+    task.cancel()
+
+
+async def test_a_target_that_dies_leaves_the_replica_where_it_is():
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        with capture_logs() as lines:
+            rig.dirs[1].go_offline("test")
+            await until(lambda: not rig.parts.moves.moves())
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1], "the controller must not think it is in the dead one"
+        await write(rig)
+        assert await read_values(rig) == 4 and told(lines, "replica_move_failed")
+        assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
+
+
+async def test_a_source_that_dies_tells_the_controller_where_the_replica_was():
+    """KIP-858: else the controller would take the replica for a healthy one in the target."""
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        rig.dirs[0].go_offline("test")
+        await until(lambda: hosted(rig).is_offline)
+        assert rig.parts.assignments.queued_into(D1) == 1
+        rig.controller.may_answer.set()
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1]
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True], "untouched"
+        answer = only(await rig.ask(produce(batch()), 9))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back():
+    slow = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), slow) as rig, with_handler(rig):
+        with Gate(slow, "copy_from") as gate:
+            begin(rig)
+            await gate.reached()
+            rig.dirs[0].go_offline("test")
+            await until(lambda: hosted(rig).is_offline)
+            gate.open()
+            await ended(rig)
+        assert assigned(rig) == []
+
+
+async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
+    sick = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), sick) as rig, with_handler(rig):
+        sick.inject(Fault(kinds=frozenset({"rename"}), path="/d2/*-future"))
+        begin(rig)
+        await ended(rig)
+        assert not rig.dirs[1].is_online and where(rig) is rig.dirs[0]
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and names(rig, 1) == ["t-0"]
+        await write(rig)
+        assert await read_values(rig) == 4 and not hosted(rig).gate.is_closed
+
+
+async def test_a_source_that_dies_at_the_first_rename_is_told_of():
+    sick = FaultVfs(MemVfs())
+    async with one_broker(sick, FaultVfs(MemVfs())) as rig, with_handler(rig):
+        sick.inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
+        begin(rig)
+        await ended(rig)
+        await until(lambda: hosted(rig).is_offline)
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and not hosted(rig).gate.is_closed
+
+
+async def test_a_target_that_is_too_busy_is_tried_again():
+    async with one_broker() as rig:
+        moves = rig.parts.moves
+        with capture_logs() as lines:
+            # A future copy of another move is in the way until it is dropped.
+            await rig.logs.create_future(TP, rig.dirs[2], Uuid.random(rig.around.random_bytes))
+            begin(rig)
+            await ended(rig)
+        assert where(rig) is rig.dirs[1] and rig.logs.future(TP) is None
+        assert not told(lines, "replica_move_failed") and moves.moves() == []
+
+
+async def test_a_step_that_fails_without_a_dead_directory_is_told_and_tried_again():
+    """A mover that lacks file handles, say: neither disk is to blame."""
+    sick = FaultVfs(MemVfs())
+    async with one_broker(FaultVfs(MemVfs()), sick) as rig:
+        sick.inject(Fault(kinds=frozenset({"copy_from"}), errno=EMFILE, sticky=False))
+        with capture_logs() as lines:
+            begin(rig)
+            await ended(rig)
+        assert told(lines, "replica_move_step_failed")
+        assert where(rig) is rig.dirs[1] and rig.dirs[1].is_online
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+async def test_a_leader_change_during_a_move_does_not_stop_it():
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        for epoch in (1, 2, 3):
+            await rig.follow(partition(directories=[D1], epoch=epoch))
+            await write(rig)
+        rig.controller.may_answer.set()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
+
+
+async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory():
+    async with brokers(2) as (leader, follower):
+        both = partition(replicas=(1, 2), isr=(1, 2))
+        for rig in (leader, follower):
+            await rig.follow(topic(), both)
+        await write(leader, 3)
+        replica = hosted(follower)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 3)
+        follower.parts.moves.start(replica, follower.dirs[1])
+        await write(leader, 3)
+        await ended(follower)
+        await write(leader, 3)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 9)
+        assert where(follower) is follower.dirs[1]
+        assert assigned(follower) == [dir_of(2, 2)]
+
+
+async def test_a_leader_that_becomes_a_follower_at_the_gate_follows_after_it():
+    slow = FaultVfs(MemVfs())
+    async with brokers(2, FaultVfs(MemVfs()), slow) as (first, second):
+        for rig in (first, second):
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await write(first, 3)
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            begin(first)
+            await gate.reached()
+            for rig in (first, second):
+                await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+            gate.open()
+            await ended(first)
+        await until(lambda: hosted(second).handle and hosted(second).handle.log_end_offset == 3)
+        await write(second, 2)
+        await until(lambda: hosted(first).handle and hosted(first).handle.log_end_offset == 5)
+        assert where(first) is first.dirs[1]
+
+
+async def test_a_follower_whose_source_dies_while_its_copies_change_places_follows_on():
+    slow = FaultVfs(MemVfs())
+    async with brokers(2, FaultVfs(MemVfs()), slow) as (follower, leader), with_handler(follower):
+        for rig in (leader, follower):
+            await rig.follow(topic(), partition(replicas=(1, 2), isr=(1, 2), leader=2))
+        await write(leader, 3)
+        replica = hosted(follower)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 3)
+        with Gate(slow, "rename", "/d2/*-future") as gate:
+            follower.parts.moves.start(replica, follower.dirs[1])
+            await gate.reached()
+            follower.dirs[0].go_offline("test")
+            await until(lambda: replica.is_offline)
+            for rig in (leader, follower):
+                await rig.follow(partition(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1))
+            gate.open()
+            await ended(follower)
+        assert where(follower) is follower.dirs[1] and not replica.is_offline
+        await write(leader, 2)
+        await until(lambda: replica.handle and replica.handle.log_end_offset == 5)
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+async def stopped_in_a_move(disks: tuple[MemVfs, ...]) -> None:
+    """Stop a broker while the controller thinks; the copy in the second directory is whole."""
+    async with one_broker(*disks) as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        future = rig.logs.future(TP)
+        assert future is not None
+        await until(lambda: future.log_end_offset == 3)
+
+
+async def test_an_interrupted_move_is_resumed():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await ended(rig)
+        assert told(lines, "replica_move_resumed") and where(rig) is rig.dirs[1]
+        assert assigned(rig) == [D2] and await read_values(rig) == 3
+
+
+async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_asking_again():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D2]))
+        rig.parts.publisher.open()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and assigned(rig) == []
+        assert await read_values(rig) == 3
+
+
+async def test_a_copy_whose_topic_is_gone_is_removed_at_start():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert rig.logs.futures() == [] and rig.logs.handles() == []
+
+
+async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D2]))
+        rig.parts.publisher.open()
+        rig.parts.moves.cancel(TP)
+        await ended(rig)
+        await rig.parts.assignments.idle()
+        assert rig.logs.futures() == [] and assigned(rig) == [D1]
+
+
+def without_source(disks: tuple[MemVfs, ...]) -> None:
+    """The copy in the first directory vanishes; what the move had made is all there is."""
+    disks[0].remove_tree("/d1/t-0")
+
+
+async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync():
+    """KIP-113, "Handle failure": if there is no bad directory."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    without_source(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        directories = [D1, dir_of(2, 1)]
+        rig.replay(topic(), partition(replicas=(1, 2), directories=directories, isr=[2], leader=2))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+        await rig.parts.assignments.idle()
+        assert told(lines, "future_replica_adopted")
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
+
+
+async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss():
+    """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    without_source(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        with capture_logs() as lines:
+            rig.parts.publisher.open()
+            await rig.parts.assignments.idle()
+            assert [line["event"] for line in lines] == ["replica_reported_lost"]
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert told(lines, "last_in_sync_replica_lost")
+        assert hosted(rig).is_offline and assigned(rig) == [LOST_DIR]
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True]
+        with capture_logs() as lines:
+            await rig.follow(
+                ConfigRecord(
+                    resource_type=ResourceType.TOPIC,
+                    resource_name="t",
+                    name="unclean.leader.election.enable",
+                    value="true",
+                )
+            )
+        assert told(lines, "future_replica_adopted")
+        await rig.parts.assignments.idle()
+        assert where(rig) is rig.dirs[1] and assigned(rig) == [LOST_DIR, D2]
+
+
+# --- a target that died, and a source that is whole -----------------------------------------------
+
+
+async def started_without_target(rig: BrokerRig) -> None:
+    """Metadata names the target, which is offline."""
+    rig.replay(topic(), partition(directories=[D2]))
+    rig.dirs[1].go_offline("test")
+    rig.logs.drop(rig.dirs[1])
+    await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
+    rig.parts.publisher.open()
+    await rig.parts.publisher.disk_work_done()
+    await rig.parts.assignments.idle()
+
+
+async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_back_serves():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    for _ in range(2):  # The controller may never have heard, and the broker may stop again.
+        async with brokers(1, *disks, opens=False) as (rig,):
+            await started_without_target(rig)
+            assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
+            assert await read_values(rig) == 3
+
+
+async def test_a_target_that_died_under_a_broker_that_could_not_take_its_move_back_costs_nothing():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    async with one_broker(*disks) as rig:
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        rig.dirs[1].go_offline("test")
+        await ended(rig)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await started_without_target(rig)
+        assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
+
+
+async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_named():
+    """It looks the same, but nobody noted that a move from there was under way."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    disks[0].unlink_if_exists("/d1/asked-moves.json")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await started_without_target(rig)
+        assert hosted(rig).is_offline and assigned(rig) == []
+        assert names(rig, 1) == ["t-0"]
+
+
+async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_any_more():
+    """The source died, another log took its place, that died in turn, and the source is back."""
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    async with one_broker(*disks) as rig:
+        begin(rig)
+        await ended(rig)
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.controller.may_answer.clear()
+        begin(rig, 3)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        note = json.loads(disks[0].read_if_exists("/d1/asked-moves.json") or b"")
+        assert [(m["source"], m["target"]) for m in note["moves"]] == [(str(D2), str(D3))]
+        rig.controller.may_answer.set()
+        # Another one takes over, and what the dead directory holds is given up.
+        both = {"replicas": (1, 2), "isr": [2], "leader": 2}
+        rig.dirs[1].go_offline("test")
+        await until(lambda: hosted(rig).is_offline)
+        await rig.follow(partition(directories=[UNASSIGNED_DIR, dir_of(2, 1)], epoch=1, **both))
+        assert where(rig) is not rig.dirs[1]
+        note = json.loads(disks[0].read_if_exists("/d1/asked-moves.json") or b"")
+        assert note["moves"] == []
+
+
+async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline():
+    disks = (MemVfs(), MemVfs(), MemVfs())
+    await stopped_in_a_move(disks)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[D1]))
+        rig.dirs[0].go_offline("test")
+        rig.logs.drop(rig.dirs[0])
+        rig.parts.publisher.open()
+        await rig.parts.publisher.disk_work_done()
+        assert hosted(rig).is_offline and assigned(rig) == []
+        assert [name.endswith("-future") for name in names(rig, 2)] == [True]
+
+
+# --- rate, order, alarms --------------------------------------------------------------------------
+
+
+async def test_moves_beyond_the_threads_wait_in_order():
+    slow = FaultVfs(MemVfs())
+    many = [TopicPartition("t", n) for n in range(4)]
+    async with brokers(1, FaultVfs(MemVfs()), slow, num_replica_alter_log_dirs_threads="1") as (
+        rig,
+    ):
+        await rig.follow(topic(), *(partition(tp.partition, directories=[D1]) for tp in many))
+        for tp in many:
+            await rig.ask(produce(batch(), tp=tp), 9)
+        with Gate(slow, "copy_from") as gate:
+            for tp in many:
+                replica = rig.parts.hosted.get(tp)
+                assert replica is not None
+                rig.parts.moves.start(replica, rig.dirs[1])
+            await gate.reached()
+            await until(lambda: len(rig.logs.futures()) == 4)
+            assert [m.copied_bytes for m in rig.parts.moves.moves()][1:] == [0, 0, 0]
+            gate.open()
+            for tp in many:
+                await rig.parts.moves.ended(tp)
+        assert {h.log_dir for h in rig.logs.handles()} == {rig.dirs[1]}
+
+
+async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go():
+    async with one_broker(replica_alter_log_dirs_io_max_bytes_per_second="1") as rig:
+        begin(rig)
+        await until(lambda: any(m.copied_bytes for m in rig.parts.moves.moves()))
+        await write(rig, 3)
+        await asyncio.sleep(0.05)
+        assert where(rig) is rig.dirs[0] and phase(rig) is not None
+        rig.parts.moves.set_rate(1 << 40)
+        await ended(rig)
+        assert where(rig) is rig.dirs[1]
+
+
+async def test_a_move_that_stands_still_is_told_once():
+    """A future copy that never catches up, or a controller that never answers, is not silent."""
+    async with one_broker() as rig:
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: phase(rig) is MovePhase.QUEUED)
+        with capture_logs() as lines:
+            for _ in range(3):
+                rig.parts.moves.look_after_moves(RealClock().now_ms() + 60_001)
+        (stalled,) = told(lines, "replica_move_stalled")
+        assert stalled["phase"] == "queued"
+        rig.controller.may_answer.set()
+        await ended(rig)

@@ -1,0 +1,256 @@
+"""Every way through a move, and every way out of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.broker.moves.replica_move_state import (
+    Action,
+    AssignDirectory,
+    AssignmentAccepted,
+    Cancelled,
+    CloseGateAndPromote,
+    Copied,
+    CopyOn,
+    DropFuture,
+    End,
+    Event,
+    MoveEnd,
+    MovePhase,
+    Promoted,
+    ReplicaMoveState,
+    RevertAssignment,
+    SourceFailed,
+    SwapFailed,
+    TargetFailed,
+    Unwanted,
+)
+from kraftjbod.core.errors import InvalidTransition
+from kraftjbod.core.ids import DirectoryId, Uuid
+
+A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
+MOVE, OTHER_MOVE = Uuid(b"m" * 16), Uuid(b"o" * 16)
+BEHIND, CAUGHT_UP = Copied(is_caught_up=False), Copied(is_caught_up=True)
+ACCEPTED = AssignmentAccepted(move_id=MOVE)
+REVERT = RevertAssignment(directory_id=A)
+
+
+def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
+    """A move that has come as far as ``phase``."""
+    m = ReplicaMoveState(move_id=MOVE, source=A, target=B)
+    for event in (CAUGHT_UP, ACCEPTED, CAUGHT_UP, Promoted()):
+        if m.phase is phase:
+            break
+        m.handle(event)
+    assert m.phase is phase
+    return m
+
+
+def test_a_move_asks_copies_on_and_swaps_once_the_controller_agrees() -> None:
+    m = machine()
+    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(CAUGHT_UP) == [AssignDirectory(directory_id=B, move_id=MOVE), CopyOn()]
+    assert m.handle(CAUGHT_UP) == [CopyOn()] and m.phase is MovePhase.QUEUED
+    assert m.handle(ACCEPTED) == [CopyOn()]
+    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
+    assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)] and m.is_over
+
+
+def test_a_move_that_was_accepted_before_a_restart_does_not_ask_again() -> None:
+    m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=True)
+    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
+
+
+_ENDS: dict[str, tuple[MovePhase, Event, list[Action]]] = {
+    "cancelled while copying": (
+        MovePhase.COPYING, Cancelled(), [DropFuture(), End(how=MoveEnd.CANCELLED)],
+    ),
+    "cancelled while queued": (
+        MovePhase.QUEUED, Cancelled(), [REVERT, DropFuture(), End(how=MoveEnd.CANCELLED)],
+    ),
+    "cancelled after the controller accepted it": (
+        MovePhase.ACCEPTED, Cancelled(), [REVERT, DropFuture(), End(how=MoveEnd.CANCELLED)],
+    ),
+    "cancelled too late": (MovePhase.SWAPPING, Cancelled(), []),
+    "unwanted while copying": (
+        MovePhase.COPYING, Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)],
+    ),
+    "unwanted while queued": (
+        MovePhase.QUEUED, Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)],
+    ),
+    "unwanted while accepted": (
+        MovePhase.ACCEPTED, Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)],
+    ),
+    "unwanted while swapping": (MovePhase.SWAPPING, Unwanted(), []),
+    "source dies while copying": (
+        MovePhase.COPYING, SourceFailed(), [End(how=MoveEnd.SOURCE_FAILED)],
+    ),
+    "source dies while queued": (
+        MovePhase.QUEUED, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
+    ),
+    "source dies while accepted": (
+        MovePhase.ACCEPTED, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
+    ),
+    "source dies while swapping": (
+        MovePhase.SWAPPING, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
+    ),
+    "target dies while copying": (
+        MovePhase.COPYING, TargetFailed(), [End(how=MoveEnd.TARGET_FAILED)],
+    ),
+    "target dies while queued": (
+        MovePhase.QUEUED, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
+    ),
+    "target dies while accepted": (
+        MovePhase.ACCEPTED, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
+    ),
+    "target dies while swapping": (
+        MovePhase.SWAPPING, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", _ENDS.values(), ids=_ENDS.keys())
+def test_an_early_end_takes_back_what_may_have_reached_the_controller(
+    row: tuple[MovePhase, Event, list[Action]],
+) -> None:
+    phase, event, expected = row
+    assert machine(phase).handle(event) == expected
+
+
+def test_a_swap_that_failed_is_tried_again() -> None:
+    m = machine(MovePhase.SWAPPING)
+    assert m.handle(SwapFailed()) == [CopyOn()]
+    assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        (Cancelled(), [REVERT, DropFuture(), End(how=MoveEnd.CANCELLED)]),
+        (Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)]),
+    ],
+)
+def test_a_wish_that_came_during_the_swap_holds_if_the_swap_fails(
+    wish: Event, expected: list[Action]
+) -> None:
+    m = machine(MovePhase.SWAPPING)
+    m.handle(wish)
+    assert m.handle(SwapFailed()) == expected
+
+
+def test_a_wish_that_came_during_the_swap_is_void_if_it_succeeds() -> None:
+    m = machine(MovePhase.SWAPPING)
+    m.handle(Cancelled())
+    assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)]
+
+
+def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_if_a_disk_dies() -> None:
+    m = machine(MovePhase.SWAPPING)
+    m.handle(Unwanted())
+    m.handle(Cancelled())
+    assert m.handle(SourceFailed()) == [End(how=MoveEnd.SOURCE_FAILED)]
+
+
+def test_the_answer_to_another_move_changes_nothing() -> None:
+    """The late success of a cancelled move must not let this one swap."""
+    late = AssignmentAccepted(move_id=OTHER_MOVE)
+    for phase in MovePhase:
+        m = machine(phase)
+        assert m.handle(late) == [] and m.phase is phase
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    m = machine(MovePhase.ENDED)
+    for event in (BEHIND, CAUGHT_UP, ACCEPTED, Cancelled(), SourceFailed(), TargetFailed()):
+        assert m.handle(event) == [] and m.is_over
+
+
+@pytest.mark.parametrize(
+    ("phase", "event"),
+    [
+        (MovePhase.COPYING, ACCEPTED),
+        (MovePhase.ACCEPTED, ACCEPTED),
+        (MovePhase.COPYING, Promoted()),
+        (MovePhase.ACCEPTED, SwapFailed()),
+        (MovePhase.SWAPPING, BEHIND),
+    ],
+)
+def test_what_makes_no_sense_is_a_bug_and_tells_the_story(phase: MovePhase, event: Event) -> None:
+    m = machine(phase)
+    with pytest.raises(InvalidTransition) as caught:
+        m.handle(event)
+    assert m.phase is phase and str(m) in str(caught.value)
+
+
+_EVENTS = st.sampled_from(
+    [
+        BEHIND, CAUGHT_UP, CAUGHT_UP, ACCEPTED, ACCEPTED, Promoted(), SwapFailed(), Cancelled(),
+        Unwanted(), SourceFailed(), TargetFailed(), AssignmentAccepted(move_id=OTHER_MOVE),
+    ]
+)  # fmt: skip
+
+
+class World:
+    """What the actions make of disks and metadata."""
+
+    def __init__(self, *, is_accepted: bool) -> None:
+        self.assigned = B if is_accepted else A
+        self.current = A
+        self.has_future = True
+        self.is_here = True
+        self.has_agreed = is_accepted
+        self.is_over = False
+
+    def happened(self, event: Event) -> None:
+        match event:
+            case AssignmentAccepted(move_id=move_id) if move_id == MOVE:
+                self.has_agreed = True
+            case Promoted():
+                assert self.assigned == B and self.has_agreed and self.has_future
+                self.current, self.has_future = B, False
+            case Unwanted():
+                self.is_here = False
+            case _:
+                pass
+
+    def carry_out(self, action: Action) -> None:
+        assert not self.is_over, "nothing follows the end"
+        match action:
+            case AssignDirectory():
+                assert action.move_id == MOVE and self.assigned == A
+                self.assigned = action.directory_id
+            case RevertAssignment():
+                assert self.is_here, "who has left is assigned nowhere"
+                self.assigned, self.has_agreed = action.directory_id, False
+            case DropFuture():
+                assert self.current == A and self.has_future
+                self.has_future = False
+            case CloseGateAndPromote():
+                assert self.has_agreed and self.has_future
+            case CopyOn():
+                assert self.has_future
+            case End():
+                self.is_over = True
+
+
+@given(st.lists(_EVENTS, max_size=30), st.booleans())
+def test_on_any_walk_there_is_one_current_copy_and_no_assignment_to_a_dropped_one(
+    events: list[Event], is_resumed: bool
+) -> None:
+    m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=is_resumed)
+    world = World(is_accepted=is_resumed)
+    for event in events:
+        try:
+            actions = m.handle(event)
+        except InvalidTransition:
+            continue
+        m.check_invariants()
+        if not world.is_over:
+            world.happened(event)
+        for action in actions:
+            world.carry_out(action)
+        assert not (world.is_over and world.is_here) or world.assigned == world.current

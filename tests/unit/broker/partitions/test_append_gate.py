@@ -1,0 +1,30 @@
+"""Appends wait in order, and not without limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.broker.partitions.append_gate import MAX_APPENDS_AT_GATE, AppendGate
+from kraftjbod.core.errors import OverloadedError
+
+
+def test_what_waited_goes_through_in_order_when_the_gate_opens() -> None:
+    gate, told = AppendGate(), list[int]()
+    gate.close()
+    for n in range(5):
+        gate.hold(lambda n=n: told.append(n))  # type: ignore[misc]  # the default binds n
+    assert told == [] and gate.is_closed and "5" in repr(gate)
+    gate.open()
+    assert told == [0, 1, 2, 3, 4] and not gate.is_closed
+    gate.close()
+    gate.open()
+    assert told == [0, 1, 2, 3, 4]
+
+
+def test_too_many_are_refused() -> None:
+    gate = AppendGate()
+    gate.close()
+    for _ in range(MAX_APPENDS_AT_GATE):
+        gate.hold(lambda: None)
+    with pytest.raises(OverloadedError, match="changes its directory"):
+        gate.hold(lambda: None)

@@ -1,0 +1,162 @@
+"""Fetch sessions: what has news, what wakes a wait, what epochs are for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from kraftjbod.broker.partitions.fetch_sessions import (
+    FetchFrom,
+    FetchSession,
+    FetchSessions,
+    Follower,
+    SessionLimits,
+    SessionPart,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from tests.faults.rig import ManualClock
+
+KEY = TopicIdPartition(TopicId(b"t" * 16), 0)
+OTHER = TopicIdPartition(TopicId(b"t" * 16), 1)
+PART = SessionPart(FetchFrom(TopicPartition("t", 0), 0, 100))
+
+
+def session() -> FetchSession:
+    made = FetchSession(1, 0)
+    made.parts[KEY] = PART
+    return made
+
+
+def test_only_partitions_of_the_session_have_news():
+    made = session()
+    made.moved(KEY, 1)
+    made.noted(OTHER)
+    assert made.take_news() == [KEY]
+    assert made.take_news() == []
+
+
+async def test_a_wait_ends_when_enough_can_be_read():
+    made = session()
+    waiting = asyncio.create_task(made.wait(10, 60_000))
+    await asyncio.sleep(0)
+    made.moved(KEY, 4)
+    made.noted(KEY)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.moved(KEY, 6)
+    await waiting
+
+
+async def test_a_change_of_role_ends_a_wait_at_once():
+    made = session()
+    waiting = asyncio.create_task(made.wait(10, 60_000))
+    await asyncio.sleep(0)
+    made.changed(KEY)
+    await waiting
+    assert made.take_news() == [KEY]
+
+
+async def test_a_wait_ends_at_its_deadline():
+    await session().wait(10, 1)
+
+
+ONE, TWO, THREE = (Follower(BrokerId(n), BrokerEpoch(10 * n)) for n in (1, 2, 3))
+
+
+def sessions_of(clock: ManualClock | None = None, **limits: int) -> FetchSessions:
+    return FetchSessions(
+        clock=clock or ManualClock(),
+        random_bytes=random.Random(1).randbytes,
+        limits=SessionLimits(**limits),
+    )
+
+
+def test_epochs_grow_by_one_and_nothing_else_is_taken():
+    sessions = sessions_of()
+    opened, _ = sessions.open(ONE)
+    assert sessions.take(opened.session_id, 1) is opened
+    assert sessions.take(opened.session_id, 2) is opened
+    with pytest.raises(OperatingError) as refused:
+        sessions.take(opened.session_id, 2)
+    assert refused.value.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    with pytest.raises(OperatingError) as refused:
+        sessions.take(99, 1)
+    assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_ids_cannot_be_guessed_from_one_s_own():
+    sessions = sessions_of()
+    ids = [sessions.open(ONE)[0].session_id for _ in range(10)]
+    assert all(abs(one - other) > 1000 for one, other in itertools.combinations(ids, 2))
+
+
+def test_who_opens_one_too_many_loses_its_own_least_recently_used():
+    sessions = sessions_of(max_per_follower=2)
+    other, _ = sessions.open(TWO)
+    first, _ = sessions.open(ONE)
+    second, _ = sessions.open(ONE)
+    sessions.take(first.session_id, 1)
+    _, gone = sessions.open(ONE)
+    assert gone == [second]
+    assert sessions.take(other.session_id, 1) is other
+    assert len(sessions) == 3
+
+
+def test_no_follower_takes_another_s_place():
+    """Whoever opens how many sessions in which order: a fair share of each one's stays."""
+    chance = random.Random(227)
+    followers = (None, ONE, TWO, THREE)
+    for _ in range(200):
+        limits = {"max_sessions": chance.randint(3, 12), "max_per_follower": chance.randint(1, 12)}
+        sessions, alive = sessions_of(**limits), dict[int, FetchSession]()
+        for _ in range(60):
+            opening = chance.choice(followers)
+            before = Counter(s.follower for s in alive.values())
+            try:
+                opened, gone = sessions.open(opening)
+            except OverloadedError:
+                assert opening is None
+                assert not before[None]
+                continue
+            for session in gone:
+                del alive[session.session_id]
+                owner = session.follower
+                assert owner in (opening, None) or before[owner] > before[opening]
+                if owner is None and opening is not None:
+                    assert len(alive) + 1 >= limits["max_sessions"]
+            alive[opened.session_id] = opened
+            held = Counter(s.follower for s in alive.values())
+            assert max(held.values()) <= limits["max_per_follower"]
+            assert len(sessions) == len(alive) <= limits["max_sessions"]
+
+
+def test_a_broker_that_was_started_anew_needs_what_it_had_no_more():
+    sessions = sessions_of()
+    old, _ = sessions.open(ONE)
+    other, _ = sessions.open(TWO)
+    _, gone = sessions.open(ONE._replace(epoch=BrokerEpoch(99)))
+    assert gone == [old]
+    assert sessions.take(other.session_id, 1) is other
+
+
+def test_what_was_not_used_for_long_is_forgotten():
+    clock = ManualClock()
+    sessions = sessions_of(clock, max_idle_ms=100)
+    idle, _ = sessions.open(ONE)
+    clock.ms += 101
+    _, gone = sessions.open(TWO)
+    assert gone == [idle]
+
+
+def test_a_session_remembers_so_many_partitions():
+    opened, _ = sessions_of(max_partitions=1).open(ONE)
+    opened.follow(KEY, PART.wanted)
+    opened.follow(KEY, PART.wanted)
+    with pytest.raises(OperatingError) as refused:
+        opened.follow(OTHER, PART.wanted)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST

@@ -1,0 +1,63 @@
+"""The table of a replica's states, cell by cell, and what a directory's states are to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.broker.partitions.replica_states import (
+    EVENT_OF_DIR,
+    TRANSITIONS,
+    ReplicaEvent,
+    ReplicaState,
+    next_state,
+)
+from kraftjbod.core import log_dir_state
+from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
+
+S, E = ReplicaState, ReplicaEvent
+WITH_A_LOG = (S.ONLINE, S.SATURATED, S.STALLED)
+
+
+@pytest.mark.parametrize("state", S)
+@pytest.mark.parametrize("event", E)
+def test_an_event_that_the_table_does_not_name_changes_nothing(
+    state: ReplicaState, event: ReplicaEvent
+) -> None:
+    after = next_state(state, event)
+    assert after is TRANSITIONS.get((state, event), state)
+    assert next_state(after, event) is after, "being told twice is being told once"
+
+
+@pytest.mark.parametrize("event", E)
+def test_a_replica_that_is_gone_stays_gone(event: ReplicaEvent) -> None:
+    assert next_state(S.GONE, event) is S.GONE
+
+
+@pytest.mark.parametrize("state", [s for s in S if s is not S.GONE])
+def test_every_replica_may_leave(state: ReplicaState) -> None:
+    assert next_state(state, E.LEFT) is S.GONE
+
+
+def test_a_replica_without_a_log_is_not_impaired_by_any_directory() -> None:
+    for state in (S.MAKING, S.HELD_BACK, S.OFFLINE):
+        for event in (E.FILLED_UP, E.STALLED, E.RECOVERED):
+            assert next_state(state, event) is state
+
+
+@pytest.mark.parametrize(("before", "event"), log_dir_state.TRANSITIONS)
+def test_a_replica_with_a_log_goes_with_its_directory(
+    before: LogDirState, event: LogDirEvent
+) -> None:
+    """But for coming back from OFFLINE: then its log has to be opened first."""
+    after = log_dir_state.next_state(before, event)
+    here = next_state(S.ONLINE, EVENT_OF_DIR[before])
+    if before is not LogDirState.OFFLINE:
+        assert next_state(here, EVENT_OF_DIR[after]).value == after.value
+    else:
+        assert next_state(here, EVENT_OF_DIR[after]) is S.OFFLINE
+        assert next_state(here, E.OPENED) is S.ONLINE
+
+
+def test_impaired_are_those_that_come_back_by_themselves() -> None:
+    assert [state for state in S if state.is_impaired] == [S.SATURATED, S.STALLED]
+    assert all(next_state(state, E.RECOVERED) is S.ONLINE for state in WITH_A_LOG)

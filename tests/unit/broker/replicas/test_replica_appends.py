@@ -1,0 +1,269 @@
+"""One partition of a produce, without the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.protocol.record_batch import Compression, compute_crc
+from kraftjbod.protocol.records import Record, build_batch
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.scripted_controller import RealClock
+
+
+def appends_of(rig: BrokerRig, max_checking_bytes: int = 1 << 20) -> ReplicaAppends:
+    return ReplicaAppends(
+        replicas=rig.parts.hosted,
+        topic_configs=TopicConfigs(defaults=rig.config.topic_defaults(), cache=rig.parts.cache),
+        clock=RealClock(),
+        metrics=rig.around.metrics,
+        max_unpacked_bytes=128 * 1024 * 1024,
+        max_records=1_000_000,
+        max_checking_bytes=max_checking_bytes,
+    )
+
+
+async def test_appends_that_are_queued_before_any_wait_keep_their_order():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(5)]
+        outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
+        assert [outcome.base_offset for outcome in outcomes] == [0, 1, 2, 3, 4]
+
+
+async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge():
+    """Checked again after the wait: what it wrote may be cut off by the new leader."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=1_000)
+        rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        pending = appends.append(TP, batch(2), acks=-1, timeout_ms=1_000)
+        waiting = asyncio.create_task(appends.outcomes([pending], suspect_after_ms=60_000))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.partition is not None
+        while replica.partition.high_watermark != 2:
+            await asyncio.sleep(0.001)
+
+
+async def test_too_few_in_sync_replicas_are_told_before_anything_is_written():
+    async with brokers(min_insync_replicas="2") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        appends = appends_of(rig)
+        refused = await appends.append(TP, batch(), acks=-1, timeout_ms=1_000).done
+        assert refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000).done).base_offset == 0
+
+
+async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
+        assert (await pending.done).code is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
+    async with brokers(min_insync_replicas="2") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2, 3), isr=[1, 2]))
+        pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+        await until(lambda: len(rig.parts.hosted.produces))
+        rig.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
+        )
+        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_told_too():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            rig.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)))
+        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        appends, records = appends_of(rig), batch(2, producer=(9, 0, 0))
+        first = appends.append(TP, records, acks=-1, timeout_ms=60_000)
+        retry = appends.append(TP, records, acks=-1, timeout_ms=60_000)
+        await until(lambda: len(rig.parts.hosted.produces) == 2)
+        replica = rig.parts.hosted.require(TP)
+        assert replica.handle is not None and replica.handle.log_end_offset == 2
+        rig.replay(
+            PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
+        )
+        outcomes = [await first.done, await retry.done]
+        assert [(o.code, o.base_offset) for o in outcomes] == [(ErrorCode.NONE, 0)] * 2
+
+
+async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_the_disk():
+    """The client shall learn that the disk is gone, not that another broker leads."""
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=60_000)
+            await gate.reached()
+            rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert (await pending.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends = appends_of(rig)
+        sick.inject(Fault(kinds=frozenset({"write_at"})))
+        hit = appends.append(TP, batch(), acks=-1, timeout_ms=60_000)
+        beside = appends.append(TP._replace(partition=1), batch(), acks=1, timeout_ms=60_000)
+        assert (await hit.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await beside.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+
+
+async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        with Gate(slow, "write_at", "*.log") as gate:
+            pending = appends.append(TP, batch(3), acks=-1, timeout_ms=60_000)
+            await gate.reached()
+            (outcome,) = await appends.outcomes([pending], suspect_after_ms=1)
+            assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+        replica = rig.parts.hosted.require(TP)
+        await until(lambda: replica.partition and replica.partition.high_watermark == 3)
+        assert rig.dirs[0].is_online
+
+
+async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_written():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.gate.close()
+        given_up = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        (outcome,) = await appends.outcomes([given_up], suspect_after_ms=1)
+        assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
+        pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
+        assert not any(one.done.done() for one in pending)
+        replica.gate.open()
+        outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
+        assert [one.base_offset for one in outcomes] == [0, 1, 2]
+
+
+async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.gate.close()
+        pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
+        replica.gate.open()
+        assert (await pending.done).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+LARGE = [Record(value=bytes(1000))] * 2000
+"""More than is checked on the loop, as soon as it is compressed."""
+
+
+async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_only():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends, other = appends_of(rig), TP._replace(partition=1)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        sent = [batch(), large, batch(2), large, batch(3)]
+        pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
+        beside = appends.append(other, batch(), acks=1, timeout_ms=1_000)
+        assert [one.is_being_checked for one in (*pending, beside)] == [False, *[True] * 4, False]
+        outcomes = await appends.outcomes([*pending, beside], suspect_after_ms=60_000)
+        assert [one.base_offset for one in outcomes] == [0, 1, 2001, 2003, 4003, 0]
+        appends.close()
+
+
+async def test_a_large_batch_that_is_refused_lets_those_behind_it_pass():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        large = bytearray(build_batch(LARGE, compression=Compression.ZSTD))
+        large[-20:] = bytes(20)
+        struct.pack_into(">I", large, 17, compute_crc(large, 0, len(large)))
+        bad = appends.append(TP, bytes(large), acks=1, timeout_ms=1_000)
+        good = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        assert (await bad.done).code is ErrorCode.INVALID_RECORD
+        assert (await good.done).base_offset == 0
+        appends.close()
+
+
+async def test_what_was_given_up_while_it_was_checked_is_not_written():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        pending = [appends.append(TP, one, acks=1, timeout_ms=9) for one in (large, batch())]
+        outcomes = await appends.outcomes(pending, suspect_after_ms=0)
+        assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        assert (await after.done).base_offset == 0
+        appends.close()
+
+
+async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        appends = appends_of(rig)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        pending = appends.append(TP, large, acks=1, timeout_ms=1_000)
+        assert pending.is_being_checked
+        rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replica = rig.parts.hosted.require(TP)
+        assert replica.handle is not None and replica.handle.log_end_offset == 0
+        appends.close()
+
+
+async def test_what_waits_to_be_checked_is_bounded():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(), partition(1))
+        appends = appends_of(rig, max_checking_bytes=1)
+        large = build_batch(LARGE, compression=Compression.ZSTD)
+        # One is always taken, or a large batch would never be.
+        first = appends.append(TP, large, acks=1, timeout_ms=1_000)
+        other = appends.append(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
+        assert (await other.done).code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await first.done).base_offset == 0
+        appends.close()

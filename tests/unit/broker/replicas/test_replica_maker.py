@@ -1,0 +1,106 @@
+"""Where new logs are made while directories fill, stall and die."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.partitions.replica_states import ReplicaState
+from kraftjbod.core.ids import UNASSIGNED_DIR
+from kraftjbod.storage.log.log_handle import LogHandle
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, dir_of, partition, topic
+from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import answer, fill, stall
+
+
+def state_of(rig: BrokerRig) -> ReplicaState:
+    replica = rig.parts.hosted.get(TP)
+    assert replica is not None
+    return replica.state
+
+
+def place_of(rig: BrokerRig) -> str:
+    handle = rig.logs.get(TP)
+    assert handle is not None
+    return handle.log_dir.path
+
+
+async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_room():
+    async with brokers() as (rig,):
+        await fill(rig.dirs[0])
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        assert (place_of(rig), state_of(rig)) == ("/d2", ReplicaState.ONLINE)
+
+
+async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is_not():
+    async with brokers() as (rig,):
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        await fill(rig.dirs[0])
+        stall(rig.dirs[1])
+        with capture_logs() as told:
+            await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        waits = [line for line in told if line["event"] == "replica_awaits_impaired_dir"]
+        assert len(waits) == 1 and "/d1 is saturated" in waits[0]["reason"]
+        assert state_of(rig) is ReplicaState.HELD_BACK
+        await answer(rig.dirs[1])
+        await until(lambda: state_of(rig) is ReplicaState.ONLINE)
+        assert place_of(rig) == "/d2"
+
+
+async def test_a_wish_for_a_full_directory_is_no_reason_to_wait():
+    async with brokers() as (rig,):
+        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        await fill(rig.dirs[1])
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        assert place_of(rig) == "/d1"
+
+
+@pytest.mark.parametrize("where", ["wished", "named"])
+async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
+    """KIP-1066: it takes no new replicas, whoever said so when it did."""
+    async with brokers() as (rig,):
+        wished = UNASSIGNED_DIR if where == "wished" else dir_of(1, 2)
+        if where == "wished":
+            rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.dirs[1].is_cordoned = True
+        await rig.follow(topic(), partition(directories=[wished]))
+        await rig.parts.assignments.idle()
+        assert place_of(rig) == "/d1"
+
+
+async def test_a_cordoned_directory_is_used_where_there_is_no_other():
+    async with brokers() as (rig,):
+        await fill(rig.dirs[0])
+        rig.dirs[1].is_cordoned = True
+        await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
+        assert place_of(rig) == "/d2"
+
+
+async def test_what_waits_for_room_is_made_elsewhere_when_that_directory_dies():
+    async with brokers() as (rig,):
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        await fill(rig.dirs[0])
+        await rig.follow(topic(), partition())
+        assert state_of(rig) is ReplicaState.HELD_BACK
+        rig.dirs[0].go_offline("test")
+        await until(lambda: state_of(rig) is ReplicaState.ONLINE)
+        assert place_of(rig) == "/d2"
+
+
+async def test_a_directory_that_healed_before_its_refusal_was_heard_is_simply_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Nobody would look again: that it is all right has been told already."""
+    async with brokers() as (rig,):
+        create, refusals = rig.logs.create, [rig.dirs[0].impaired_error()]
+
+        async def late(*wanted: Any) -> LogHandle:
+            if refusals:
+                raise refusals.pop()
+            return await create(*wanted)
+
+        monkeypatch.setattr(rig.logs, "create", late)
+        await rig.follow(topic(), partition())
+        assert refusals == [] and state_of(rig) is ReplicaState.ONLINE

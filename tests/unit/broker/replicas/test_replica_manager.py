@@ -1,0 +1,550 @@
+"""What metadata makes of this broker's replicas, and what a dead directory leaves of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.replicas.replica_maker import MAX_WISHED_DIRECTORIES
+from kraftjbod.core.errors import ErrorCode, OverloadedError
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    DirectoryId,
+    TopicId,
+    TopicPartition,
+)
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RemoveTopicRecord,
+    ResourceType,
+)
+from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import batch
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.broker.broker_rig import (
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    fetch,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import fill, heal
+
+UNKNOWN_DIR = DirectoryId(b"u" * 16)
+
+
+def assigned(rig: BrokerRig) -> list[DirectoryId]:
+    return [
+        directory.directory_id
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    ]
+
+
+async def test_a_replica_is_made_where_metadata_says():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == []
+
+
+async def test_a_replica_without_a_directory_is_placed_and_reported():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the_broker_s():
+    """Assignments are not sent where they would be refused, nor forgotten (KIP-858, Migration)."""
+    async with brokers() as (rig,):
+        level = FeatureLevelRecord(name="metadata.version", feature_level=14)
+        await rig.follow(level, topic(), partition(directories=[MIGRATING_DIR]))
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        await rig.follow(FeatureLevelRecord(name="metadata.version", feature_level=17))
+        assert rig.parts.assignments.queued == 0
+        await rig.follow(rig.registration())
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [handle.log_dir.directory_id]
+        await rig.follow(rig.registration(fenced=True))
+        assert len(assigned(rig)) == 1
+
+
+async def test_a_deleted_topic_is_gone_at_once_and_may_come_again():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        again = TopicId(b"2" * 16)
+        await rig.follow(
+            RemoveTopicRecord(topic_id=topic().topic_id),
+            topic(topic_id=again),
+            partition(topic_id=again),
+        )
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert (handle.topic_id, handle.log_end_offset) == (again, 0)
+
+
+async def test_a_topics_own_limits_hold_from_the_next_request_on():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.follow(
+            ConfigRecord(
+                resource_type=ResourceType.TOPIC,
+                resource_name="t",
+                name="max.message.bytes",
+                value="10",
+            )
+        )
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_them():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        producing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
+        fetching = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), 12))
+        while not (len(rig.parts.hosted.produces) and len(rig.parts.hosted.consumer_fetches)):
+            await asyncio.sleep(0.001)
+        rig.dirs[0].go_offline("test")
+        lost = rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert [replica.topic_partition for replica in lost] == [TP]
+        assert rig.parts.replicas.leads_in(dir_of(1, 1), {TP})
+        assert only(await producing).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert only(await fetching).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """KIP-858, log.dir.failure.timeout.ms: a controller that does not know gives it more to lead,
+    and a replica that has another log by now is led from there."""
+    async with brokers() as (rig,):
+        told: list[Callable[[], bool]] = []
+        monkeypatch.setattr(
+            rig.parts.lifecycle, "report_offline", lambda _, leads, **__: told.append(leads)
+        )
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
+        await fill(rig.dirs[1])
+        rig.dirs[0].go_offline("test")
+        await until(lambda: bool(told))
+        (leads,) = told
+        assert not leads()
+        await rig.follow(partition(1))
+        assert leads(), "it has no log, and is said to lead there"
+        await heal(rig.dirs[1])
+        await until(lambda: rig.logs.get(TP._replace(partition=1)) is not None)
+        assert not leads(), "it leads somewhere else"
+        await rig.follow(partition(replicas=(1, 2), epoch=1))
+        assert leads(), "it has become the leader since"
+
+
+async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_replica():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        rig.dirs[0].go_offline("test")
+        await rig.follow(partition(replicas=(1, 2), epoch=1))
+        rig.parts.replicas.mark_offline(rig.dirs[0])
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
+    sick = FaultVfs(MemVfs())
+    async with brokers(1, sick, MemVfs()) as (rig,):
+        sick.inject(Fault(path="*/t-0*"))
+        with capture_logs() as told:
+            await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
+            if rig.dirs[0].is_online:
+                return  # The other one had more room.
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        assert "replica_creation_failed" in [line["event"] for line in told]
+
+
+async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew():
+    """KIP-858: the healthy disks must not fill with copies of what the dead one holds."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[UNKNOWN_DIR]))
+        rig.dirs[0].go_offline("test")
+        rig.logs.drop(rig.dirs[0])
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+        assert rig.logs.get(TP) is None
+        assert "replica_awaits_offline_dir" in [line["event"] for line in told]
+        assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_an_in_sync_replica_without_a_directory_is_reported_lost():
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[UNASSIGNED_DIR]))
+        rig.dirs[0].go_offline("test")
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR]
+
+
+async def test_copies_nobody_knows_are_set_aside_and_never_served():
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+    with capture_logs() as told:
+        async with brokers(1, *disks) as (rig,):
+            await rig.parts.publisher.disk_work_done()
+            assert rig.logs.handles() == []
+    assert "stray_replica_set_aside" in [line["event"] for line in told]
+
+
+async def test_a_removal_from_a_dying_directory_is_only_told():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.dirs[0].go_offline("test")
+        with capture_logs() as told:
+            await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
+        assert "replica_removal_failed" in [line["event"] for line in told]
+
+
+async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own():
+    slow = FaultVfs(MemVfs())
+    again = TopicId(b"2" * 16)
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        with Gate(slow, "make_dirs", "*/t-0*") as gate:
+            rig.replay(topic(), partition())
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            rig.replay(topic(topic_id=again), partition(topic_id=again))
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.topic_id == again
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+
+
+async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        with Gate(slow, "make_dirs", "*/t-0*") as gate:
+            rig.replay(topic(), partition())
+            await gate.reached()
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        assert rig.logs.handles() == []
+        assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
+
+
+async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_told():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        with capture_logs() as told:
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            rig.dirs[0].go_offline("test")
+            rig.parts.replicas.mark_offline(rig.dirs[0])
+            rig.logs.drop(rig.dirs[0])
+            await rig.parts.publisher.disk_work_done()
+        assert "replica_removal_failed" in [line["event"] for line in told]
+
+
+async def test_a_removal_waits_while_too_much_waits_for_the_directory():
+    slow = FaultVfs(MemVfs())
+    async with brokers(1, slow, MemVfs()) as (rig,):
+        await rig.follow(topic(), partition())
+        log_dir = rig.dirs[0]
+        with Gate(slow, "exists") as gate:
+            queued = [log_dir.submit(OpKind.READ, lambda: slow.exists("/d1"))]
+            await gate.reached()
+            with contextlib.suppress(OverloadedError):
+                while True:
+                    queued.append(log_dir.submit(OpKind.READ, bool))
+            rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+            await asyncio.sleep(0)
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+            await asyncio.gather(*queued)
+        assert rig.logs.handles() == []
+        assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
+
+
+async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
+    """The disk was away when the topic was deleted and made anew."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+    again = TopicId(b"2" * 16)
+    others = {"replicas": (1, 2), "isr": [2], "leader": 2}
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(topic_id=again), partition(topic_id=again, **others))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+        assert "stray_replica_set_aside" in [line["event"] for line in told]
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert (handle.topic_id, handle.log_end_offset) == (again, 0)
+        names = [entry.name for entry in disks[0].list_dir("/d1")]
+        assert [name.endswith("-stray") for name in names if name.startswith("t-0.")] == [True]
+
+
+async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_else():
+    """The failure is not handled yet, so the dead log is still there to be found."""
+    disks = (MemVfs(), MemVfs())
+    where = [dir_of(2, 1), UNASSIGNED_DIR]
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(replicas=(2, 1), isr=[2], leader=2, directories=where))
+        rig.dirs[0].go_offline("test")
+        rig.parts.publisher.open()
+        await asyncio.sleep(0.05)
+        rig.logs.drop(rig.dirs[0])
+        await until(lambda: rig.logs.get(TP) is not None)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+# --- an empty log is not in sync ------------------------------------------------------------------
+
+
+def events(told: list[Any]) -> list[str]:
+    return [line["event"] for line in told]
+
+
+async def test_an_in_sync_replica_whose_disk_was_replaced_is_lost_before_it_is_made_anew():
+    """It must not be elected before it has fetched anything."""
+    both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(isr=(1, 2), **both))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR] and events(told) == ["replica_reported_lost"]
+        assert rig.logs.get(TP) is None
+        # The controller took it out of the in-sync set.
+        both["directories"] = [LOST_DIR, dir_of(2, 1)]
+        await rig.follow(partition(isr=(2,), epoch=1, **both))
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        assert assigned(rig) == [LOST_DIR, handle.log_dir.directory_id]
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and not replica.is_offline
+
+
+async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_operator():
+    """Better no leader than an empty one that pretends to be whole."""
+    async with brokers(opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert events(told) == ["last_in_sync_replica_lost"], "once"
+        assert rig.logs.get(TP) is None and assigned(rig) == []
+        # The operator's word.
+        await rig.follow(
+            ConfigRecord(
+                resource_type=ResourceType.TOPIC,
+                resource_name="t",
+                name="unclean.leader.election.enable",
+                value="true",
+            )
+        )
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None and assigned(rig) == [handle.log_dir.directory_id]
+
+
+async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin_empty():
+    """Somebody removed its directory, or a check of the file system did."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+    disks[0].remove_tree("/d1/t-0")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition())
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR] and rig.logs.get(TP) is None
+        with capture_logs() as told:
+            await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
+        assert events(told) == ["last_in_sync_replica_lost"]
+        assert rig.logs.get(TP) is None
+
+
+async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start():
+    """It never took a record: without anybody's word, though it is the only one in sync."""
+    for directory in (dir_of(1, 1), UNASSIGNED_DIR):
+        async with brokers(opens=False) as (rig,):
+            rig.replay(topic(), partition(directories=[directory]))
+            rig.parts.publisher.open()
+            await rig.parts.publisher.disk_work_done()
+            handle = rig.logs.get(TP)
+            assert handle is not None and LOST_DIR not in assigned(rig)
+
+
+async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk():
+    """No dead disk can hold what this broker never had."""
+    async with brokers() as (rig,):
+        elsewhere = partition(replicas=(2,), leader=2)
+        await rig.follow(topic(), elsewhere)
+        rig.dirs[0].go_offline("test")
+        added = partition(
+            replicas=(2, 1), isr=(2,), leader=2, epoch=1,
+            directories=[dir_of(2, 1), DirectoryId(b"q" * 16)],
+        )  # fmt: skip
+        await rig.follow(added)
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+
+
+# --- wishes ---------------------------------------------------------------------------------------
+
+
+async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
+    async with brokers() as (rig,):
+        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+        await rig.parts.assignments.idle()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_dir is rig.dirs[1]
+        assert assigned(rig) == [dir_of(1, 2)]
+
+
+async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten():
+    async with brokers() as (rig,):
+        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.parts.replicas.prefer_directory(TP, None)
+        other = TopicPartition("t", 1)
+        rig.parts.replicas.prefer_directory(other, UNKNOWN_DIR)
+        both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
+        await rig.follow(topic(), *both)
+        assert {handle.log_dir for handle in rig.logs.handles()} == {rig.dirs[0]}
+
+
+async def test_wishes_are_bounded_and_the_oldest_go():
+    async with brokers() as (rig,):
+        for n in range(MAX_WISHED_DIRECTORIES + 1):
+            rig.parts.replicas.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
+        both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
+        await rig.follow(topic(), *both)
+        first, second = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
+        assert first is not None and first.log_dir is rig.dirs[0]
+        assert second is not None and second.log_dir is rig.dirs[1]
+
+
+# --- the end of a move ----------------------------------------------------------------------------
+
+
+async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_again():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        handle = replica.handle
+        rig.parts.replicas.mark_offline(handle.log_dir)
+        assert replica.is_offline
+        rig.parts.replicas.promoted(replica, handle)
+        assert not replica.is_offline
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+
+
+async def test_a_promoted_copy_whose_directory_died_at_once_is_offline():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        rig.dirs[0].go_offline("test")
+        rig.parts.replicas.promoted(replica, replica.handle)
+        assert replica.is_offline and replica.handle is None
+
+
+async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        handle = replica.handle
+        await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
+        rig.parts.replicas.promoted(replica, handle)
+        assert rig.parts.hosted.get(TP) is None
+
+
+async def test_a_replica_that_was_moved_by_hand_is_accepted_and_reported():
+    """KIP-858: the partition might have been moved while the broker was offline."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+        await rig.ask(produce(batch()), 9)
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert "replica_found_elsewhere" in events(told)
+        assert assigned(rig) == [dir_of(1, 1)]
+        assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
+
+
+async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew():
+    """What the former life was building is nothing to adopt."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        rig.controller.may_answer.clear()
+        rig.parts.moves.start(replica, rig.dirs[1])
+        await until(lambda: rig.parts.assignments.queued)
+        rig.replay(partition(replicas=(2,), leader=2, epoch=1))
+        rig.replay(partition(replicas=(2, 1), isr=(2,), leader=2, epoch=2))
+        rig.controller.may_answer.set()
+        await rig.parts.publisher.disk_work_done()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.log_end_offset == 0
+        assert rig.logs.futures() == [] and rig.parts.moves.moves() == []
+
+
+async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean():
+    vfs = MemVfs()
+    both = {"replicas": (1, 2), "isr": (1, 2)}
+    async with brokers(1, vfs) as (rig,):
+        await rig.follow(topic(), partition(**both))
+        for _ in range(3):
+            await rig.ask(produce(batch(), acks=1), 9)
+    assert vfs.exists("/d1/.kafka_cleanshutdown")
+    (path,) = (f"/d1/t-0/{e.name}" for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".log"))
+    vfs.open(path, OpenMode.READ_WRITE).truncate(0)
+    async with brokers(1, vfs, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both))
+        with capture_logs() as told:
+            rig.parts.publisher.open()
+            await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
+        assert events(told) == ["replica_lost_flushed_records"]

@@ -1,0 +1,133 @@
+"""A batch of samples on its way to whoever leads its partition."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.timing import Deadline, ExponentialBackoff
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.protocol.storage_telemetry import TOPIC
+from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic
+from tests.unit.broker.impaired_dirs import answer, stall
+from tests.unit.broker.scripted_controller import RealClock
+
+ID = TopicId(b"s" * 16)
+BATCH = build_batch([Record(value=b"a"), Record(value=b"b")])
+LONG_MS = 20_000
+
+
+def sender(rig: BrokerRig) -> StorageTelemetrySender:
+    return StorageTelemetrySender(
+        broker_id=rig.broker_id,
+        cache=rig.parts.cache,
+        appends=rig.parts.appends,
+        endpoint_of=rig.parts._endpoint_of,
+        clock=RealClock(),
+        backoff=ExponentialBackoff(initial_ms=5, max_ms=20, random_unit=lambda: 0.5),
+        suspect_after_ms=50,
+    )
+
+
+def within(ms: int = LONG_MS) -> Deadline:
+    return Deadline.after(RealClock().now_ms(), ms)
+
+
+def end_of(rig: BrokerRig, index: int = 0) -> int:
+    handle = rig.logs.get(TopicPartition(TOPIC, index))
+    assert handle is not None
+    return handle.log_end_offset
+
+
+async def test_to_itself():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
+        await sender(rig).send(BATCH, within())
+        assert end_of(rig) == 2
+
+
+async def test_to_another_broker_on_one_connection():
+    async with brokers(2) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
+        one = sender(rigs[0])
+        for _ in range(3):
+            await one.send(BATCH, within())
+        assert end_of(rigs[1]) == 6
+        assert rigs[1].door.connection_count == 1
+        one.close()
+
+
+async def test_each_broker_has_its_partition():
+    async with brokers() as (rig,):
+        parts = [partition(index, topic_id=ID) for index in range(2)]
+        await rig.follow(topic(TOPIC, ID), *parts)
+        await sender(rig).send(BATCH, within())
+        assert (end_of(rig, 0), end_of(rig, 1)) == (0, 2)
+
+
+async def test_a_leader_that_comes_in_time_gets_it():
+    async with brokers() as (rig,):
+        sending = asyncio.ensure_future(sender(rig).send(BATCH, within()))
+        await asyncio.sleep(0.02)
+        await rig.follow(topic(TOPIC, ID), partition(leader=-1, topic_id=ID))
+        await asyncio.sleep(0.02)
+        await rig.follow(partition(topic_id=ID, epoch=1))
+        await sending
+        assert end_of(rig) == 2
+
+
+async def test_a_directory_that_answers_in_time_takes_it():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
+        stall(rig.dirs[0])
+        sending = asyncio.ensure_future(sender(rig).send(BATCH, within()))
+        await asyncio.sleep(0.02)
+        await answer(rig.dirs[0])
+        await sending
+        assert end_of(rig) == 2
+
+
+async def test_the_next_leader_gets_what_the_last_one_did_not():
+    async with brokers(2) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), leader=2, topic_id=ID))
+        one = sender(rigs[0])
+        await one.send(BATCH, within())
+        await rigs[1].door.close(timeout_ms=100)
+        sending = asyncio.ensure_future(one.send(BATCH, within()))
+        await asyncio.sleep(0.02)
+        await rigs[0].follow(partition(replicas=(1, 2), isr=(1,), topic_id=ID, epoch=1))
+        await sending
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        ([], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (
+            [topic(TOPIC, ID), partition(leader=-1, topic_id=ID)],
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        ),
+    ],
+    ids=["no topic", "no leader"],
+)
+async def test_when_the_time_is_up_the_last_trouble_is_told(records: list, code: ErrorCode):
+    async with brokers() as (rig,):
+        await rig.follow(*records)
+        with pytest.raises(OperatingError) as told:
+            await sender(rig).send(BATCH, within(30))
+        assert told.value.code is code
+
+
+async def test_a_leader_that_is_fenced_is_not_reached():
+    async with brokers(2) as (rig, other):
+        await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
+        await rig.follow(other.registration(fenced=True))
+        with pytest.raises(ConnectionLostError):
+            await sender(rig).send(BATCH, within(30))

@@ -1,0 +1,116 @@
+"""What may still be proposed on a disk that fills up."""
+
+from __future__ import annotations
+
+import asyncio
+from errno import ENOSPC
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, LogDirImpairedError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.raft.log_space import LogSpace
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from tests.faults.rig import format_dir, open_dir
+from tests.faults.vfs_mem import MemVfs
+
+LAST = 1000
+
+
+@pytest.fixture
+def memory() -> MemVfs:
+    made = MemVfs()
+    format_dir(made, "/d1", 1)
+    return made
+
+
+@pytest.fixture
+async def log_dir(memory: MemVfs) -> LogDir:
+    return open_dir(memory, reserve_bytes=5000)
+
+
+async def _check(memory: MemVfs, log_dir: LogDir, usable_bytes: int) -> None:
+    """The next look at the disk says this."""
+    before = log_dir.space
+    memory.usable_bytes = usable_bytes
+    log_dir.check_disk()
+    while log_dir.space is before:
+        await asyncio.sleep(0)
+
+
+async def _fill(log_dir: LogDir) -> None:
+    def write() -> None:
+        raise OSError(ENOSPC, "no room")
+
+    with pytest.raises(LogDirImpairedError):
+        await log_dir.run(OpKind.APPEND, write)
+    assert log_dir.state is LogDirState.SATURATED
+
+
+async def test_a_dir_that_is_not_full_takes_everything(memory: MemVfs, log_dir: LogDir) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    assert room.left_bytes is None
+    assert room.has(1 << 40), "nobody knows better"
+    await _check(memory, log_dir, 1500)
+    assert room.left_bytes == 500
+    assert not room.has(501)
+    room.require(1 << 40, grows=True)
+
+
+async def test_what_grows_is_refused_first_and_then_everything(
+    memory: MemVfs, log_dir: LogDir
+) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    await _fill(log_dir)
+    with pytest.raises(LogDirImpairedError, match="grow") as refused:
+        room.require(1, grows=True)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert refused.value.retriable
+    assert refused.value.path == "/d1"
+    room.require(400, grows=False)
+    await _check(memory, log_dir, 1500)
+    room.require(500, grows=False)
+    room.note_proposed(400)
+    with pytest.raises(LogDirImpairedError, match=r"/d1 is full \(1500 bytes free\)"):
+        room.require(101, grows=False)
+    room.require(100, grows=False)
+
+
+async def test_a_check_knows_of_what_was_written_before_it(memory: MemVfs, log_dir: LogDir) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    await _check(memory, log_dir, 2000)
+    room.note_proposed(300)
+    room.note_proposed(200)
+    room.note_written(300)
+    assert room.left_bytes == 500, "whether the disk knows of it is not known"
+    await _check(memory, log_dir, 1700)
+    assert room.left_bytes == 500, "the other 200 are to come"
+
+
+async def test_a_reserve_that_is_held_is_room(memory: MemVfs, log_dir: LogDir) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    await log_dir.secure_reserve()
+    await _check(memory, log_dir, 10)
+    assert room.left_bytes == 10 + 5000 - LAST
+
+
+async def test_what_the_disk_said_before_the_reserve_was_released_does_not_count(
+    memory: MemVfs, log_dir: LogDir
+) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    await log_dir.secure_reserve()
+    memory.usable_bytes = 0
+    await _fill(log_dir)
+    room.require(100, grows=False)
+    await _check(memory, log_dir, 5000)
+    assert room.left_bytes == 4000
+
+
+async def test_nothing_is_taken_behind_an_entry_that_waits(memory: MemVfs, log_dir: LogDir) -> None:
+    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    await _fill(log_dir)
+    await _check(memory, log_dir, 1 << 20)
+    room.is_waiting = True
+    with pytest.raises(LogDirImpairedError, match="has to be written"):
+        room.require(1, grows=False)

@@ -1,0 +1,99 @@
+"""Pauses of the cleaner: they belong to whoever asked, and wait for what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses
+from tests.faults.rig import TP
+
+
+def pauses(reason: str | None = None) -> CleaningPauses:
+    return CleaningPauses(lambda tp: reason)
+
+
+async def test_a_pause_ends_with_the_block_that_asked():
+    one = pauses()
+    async with one.paused(TP, by="a move"):
+        assert one.reason(TP) == "paused by a move"
+        with pytest.raises(OverloadedError, match="paused by a move"), one.cleaning(TP):
+            raise AssertionError
+        assert one.reason(TP._replace(partition=1)) is None
+    assert one.reason(TP) is None
+    with one.cleaning(TP):
+        pass
+
+
+async def test_a_pause_ends_when_the_block_fails_or_is_cancelled():
+    """KAFKA-16709, KAFKA-19458, KAFKA-15082: cleaning stayed paused after a move had ended."""
+    one = pauses()
+    with pytest.raises(ValueError, match="move failed"):
+        async with one.paused(TP, by="a move"):
+            raise ValueError("move failed")
+    assert one.reason(TP) is None
+
+    async def move() -> None:
+        async with one.paused(TP, by="a move"):
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(move())
+    await asyncio.sleep(0)
+    assert one.reason(TP) is not None
+    task.cancel()
+    await asyncio.wait({task})
+    assert one.reason(TP) is None
+
+
+async def test_two_pauses_are_two():
+    one = pauses()
+    async with one.paused(TP, by="a move"):
+        async with one.paused(TP, by="a removal"), one.paused(TP, by="a move"):
+            assert one.reason(TP) == "paused by a move, a removal"
+        assert one.reason(TP) == "paused by a move"
+    assert one.reason(TP) is None
+
+
+async def test_a_pause_begins_when_the_pass_under_way_has_ended():
+    one, story = pauses(), list[str]()
+    may_end = asyncio.Event()
+
+    async def clean() -> None:
+        with one.cleaning(TP):
+            await may_end.wait()
+            with pytest.raises(OverloadedError):
+                one.require_none(TP)
+            story.append("the pass has ended")
+
+    async def pause() -> None:
+        async with one.paused(TP, by="a move"):
+            story.append("paused")
+
+    cleaning, pausing = asyncio.ensure_future(clean()), asyncio.ensure_future(pause())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert story == []
+    may_end.set()
+    await asyncio.gather(cleaning, pausing)
+    assert story == ["the pass has ended", "paused"]
+
+
+async def test_a_pause_that_is_given_up_while_it_waits_is_none():
+    one = pauses()
+    with one.cleaning(TP):
+        waiting = asyncio.ensure_future(one.paused(TP, by="a move").__aenter__())
+        await asyncio.sleep(0)
+        assert one.reason(TP) == "paused by a move"
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert one.reason(TP) is None
+
+
+async def test_what_can_be_looked_up_is_asked_each_time():
+    reasons = ["its log dir is saturated"]
+    one = CleaningPauses(lambda tp: reasons[0] if reasons else None)
+    assert one.reason(TP) == "its log dir is saturated"
+    reasons.clear()
+    assert one.reason(TP) is None

@@ -1,0 +1,492 @@
+"""The cleaner of a node: which log it takes, what keeps it away, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import HEADER_BYTES, compute_crc
+from kraftjbod.protocol.records import build_batch, encode_varint
+from kraftjbod.storage.cleaning.cleaner_map import ENTRY_BYTES
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.moves.mover_pool import MoverPool
+from tests.faults.compaction_rig import (
+    CONFIG,
+    NOW_MS,
+    History,
+    compacting_dir,
+    compacting_manager,
+    flush_and_roll,
+    keyed,
+    read_all,
+)
+from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, directory_id, format_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+OTHER = TopicPartition("t", 1)
+#: Of a batch's header.
+BATCH_LENGTH, CRC = struct.Struct(">i"), struct.Struct(">I")
+#: A batch at a time, so that something can happen in the middle of a pass.
+SMALL_STEPS = CleanerLimits(step_bytes=10)
+
+
+async def start(
+    config: TopicConfig = CONFIG,
+    *,
+    dirs: int = 1,
+    limits: CleanerLimits | None = None,
+    vfs: MemVfs | FaultVfs | None = None,
+) -> LogManager:
+    opened = []
+    for number in range(1, dirs + 1):
+        disk = vfs or MemVfs()
+        if not disk.exists(f"/d{number}"):
+            format_dir(disk, f"/d{number}", number)
+        opened.append(compacting_dir(disk, f"/d{number}", number))
+    manager = compacting_manager(opened, config, limits=limits)
+    await manager.load()
+    return manager
+
+
+async def filled(
+    manager: LogManager, tp: TopicPartition = TP, rounds: int = 4
+) -> tuple[LogHandle, History]:
+    """A closed segment a round, with the same two keys in each."""
+    handle = await manager.create(tp, TOPIC_ID, directory_id(1))
+    history = History()
+    for step in range(rounds):
+        await history.append(handle, keyed(("a", f"{step}" * 50), ("b", f"{step}" * 50)))
+        await flush_and_roll(handle)
+    return handle, history
+
+
+async def clean_one(manager: LogManager) -> bool:
+    return await manager.cleaner.clean_dirtiest(manager.dirs()[0])
+
+
+def with_config(**more: object) -> TopicConfig:
+    return CONFIG.model_copy(update=more)
+
+
+# -- which log -------------------------------------------------------------------------------------
+
+
+async def test_the_dirtiest_log_comes_first():
+    manager = await start(with_config(min_cleanable_dirty_ratio=0.1))
+    handle, _ = await filled(manager)
+    assert await clean_one(manager)
+    # Now it is clean but for what comes.
+    await History().append(handle, keyed(("a", "later")))
+    await flush_and_roll(handle)
+    other, _ = await filled(manager, OTHER)
+    with capture_logs() as told:
+        assert await clean_one(manager)
+        assert manager.cleaner.max_dirty_percent == 100.0
+        assert await clean_one(manager)
+        assert 10 < manager.cleaner.max_dirty_percent < 100
+        assert not await clean_one(manager)
+    order = [e["partition"] for e in told if e["event"] == "log_compacted"]
+    assert order == [str(other.topic_partition), str(handle.topic_partition)]
+
+
+async def test_what_is_overdue_comes_before_what_is_dirtier():
+    manager = await start(with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000))
+    await filled(manager)
+    clock = manager._clock
+    assert isinstance(clock, ManualClock)
+    assert not await clean_one(manager)
+    clock.ms += 5001
+    assert await clean_one(manager)
+    assert not await clean_one(manager)
+
+
+async def test_a_log_that_is_not_compacted_is_left_alone():
+    manager = await start(TopicConfig(segment_bytes=1024))
+    handle, history = await filled(manager)
+    assert not await clean_one(manager)
+    assert await read_all(handle) == history.records
+    assert not handle.view.may_have_gaps
+
+
+async def test_what_is_not_committed_is_left_alone():
+    manager = await start()
+    handle, history = await filled(manager)
+    handle.high_watermark = 4
+    assert await clean_one(manager)
+    assert await read_all(handle) == history.records[2:]
+
+
+async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned():
+    mem = MemVfs()
+    manager = await start(vfs=mem)
+    _, history = await filled(manager)
+    vfs = FaultVfs(mem.crash_clone(1))
+    manager = await start(vfs=vfs)
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.recovery_point == 0
+    handle.high_watermark = handle.log_end_offset
+    synced = []
+
+    def see(kind: str, path: str) -> None:
+        if kind == "sync" or path.endswith(".cleaned"):
+            synced.append((kind, path.rpartition("/")[2]))
+
+    vfs.on_operation = see
+    assert await clean_one(manager)
+    assert synced[0] == ("sync", "00000000000000000000.log")
+    assert await read_all(handle) == history.records[-2:]
+
+
+async def test_records_are_found_by_offset_and_by_time_as_before():
+    manager = await start()
+    handle, history = await filled(manager)
+    assert await clean_one(manager)
+    assert await read_all(handle) == history.records[-2:]
+    # From any offset a reader gets the next record that is left.
+    for offset in range(8):
+        assert (await read_all(handle, offset))[0].offset == max(6, offset)
+    found = await handle.offset_for_timestamp(NOW_MS)
+    assert found is not None
+    assert found.offset == 6
+
+
+# -- what keeps it away ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED, LogDirState.OFFLINE])
+async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState):
+    manager = await start()
+    await filled(manager)
+    log_dir = manager.dirs()[0]
+    log_dir.state = state
+    assert not await clean_one(manager)
+    log_dir.state = LogDirState.ONLINE
+    assert await clean_one(manager)
+
+
+async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended():
+    """KAFKA-16709, KAFKA-19458: nobody has to remember to let the cleaner go on."""
+    manager = await start(dirs=2)
+    handle, history = await filled(manager)
+    target = manager.dirs()[1]
+    await manager.create_future(TP, target, Uuid(bytes(range(16))))
+    assert not await clean_one(manager)
+    await manager.drop_future(TP)
+    assert await clean_one(manager)
+    # And on its new disk, which knows what is clean already.
+    await history.append(handle, keyed(("a", "more")))
+    future = await manager.create_future(TP, target, Uuid(bytes(range(1, 17))))
+    pool = MoverPool(threads=1, clock=ManualClock())
+    async with pool.lane() as lane:
+        while not (await future.catch_up(handle, lane)).is_caught_up:
+            pass
+        moved = await manager.promote_future(TP, lane)
+    assert moved.view.may_have_gaps
+    moved.high_watermark = moved.log_end_offset
+    history.require_kept_by(await read_all(moved))
+    assert not await manager.cleaner.clean_dirtiest(target)
+    await flush_and_roll(moved)
+    assert await manager.cleaner.clean_dirtiest(target)
+    assert await read_all(moved) == history.records[-2:]
+    text = target.vfs.read_if_exists("/d2/cleaner-offset-checkpoint")
+    assert text is not None
+    assert bytes(text) == b"0\n1\nt 0 9\n"
+
+
+async def stopped_at(manager: LogManager, vfs: FaultVfs, kind: str, then) -> None:  # type: ignore[no-untyped-def]  # a callback
+    """Let a pass run, and have ``then`` called on the loop at its first ``kind`` on a target."""
+    loop = asyncio.get_running_loop()
+
+    def see(seen: str, path: str) -> None:
+        if seen == kind and path.endswith(".cleaned"):
+            vfs.on_operation = None
+            loop.call_soon_threadsafe(then)
+
+    vfs.on_operation = see
+    await clean_one(manager)
+
+
+def cleaned_files(vfs: MemVfs) -> list[str]:
+    return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
+
+
+async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(dirs=2, vfs=vfs, limits=SMALL_STEPS)
+    handle, history = await filled(manager, rounds=20)
+    moves = []
+
+    def move() -> None:
+        made = manager.create_future(TP, manager.dirs()[1], Uuid(bytes(range(16))))
+        moves.append(asyncio.ensure_future(made))
+
+    with capture_logs() as told:
+        await stopped_at(manager, vfs, "write_at", move)
+    (moving,) = moves
+    await moving
+    assert "paused by a move" in str([e for e in told if e["event"] == "compaction_put_off"])
+    assert cleaned_files(mem) == []
+    history.require_kept_by(await read_all(handle))
+
+
+async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
+    await filled(manager, rounds=20)
+    deletions = []
+    await stopped_at(
+        manager,
+        vfs,
+        "write_at",
+        lambda: deletions.append(asyncio.ensure_future(manager.delete(TP))),
+    )
+    await deletions[0]
+    await chores(manager).purge_due()
+    assert not [entry.name for entry in mem.list_dir("/d1") if entry.name.startswith("t-0")]
+    assert manager.dirs()[0].is_online
+
+
+async def test_whoever_stops_the_cleaner_finds_nothing_left():
+    for kind in ("open", "write_at", "sync"):
+        mem = MemVfs()
+        vfs = FaultVfs(mem)
+        manager = await start(vfs=vfs, limits=SMALL_STEPS)
+        handle, history = await filled(manager, rounds=20)
+        tasks = [asyncio.ensure_future(asyncio.sleep(0))]
+        tasks[0] = asyncio.ensure_future(
+            stopped_at(manager, vfs, kind, lambda tasks=tasks: tasks[0].cancel())
+        )
+        await asyncio.wait(tasks)
+        assert tasks[0].cancelled()
+        assert cleaned_files(mem) == [], kind
+        history.require_kept_by(await read_all(handle))
+        await manager.close(1)
+
+
+async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
+    handle, history = await filled(manager, rounds=20)
+    cuts = []
+    await stopped_at(
+        manager,
+        vfs,
+        "write_at",
+        lambda: cuts.append(asyncio.ensure_future(handle.truncate_to(9))),
+    )
+    await cuts[0]
+    history.records = [r for r in history.records if r.offset < handle.log_end_offset]
+    handle.high_watermark = handle.log_end_offset
+    await history.append(handle, keyed(("c", "behind the cut")))
+    await flush_and_roll(handle)
+    while await clean_one(manager):
+        pass
+    history.require_kept_by(await read_all(handle))
+    assert cleaned_files(mem) == []
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+async def test_a_map_that_is_full_cleans_up_to_where_it_got():
+    limits = CleanerLimits(map_bytes=20 * ENTRY_BYTES)
+    manager = await start(limits=limits)
+    handle = await manager.create(TP, TOPIC_ID)
+    history = History()
+    for step in range(6):
+        pairs = [(f"k{(10 * step + i) % 30}", "v" * 20) for i in range(10)]
+        await history.append(handle, keyed(*pairs))
+        await flush_and_roll(handle)
+    passes = 0
+    while await clean_one(manager):
+        passes += 1
+    assert passes > 2
+    found = await read_all(handle)
+    history.require_kept_by(found)
+    assert len(found) == 30
+
+
+async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is_back():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs=vfs)
+    handle, history = await filled(manager)
+    log_dir = manager.dirs()[0]
+    hang = vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"}), path="*.cleaned"))
+    passing = asyncio.ensure_future(clean_one(manager))
+    while not hang.hits:
+        await asyncio.sleep(0.01)
+    log_dir.go_offline("it hangs")
+    assert not await passing
+    vfs.faults.clear()
+    # Back again, as another object would be: the same files, the old thread still stuck.
+    again = await start(vfs=mem)
+    stuck = manager.cleaner._lanes[log_dir]
+    again.cleaner._lanes[again.dirs()[0]] = stuck
+    moved = again.get(TP)
+    assert moved is not None
+    moved.high_watermark = moved.log_end_offset
+    assert await clean_one(again)
+    history.require_kept_by(await read_all(moved))
+    assert cleaned_files(mem) == []
+    vfs.release()
+    assert handle.log_dir is log_dir
+
+
+async def test_passes_keep_to_the_rate():
+    """A pass that has spent its allowance waits, and looks up now and then while it does."""
+    limits = CleanerLimits(max_bytes_per_second=100)
+    manager = await start(limits=limits)
+    handle, history = await filled(manager)
+    clock = manager._clock
+    assert isinstance(clock, ManualClock)
+    passing = asyncio.ensure_future(clean_one(manager))
+    for _ in itertools.count():
+        await asyncio.sleep(0.01)
+        if passing.done():
+            break
+        clock.ms += 1000
+    assert await passing
+    spent_ms = clock.ms - NOW_MS
+    assert spent_ms >= 1000 * (handle.size_bytes * 2) / 100
+    history.require_kept_by(await read_all(handle))
+
+
+async def test_a_pass_for_which_there_is_no_room_is_not_tried_again_at_once():
+    mem = MemVfs()
+    manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
+    await filled(manager)
+    with capture_logs() as told:
+        while await clean_one(manager):
+            pass
+    assert [e["event"] for e in told].count("no_room_to_compact") == 1
+    clock = manager._clock
+    assert isinstance(clock, ManualClock)
+    clock.ms += 300_000
+    with capture_logs() as told:
+        while await clean_one(manager):
+            pass
+    assert [e["event"] for e in told].count("no_room_to_compact") == 1
+
+
+async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():
+    manager = await start(TopicConfig(segment_bytes=1024))
+    handle = await manager.create(TP, TOPIC_ID)
+    data = bytearray(build_batch(keyed(("a", "1"))))
+    data[22] |= 7
+    data[17:21] = compute_crc(data, 0, len(data)).to_bytes(4, "big")
+    await handle.append_as_follower(bytes(data))
+    await flush_and_roll(handle)
+    handle.high_watermark = handle.log_end_offset
+    handle.set_config(CONFIG)
+    with capture_logs() as told:
+        while await clean_one(manager):
+            pass
+    assert [e["event"] for e in told].count("log_uncleanable") == 1
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
+    await manager.delete(TP)
+    await clean_one(manager)
+
+
+async def test_it_runs_by_itself_and_stops_when_told():
+    manager = await start(limits=CleanerLimits(backoff_ms=1))
+    handle, history = await filled(manager)
+    running = asyncio.ensure_future(manager.run_background())
+    while handle.log_end_offset - len(await read_all(handle)) < 6:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert await read_all(handle) == history.records[-2:]
+    await manager.close(1)
+
+
+async def test_it_does_not_run_if_it_is_switched_off():
+    manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
+    await manager.cleaner.run(manager.dirs()[0])  # Ends at once.
+
+
+# -- what nobody expected --------------------------------------------------------------------------
+
+
+def poisoned(base_offset: int) -> bytes:
+    """A sound batch of one record, whose own offset is 2^66 behind the batch's."""
+    batch = bytearray(build_batch(keyed(("k", "v")), base_offset=base_offset))
+    delta_at = HEADER_BYTES + 3
+    batch[delta_at : delta_at + 1] = encode_varint(1 << 66)
+    batch[HEADER_BYTES] = (len(batch) - HEADER_BYTES - 1) << 1
+    BATCH_LENGTH.pack_into(batch, 8, len(batch) - 12)
+    CRC.pack_into(batch, 17, compute_crc(batch, 0, len(batch)))
+    return bytes(batch)
+
+
+async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping[str, Any]]:
+    """Let the background work until ``event`` is told; what was told by then."""
+    with capture_logs() as told:
+        background = asyncio.ensure_future(manager.run_background())
+        while event not in [e["event"] for e in told] and not background.done():
+            await asyncio.sleep(0.001)
+        assert not background.done(), background.exception()
+        background.cancel()
+        await asyncio.wait({background})
+    return told
+
+
+async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else():
+    """79 bytes of it ended every broker that compacted the log, again after each restart."""
+    manager = await start(dirs=1, limits=CleanerLimits(backoff_ms=1))
+    handle = await manager.create(OTHER, TOPIC_ID, directory_id(1))
+    assert len(poisoned(0)) <= 79
+    # As a follower takes it, or an earlier release wrote it.
+    await handle.append_as_follower(poisoned(0))
+    await handle.append_as_follower(build_batch(keyed(("k", "v")), base_offset=1))
+    handle.high_watermark = handle.log_end_offset
+    await flush_and_roll(handle)
+    await filled(manager)
+    told = await cleaning_until(manager, "log_compacted")
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
+    (bad,) = [e for e in told if e["event"] == "log_uncleanable"]
+    assert (bad["partition"], bad["offset"]) == (str(OTHER), 0)
+    # Nothing of it was changed, and it is not tried again until it is another log.
+    assert handle.size_bytes == len(poisoned(0)) + len(build_batch(keyed(("k", "v"))))
+    assert not await clean_one(manager)
+    await manager.delete(OTHER)
+    again, _ = await filled(manager, OTHER)
+    assert await clean_one(manager)
+    assert again.log_dir.is_online
+
+
+async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with():
+    vfs = FaultVfs(MemVfs())
+    manager = await start(vfs=vfs, limits=CleanerLimits(backoff_ms=1))
+    bad, history = await filled(manager, OTHER)
+    await filled(manager)
+
+    def see(kind: str, path: str) -> None:
+        if kind == "read_at" and f"/{OTHER}/" in path:
+            raise ZeroDivisionError(path)
+
+    vfs.on_operation = see
+    told = await cleaning_until(manager, "log_compacted")
+    while not manager.cleaner.uncleanable_in(manager.dirs()[0]):
+        await clean_one(manager)
+    vfs.on_operation = None
+    assert manager.dirs()[0].jobs.failures == 1
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
+    assert await read_all(bad) == history.records
+    assert {e["event"] for e in told} >= {"log_compacted"}

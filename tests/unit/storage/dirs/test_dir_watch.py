@@ -1,0 +1,159 @@
+"""DirWatch: suspicion, answers, the end, and a process that stood still."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.dir_watch import DirWatch
+from tests.faults.rig import ManualClock
+
+
+class Scene:
+    """Two lanes on a clock that stands still, and what their watch says."""
+
+    def __init__(self, *, patience_ms: int = 100) -> None:
+        self.clock = ManualClock()
+        self.lanes = [LogDirExecutor(name=name, clock=self.clock) for name in "ab"]
+        self.told: list[str] = []
+        self.checks = 0
+        self.watch = DirWatch(
+            self,
+            {self.lanes[0]: 100, self.lanes[1]: patience_ms},
+            timeout_ms=1000,
+            check_interval_ms=1,
+        )
+
+    def on_suspect(self, running_ms: int) -> None:
+        self.told.append(f"suspect {running_ms}")
+
+    def on_answer(self) -> None:
+        self.told.append("answer")
+
+    def on_hung(self, running_ms: int) -> None:
+        self.told.append(f"hung {running_ms}")
+        self.watch.stop()
+
+    def check_disk(self) -> None:
+        self.checks += 1
+
+    async def hang(self, lane: int = 0) -> threading.Event:
+        began, hold = threading.Event(), threading.Event()
+
+        def op() -> None:
+            began.set()
+            hold.wait()
+
+        self.lanes[lane].submit_op(op)
+        await asyncio.to_thread(began.wait)
+        return hold
+
+    async def until_told(self, count: int) -> None:
+        while len(self.told) < count:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_suspicion_is_told_once_and_so_is_its_end():
+    scene = Scene()
+    hold = await scene.hang(1)
+    scene.watch.start()
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    scene.clock.ms += 200
+    checks = scene.checks
+    while scene.checks < checks + 20:
+        await asyncio.sleep(0.001)
+    assert scene.told == ["suspect 101"]
+    assert scene.watch.is_suspicious
+    hold.set()
+    await scene.until_told(2)
+    assert scene.told == ["suspect 101", "answer"]
+    scene.watch.stop()
+
+
+async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
+    scene = Scene()
+    hold = await scene.hang()
+    behind = scene.lanes[0].submit_op(lambda: 5)
+    scene.watch.start()
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    hold.set()
+    assert await behind == 5
+    assert scene.told[-1] == "answer"
+    scene.watch.stop()
+
+
+async def test_one_lane_that_answers_does_not_speak_for_the_other():
+    scene = Scene()
+    first, second = await scene.hang(0), await scene.hang(1)
+    scene.watch.start()
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    first.set()
+    assert await scene.lanes[0].submit_op(lambda: 1) == 1
+    assert scene.told == ["suspect 101"]
+    second.set()
+    await scene.until_told(2)
+    scene.watch.stop()
+
+
+async def test_each_lane_is_suspected_after_a_time_of_its_own():
+    scene = Scene(patience_ms=500)
+    hold = await scene.hang(1)
+    scene.watch.start()
+    scene.clock.ms += 400
+    checks = scene.checks
+    while scene.checks < checks + 50:
+        await asyncio.sleep(0.001)
+    assert scene.told == []
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    assert scene.told == ["suspect 501"]
+    hold.set()
+    await scene.until_told(2)
+    scene.watch.stop()
+
+
+async def test_what_never_ends_is_given_up():
+    scene = Scene()
+    hold = await scene.hang()
+    scene.watch.start()
+    scene.clock.ms += 1001
+    await scene.until_told(1)
+    assert scene.told == ["hung 1001"]
+    hold.set()
+
+
+async def test_a_process_that_stood_still_blames_nobody_for_it():
+    scene = Scene()
+    hold = await scene.hang()
+    scene.watch.start()
+    due = scene.watch._next_look
+    assert due is not None
+    due.cancel()
+    # As after SIGSTOP: the look that was due 5 s ago comes now, and the clock went on.
+    due._when -= 5
+    scene.clock.ms += 5000
+    scene.watch._look_on_time()
+    assert scene.told == []
+    assert scene.watch.running_ms() <= 100
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    assert scene.told[0].startswith("suspect")
+    hold.set()
+    scene.watch.stop()
+
+
+async def test_nothing_is_told_after_the_stop():
+    scene = Scene()
+    hold = await scene.hang()
+    scene.watch.start()
+    scene.clock.ms += 101
+    await scene.until_told(1)
+    scene.watch.stop()
+    hold.set()
+    await scene.lanes[0].submit_op(lambda: None)
+    assert scene.told == ["suspect 101"]
+    assert not scene.watch.is_suspicious

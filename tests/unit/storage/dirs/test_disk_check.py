@@ -1,0 +1,76 @@
+"""Is this still the disk that it was?"""
+
+from __future__ import annotations
+
+from errno import ENOSPC, EROFS
+
+import pytest
+
+from kraftjbod.storage.dirs.disk_check import check_disk, holds_replicas
+from kraftjbod.storage.vfs import OpenMode, Space
+from tests.faults.rig import directory_id, format_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+def make() -> tuple[FaultVfs, MemVfs]:
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    return FaultVfs(mem), mem
+
+
+def check(vfs: FaultVfs, *, device: int = 1, has_room: bool = True) -> Space:
+    return check_disk(vfs, "/d1", directory_id=directory_id(1), device=device, has_room=has_room)
+
+
+def test_the_right_disk_tells_its_space_and_keeps_nothing():
+    vfs, mem = make()
+    before = mem.used_bytes()
+    assert check(vfs).usable_bytes > 0
+    assert mem.used_bytes() == before
+    assert [entry.name for entry in mem.list_dir("/d1")] == ["meta.properties"]
+
+
+@pytest.mark.parametrize(("number", "message"), [(2, "expected"), (None, "directory id is none")])
+def test_another_id(number: int | None, message: str):
+    vfs, mem = make()
+    if number is None:
+        mem.unlink_if_exists("/d1/meta.properties")
+    else:
+        format_dir(mem, "/d1", number)
+    with pytest.raises(OSError, match=message):
+        check(vfs)
+
+
+def test_another_device():
+    with pytest.raises(OSError, match="now on device 1, was on 9"):
+        check(make()[0], device=9)
+
+
+def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one():
+    vfs, mem = make()
+    mem.capacity_inodes = 0
+    with pytest.raises(OSError, match="No space") as caught:
+        check(vfs)
+    assert caught.value.errno == ENOSPC
+    assert check(vfs, has_room=False).free_inodes == 0
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_read_only_disk_is_found_full_or_not(has_room: bool):
+    vfs, _ = make()
+    vfs.inject(Fault(errno=EROFS, kinds=frozenset({"open"})))
+    with pytest.raises(OSError, match="Read-only"):
+        check(vfs, has_room=has_room)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [("t-0", True), ("__cluster_metadata-0", True), ("lost+found", False), (None, False)],
+)
+def test_what_counts_as_a_replica(name: str | None, holds: bool):
+    vfs, mem = make()
+    if name is not None:
+        mem.make_dirs(f"/d1/{name}")
+    mem.open("/d1/u-0", OpenMode.CREATE)
+    assert holds_replicas(vfs, "/d1") is holds

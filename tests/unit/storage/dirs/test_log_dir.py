@@ -1,0 +1,301 @@
+"""LogDir: verdicts, OFFLINE once, watches, and effects that belong to the operation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP, EROFS
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    LogDirImpairedError,
+    LogFlushError,
+    OverloadedError,
+)
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+def fail_with(number: int) -> None:
+    raise OSError(number, "told to")
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def make(**more) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    vfs, channel = FaultVfs(mem), LogDirFailureChannel(max_dirs=1)
+    return open_dir(vfs, channel=channel, **more), channel, vfs
+
+
+async def test_result_of_an_operation():
+    log_dir, _, _ = make()
+    assert await log_dir.run(OpKind.READ, lambda: 42) == 42
+
+
+async def test_io_error_takes_the_dir_offline_once():
+    log_dir, channel, _ = make()
+    with capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises(KafkaStorageError, match="offline: append") as caught:
+                await log_dir.run(OpKind.APPEND, lambda: fail_with(EIO))
+            assert caught.value.directory_id == directory_id(1)
+    assert [entry["event"] for entry in logs] == ["log_dir_offline"]
+    assert await channel.take() is log_dir
+    assert not log_dir.is_online
+
+
+async def test_a_full_disk_saturates_the_dir():
+    log_dir, channel, _ = make()
+    with capture_logs() as logs, pytest.raises(LogDirImpairedError) as caught:
+        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+    assert caught.value.state == "saturated"
+    assert caught.value.directory_id == directory_id(1)
+    assert [entry["event"] for entry in logs] == ["log_dir_saturated"]
+    assert await channel.take() is log_dir
+    assert (log_dir.state, log_dir.is_online) == (LogDirState.SATURATED, True)
+    with pytest.raises(LogDirImpairedError):
+        log_dir.submit(OpKind.APPEND, lambda: 1)
+    assert await log_dir.run(OpKind.READ, lambda: 1) == 1
+
+
+async def test_a_full_disk_in_a_flush_is_final():
+    log_dir, _, _ = make()
+    with pytest.raises(LogFlushError):
+        await log_dir.run(OpKind.FLUSH, lambda: fail_with(ENOSPC))
+    assert not log_dir.is_online
+
+
+async def test_a_dir_waits_once_in_the_channel():
+    log_dir, channel, _ = make()
+    with pytest.raises(LogDirImpairedError):
+        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+    log_dir.go_offline("pulled out")
+    assert await channel.take() is log_dir
+    assert (log_dir.state, log_dir.impaired_reason) == (LogDirState.OFFLINE, "")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await channel.take()
+
+
+async def test_lack_of_file_descriptors_is_not_the_disks_fault():
+    log_dir, _, _ = make()
+    with capture_logs() as logs, pytest.raises(OverloadedError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
+    assert [entry["event"] for entry in logs] == ["log_dir_operation_lacked_resources"]
+    assert log_dir.is_online
+
+
+async def test_absent_file_blames_the_dir_only_after_a_check():
+    log_dir, _, vfs = make()
+    with capture_logs() as logs, pytest.raises(KafkaStorageError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+    assert "log_dir_operation_made_no_sense" in [entry["event"] for entry in logs]
+    await log_dir.run(OpKind.READ, lambda: None)
+    assert log_dir.is_online
+    vfs.inner.unlink_if_exists("/d1/meta.properties")
+    with capture_logs() as logs, pytest.raises(KafkaStorageError):
+        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+    await until(lambda: not log_dir.is_online)
+
+
+async def test_expected_errors_pass_as_they_are():
+    log_dir, _, _ = make()
+
+    def corrupt() -> None:
+        raise CorruptRecordError("no")
+
+    with pytest.raises(CorruptRecordError):
+        await log_dir.run(OpKind.READ, corrupt)
+    assert log_dir.is_online
+
+
+async def test_effect_is_published_though_nobody_waits():
+    log_dir, _, _ = make()
+    seen: list[int] = []
+    future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
+    future.cancel()
+    await log_dir.run(OpKind.READ, lambda: None)
+    assert seen == [5]
+
+
+async def test_disk_error_is_judged_though_nobody_waits():
+    log_dir, channel, _ = make()
+    log_dir.submit(OpKind.APPEND, lambda: fail_with(EIO)).cancel()
+    assert await channel.take() is log_dir
+
+
+async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered():
+    clock = ManualClock()
+    log_dir, channel, vfs = make(clock=clock, io_timeout_ms=1000)
+    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"list_dir"})))
+    log_dir.start_watches()
+    hung = log_dir.submit(OpKind.READ, lambda: vfs.list_dir("/d1"))
+    queued = log_dir.submit(OpKind.READ, lambda: 1)
+    await until(lambda: log_dir._lane.running_for_ms() == 0 and vfs.faults[0].hits == 1)
+    clock.ms += 1001
+    assert await channel.take() is log_dir
+    for future in (hung, queued):
+        with pytest.raises(KafkaStorageError, match="running for 1001 ms"):
+            await future
+    vfs.clear()
+
+
+async def test_slow_operation_that_makes_progress_is_not_hung():
+    clock = ManualClock()
+    log_dir, _, _ = make(clock=clock, io_timeout_ms=1000)
+
+    def slow() -> int:
+        for _ in range(5):
+            clock.ms += 900
+            log_dir.beat()
+        return log_dir._lane.running_for_ms()
+
+    assert await log_dir.run(OpKind.LOAD, slow) == 0
+
+
+@pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
+async def test_watch_finds_out_that_this_is_not_the_disk(how: str):
+    log_dir, channel, vfs = make(check_interval_ms=5)
+    log_dir.start_watches()
+    await until(lambda: log_dir.space.usable_bytes > 0)
+    match how:
+        case "unmounted":
+            vfs.inner.unlink_if_exists("/d1/meta.properties")
+        case "other disk":
+            vfs.inner.device_number = 2
+        case "no writing":
+            vfs.inject(Fault(kinds=frozenset({"open"}), path="*.probe"))
+        case _:
+            format_dir(vfs.inner, "/d1", 2)
+    assert await channel.take() is log_dir
+    assert log_dir.offline_reason.startswith("probe: ")
+
+
+async def test_full_queue_refuses_at_once():
+    mem = MemVfs()
+    log_dir = LogDir(
+        path="/d1",
+        vfs=mem,
+        clock=ManualClock(),
+        failure_channel=LogDirFailureChannel(max_dirs=1),
+        max_queued_ops=2,
+        max_queued_bytes=100,
+    )
+    first = log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1000)
+    with pytest.raises(OverloadedError):
+        log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1)
+    log_dir.submit(OpKind.APPEND, lambda: 2)
+    with pytest.raises(OverloadedError):
+        log_dir.submit(OpKind.APPEND, lambda: 3)
+    assert await first == 1
+
+
+async def test_cached_reads_are_given_up_where_the_file_system_knows_none():
+    log_dir, _, vfs = make()
+    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    await log_dir.run(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
+    assert log_dir.read_cached(file, 1, 2) == b"bc"
+    vfs.inject(Fault(errno=EOPNOTSUPP, kinds=frozenset({"read_cached_at"}), sticky=False))
+    assert log_dir.read_cached(file, 1, 2) is None
+    assert log_dir.read_cached(file, 1, 2) is None
+    assert log_dir.is_online
+
+
+async def test_failed_cached_read_is_judged():
+    log_dir, channel, vfs = make()
+    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    vfs.inject(Fault(kinds=frozenset({"read_cached_at"})))
+    with pytest.raises(KafkaStorageError):
+        log_dir.read_cached(file, 0, 1)
+    assert await channel.take() is log_dir
+    with pytest.raises(KafkaStorageError):
+        log_dir.read_cached(file, 0, 1)
+
+
+async def test_text_streams_through_the_dirs_thread():
+    log_dir, _, vfs = make()
+    assert "node.id=1" in (await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties") or "")
+    assert await log_dir.read_text(OpKind.LOAD, "/d1/nothing") is None
+    vfs.inject(Fault(kinds=frozenset({"open_stream"})))
+    with pytest.raises(KafkaStorageError):
+        await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties")
+
+
+def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
+    dirs = []
+    for number in (1, 2):
+        mem = MemVfs()
+        format_dir(mem, f"/d{number}", number)
+        dirs.append(open_dir(mem, f"/d{number}", number, io_timeout_ms=io_timeout_ms))
+    return dirs[0], dirs[1], LogDirExecutor(name="mover", clock=ManualClock())
+
+
+async def copy(source: LogDir, target: LogDir, lane: LogDirExecutor, op, read_again=None):
+    return await target.run_copy(
+        source,
+        lane,
+        op,
+        read_again=read_again or (lambda: None),
+        settle=lambda result: result,
+        replica=TP,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "reading", "offline"),
+    [(EIO, EIO, 1), (EIO, None, 2), (EROFS, EIO, 2)],
+    ids=["source", "target", "target is read-only"],
+)
+async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
+    source, target, lane = pair()
+    with pytest.raises(KafkaStorageError) as caught:
+        await copy(
+            source,
+            target,
+            lane,
+            lambda by_kernel: fail_with(number),
+            lambda: None if reading is None else fail_with(reading),
+        )
+    assert caught.value.directory_id == directory_id(offline)
+    assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
+
+
+async def test_a_copy_that_finds_no_room_saturates_its_target():
+    source, target, lane = pair()
+    with pytest.raises(LogDirImpairedError) as caught:
+        await copy(source, target, lane, lambda by_kernel: fail_with(ENOSPC))
+    assert caught.value.directory_id == directory_id(2)
+    assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
+
+
+async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
+    source, target, lane = pair(io_timeout_ms=20)
+    release = threading.Event()
+    with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
+        await copy(source, target, lane, lambda by_kernel: release.wait())
+    assert caught.value.directory_id == directory_id(2)
+    assert source.is_online
+    release.set()
+
+
+async def test_nothing_is_copied_to_or_from_a_dead_dir():
+    source, target, lane = pair()
+    source.go_offline("pulled out")
+    with pytest.raises(KafkaStorageError, match="pulled out"):
+        await copy(source, target, lane, lambda by_kernel: 1)
+    assert lane.is_idle

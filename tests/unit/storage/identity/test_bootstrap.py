@@ -1,0 +1,37 @@
+"""bootstrap.json."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.storage.identity.bootstrap import read_bootstrap, write_bootstrap
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.vfs_mem import MemVfs
+
+
+def test_bootstrap_features():
+    vfs = MemVfs()
+    vfs.make_dirs("/m")
+    newest = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    assert read_bootstrap(vfs, "/m") == newest
+    write_bootstrap(vfs, "/m", {"metadata.version": 14})
+    assert read_bootstrap(vfs, "/m") == {"metadata.version": 14}
+    vfs.open("/m/bootstrap.json", OpenMode.READ_WRITE).truncate(4)
+    with pytest.raises(StartupError, match=r"bootstrap\.json is damaged"):
+        read_bootstrap(vfs, "/m")
+
+
+@pytest.mark.parametrize(
+    ("features", "why"),
+    [
+        ({"metadata.version": 5}, "Unknown metadata.version 5"),
+        ({"kraft.version": 1}, "is damaged"),
+    ],
+)
+def test_a_level_that_nobody_knows_is_refused(features: dict[str, int], why: str) -> None:
+    vfs = MemVfs()
+    vfs.make_dirs("/m")
+    write_bootstrap(vfs, "/m", features)
+    with pytest.raises(StartupError, match=why):
+        read_bootstrap(vfs, "/m")

@@ -1,0 +1,105 @@
+"""Whose disk is this: every answer, by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId
+from kraftjbod.storage.identity.dir_identity import (
+    Found,
+    Identity,
+    Refused,
+    Unnamed,
+    foreign,
+    identify,
+)
+from kraftjbod.storage.identity.known_dirs import KnownDirs
+from kraftjbod.storage.meta_properties import MetaProperties
+from tests.faults.rig import CLUSTER_ID, NODE_ID, directory_id
+
+A, B, C = (directory_id(n) for n in (1, 2, 3))
+KNOWN = KnownDirs(ids={"/a": A, "/b": B})
+
+
+def properties(
+    uid: DirectoryId | None, *, cluster_id: str = CLUSTER_ID, node_id: int = NODE_ID
+) -> MetaProperties:
+    return MetaProperties(cluster_id=cluster_id, node_id=BrokerId(node_id), directory_id=uid)
+
+
+def whose(
+    path: str, found: MetaProperties | None, present: dict[DirectoryId, str] | None = None
+) -> Identity:
+    return identify(
+        path,
+        found,
+        known=KNOWN,
+        present=present or {},
+        cluster_id=CLUSTER_ID,
+        node_id=NODE_ID,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "present", "expected"),
+    [
+        pytest.param("/a", properties(A), {A: "/a"}, Found(directory_id=A), id="as it was"),
+        pytest.param("/b", properties(A), {A: "/b"}, Found(directory_id=A), id="moved"),
+        pytest.param("/new", properties(A), {A: "/new"}, Found(directory_id=A), id="moved away"),
+        pytest.param("/new", properties(C), {C: "/new"}, Found(directory_id=C), id="formatted"),
+        pytest.param(
+            "/a", properties(C), {C: "/a", A: "/x"}, Found(directory_id=C), id="a free place"
+        ),
+        pytest.param("/new", None, {}, Unnamed(), id="new"),
+        pytest.param("/new", properties(None), {}, Unnamed(), id="from before ids"),
+    ],
+)
+def test_disks_that_are_taken(
+    path: str, found: MetaProperties | None, present: dict[DirectoryId, str], expected: Identity
+):
+    assert whose(path, found, present) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "present", "missing", "said"),
+    [
+        pytest.param(None, {}, A, f"directory {A} is missing from /a: ", id="not mounted"),
+        pytest.param(
+            properties(C), {C: "/a"}, A, f"the disk there is directory {C}", id="another's"
+        ),
+        pytest.param(None, {A: "/x"}, None, f"{A} was at /a and is at /x now", id="left"),
+        pytest.param(
+            properties(A, cluster_id="other"),
+            {A: "/a"},
+            A,
+            f"directory {A} at /a belongs to cluster other, and this node to {CLUSTER_ID}",
+            id="cluster",
+        ),
+        pytest.param(
+            properties(C, node_id=9),
+            {C: "/a"},
+            A,
+            f"directory {C} at /a belongs to node 9, and this is node {NODE_ID}",
+            id="node",
+        ),
+        pytest.param(
+            properties(LOST_DIR), {LOST_DIR: "/a"}, A, "reserved directory ID", id="reserved"
+        ),
+    ],
+)
+def test_disks_that_are_refused(
+    found: MetaProperties | None,
+    present: dict[DirectoryId, str],
+    missing: DirectoryId | None,
+    said: str,
+):
+    answer = whose("/a", found, present)
+    assert isinstance(answer, Refused)
+    assert answer.directory_id == missing
+    assert said in answer.reason
+
+
+def test_a_disk_without_an_id_may_still_be_another_s():
+    reason = foreign("/x", properties(None, node_id=9), cluster_id=CLUSTER_ID, node_id=NODE_ID)
+    assert reason is not None
+    assert reason.startswith("the disk at /x belongs to node 9")

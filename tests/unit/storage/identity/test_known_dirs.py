@@ -1,0 +1,58 @@
+"""What a node remembers of its directories: what moved, what was added, what was given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.storage.identity.known_dirs import (
+    KnownDirs,
+    format_known_dirs,
+    parse_known_dirs,
+    read_known_dirs,
+    write_known_dirs,
+)
+from tests.faults.rig import directory_id
+from tests.faults.vfs_mem import MemVfs
+
+TWO = KnownDirs(ids={"/a": directory_id(1), "/b": directory_id(2)})
+
+
+def test_they_come_back():
+    known = TWO.took_in("/c", directory_id(3))
+    assert parse_known_dirs(format_known_dirs(known).decode(), "p") == known
+    vfs = MemVfs()
+    vfs.make_dirs("/meta")
+    assert read_known_dirs(vfs, "/meta") == KnownDirs()
+    write_known_dirs(vfs, "/meta", known)
+    assert read_known_dirs(vfs, "/meta") == known
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"directories": {"/a": "x"}}'])
+def test_a_damaged_file_is_refused_by_name(damaged: str):
+    with pytest.raises(StartupError, match="the/path"):
+        parse_known_dirs(damaged, "the/path")
+
+
+def test_a_file_from_before_there_were_added_dirs_is_read():
+    text = f'{{"version": 1, "directories": {{"/a": "{directory_id(1)}"}}}}'
+    assert parse_known_dirs(text, "p") == KnownDirs(ids={"/a": directory_id(1)})
+
+
+def test_ids_travel_and_those_not_seen_stay():
+    moved = TWO.seen({"/c": directory_id(2)})
+    assert moved.ids == {"/a": directory_id(1), "/c": directory_id(2)}
+    assert moved.path_of(directory_id(2)) == "/c"
+    swapped = TWO.seen({"/a": directory_id(2), "/b": directory_id(1)})
+    assert swapped.ids == {"/a": directory_id(2), "/b": directory_id(1)}
+
+
+def test_what_was_added_is_remembered_until_it_is_configured_or_given_up():
+    known = TWO.took_in("/c", directory_id(3))
+    assert known.added == {"/c"}
+    assert known.seen({"/a": directory_id(1)}).added == {"/c"}
+    assert known.configured(["/a", "/b", "/c"]) == KnownDirs(ids=known.ids)
+    assert known.without(directory_id(3)) == TWO
+    assert known.without(directory_id(2)).ids.keys() == {"/a", "/c"}
+    # Its disk is mounted elsewhere: that path was never added.
+    assert known.seen({"/d": directory_id(3)}).added == frozenset()

@@ -1,0 +1,55 @@
+"""Leader epochs of one log, and OffsetForLeaderEpoch's answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.storage.log.leader_epochs import (
+    EpochEntries,
+    EpochEntry,
+    assign_epoch,
+    cut_epochs_before,
+    cut_epochs_from,
+    end_offset_for,
+    epoch_at,
+)
+
+ENTRIES: EpochEntries = (EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 30))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [
+        (-1, (-1, -1)),
+        (1, (1, 10)),
+        (2, (2, 20)),
+        (4, (2, 20)),
+        (5, (5, 30)),
+        (6, (6, 40)),
+        (7, (-1, -1)),
+    ],
+)
+def test_end_offsets(epoch: int, answer: tuple[int, int]):
+    assert end_offset_for(ENTRIES, epoch, 40) == answer
+
+
+def test_empty_log_cannot_tell():
+    assert end_offset_for((), 0, 0) == (-1, -1)
+    assert epoch_at((), 0) == -1
+
+
+def test_assigning():
+    assert assign_epoch(ENTRIES, 6, 35) is ENTRIES
+    assert assign_epoch(ENTRIES, 7, 35) == (*ENTRIES, EpochEntry(7, 35))
+    assert assign_epoch(ENTRIES, 7, 20) == (ENTRIES[0], EpochEntry(7, 20))
+    assert assign_epoch(ENTRIES, 5, 40) == (ENTRIES[0], EpochEntry(5, 40))
+
+
+def test_cutting():
+    assert cut_epochs_from(ENTRIES, 30) == ENTRIES[:2]
+    assert cut_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
+    assert cut_epochs_before(ENTRIES, 5) == ENTRIES
+
+
+def test_epoch_of_an_offset():
+    assert [epoch_at(ENTRIES, offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 5, 6]

@@ -1,0 +1,226 @@
+"""LogHandle: what the loop sees of a log, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from errno import EAGAIN
+
+import pytest
+
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+)
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    batch,
+    chores,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+)
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=10)
+
+
+async def make() -> tuple[LogHandle, LogManager, FaultVfs, ManualClock]:
+    mem, clock = MemVfs(), ManualClock()
+    format_dir(mem, "/d1", 1)
+    vfs = FaultVfs(mem)
+    manager = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
+    await manager.load()
+    return await manager.create(TP, TOPIC_ID), manager, vfs, clock
+
+
+def append(handle: LogHandle, records: int = 1, size: int = 200):
+    data = batch(records, body=bytes(size))
+    return handle.append_as_leader(data, headers_of(data), 0)
+
+
+async def test_cached_read_needs_no_thread_and_stays_below_the_limit():
+    handle, *_ = await make()
+    for _ in range(3):
+        await append(handle)
+    found = handle.read_cached(0, 1 << 20, 2, True)
+    assert found is not None
+    assert [h.base_offset for h in headers_of(found.records)] == [0, 1]
+    assert handle.read_cached(2, 1 << 20, 2, True).records == b""  # type: ignore[union-attr]
+    with pytest.raises(OffsetOutOfRangeError):
+        handle.read_cached(4, 1, NO_LIMIT, True)
+
+
+async def test_cold_pages_are_read_in_the_thread():
+    handle, _, vfs, _ = await make()
+    await append(handle)
+    vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
+    assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
+    assert len(headers_of((await read_log(handle, 0, 1000, NO_LIMIT, True)).records)) == 1
+
+
+async def test_unpublished_batches_are_not_read():
+    handle, *_ = await make()
+    await append(handle)
+    view = handle.view
+    await append(handle)
+    handle._published.view = view
+    found = handle.read_cached(0, 1 << 20, NO_LIMIT, True)
+    assert found is not None
+    assert len(headers_of(found.records)) == 1
+
+
+async def test_follower_appends_and_truncates():
+    handle, *_ = await make()
+    for i in range(10):
+        data = batch(base_offset=i, epoch=i // 5, body=bytes(200))
+        await handle.append_as_follower(data)
+    assert (handle.latest_epoch, len(handle.view.segments)) == (1, 4)
+    assert handle.end_offset_for_epoch(0) == (0, 5)
+    await handle.truncate_to(4)
+    assert (handle.log_end_offset, handle.latest_epoch) == (4, 0)
+    assert len(headers_of((await read_log(handle, 3, 1 << 20, NO_LIMIT, True)).records)) == 1
+    await handle.truncate_fully_and_start_at(100)
+    assert (handle.log_start_offset, handle.log_end_offset) == (100, 100)
+    assert handle.size_bytes == 0
+
+
+async def test_no_reads_on_the_loop_while_a_cut_is_made():
+    handle, _, vfs, _ = await make()
+    for _ in range(3):
+        await append(handle)
+    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"truncate"}), errno=5))
+    cut = asyncio.ensure_future(handle.truncate_to(1))
+    await asyncio.sleep(0.01)
+    cut.cancel()
+    await asyncio.sleep(0)
+    assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
+    vfs.clear()
+    with pytest.raises(KafkaStorageError):
+        await read_log(handle, 0, 1000, NO_LIMIT, True)
+
+
+async def test_flush_moves_the_recovery_point():
+    handle, *_ = await make()
+    await append(handle, 3)
+    assert handle.recovery_point == 0
+    await handle.flush()
+    assert handle.recovery_point == 3
+
+
+async def test_failed_flush_is_final():
+    handle, _, vfs, _ = await make()
+    await append(handle)
+    vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log", sticky=False))
+    with pytest.raises(KafkaStorageError):
+        await handle.flush()
+    assert not handle.log_dir.is_online
+    with pytest.raises(KafkaStorageError):
+        await handle.flush()
+
+
+async def test_slow_fsync_does_not_hold_up_appends():
+    handle, _, vfs, _ = await make()
+    await append(handle)
+    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"}), path="*.log"))
+    flush = asyncio.ensure_future(handle.flush())
+    await asyncio.sleep(0.01)
+    await append(handle)
+    assert handle.log_end_offset == 2
+    assert not flush.done()
+    vfs.clear()
+    with pytest.raises(KafkaStorageError):
+        await flush
+
+
+async def test_retention_stays_below_the_high_watermark_and_purges_later():
+    handle, manager, vfs, clock = await make()
+    for _ in range(10):
+        await append(handle)
+    handle.set_config(CONFIG.model_copy(update={"retention_bytes": 0}))
+    assert await handle.apply_retention() == 0
+    handle.high_watermark = 10
+    assert await handle.apply_retention() == 4
+    assert (handle.log_start_offset, handle.size_bytes) == (10, 0)
+    names = [entry.name for entry in vfs.list_dir("/d1/t-0")]
+    assert "00000000000000000000.log.deleted" in names
+    clock.ms += 10
+    await chores(manager).purge_due()
+    assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".deleted")]
+
+
+async def test_times():
+    handle, *_ = await make()
+    for i in range(4):
+        data = batch(timestamp=100 + i)
+        await handle.append_as_leader(data, headers_of(data), 3)
+    found = await handle.offset_for_timestamp(102)
+    assert found is not None
+    assert tuple(found) == (102, 2, 3)
+    assert await handle.offset_for_timestamp(104) is None
+    youngest = await handle.offset_of_max_timestamp()
+    assert youngest is not None
+    assert tuple(youngest) == (103, 3, 3)
+
+
+async def test_dead_dir_answers_at_once():
+    handle, *_ = await make()
+    await append(handle)
+    handle.log_dir.go_offline("gone")
+    for op in (
+        lambda: append(handle),
+        lambda: handle.append_as_follower(batch(base_offset=1)),
+        lambda: handle.read_cached(0, 1, NO_LIMIT, True),
+    ):
+        with pytest.raises(KafkaStorageError, match="gone"):
+            op()
+    with pytest.raises(KafkaStorageError, match="gone"):
+        await read_log(handle, 0, 1, NO_LIMIT, True)
+
+
+async def test_the_lowest_cut_is_told_once():
+    handle, *_ = await make()
+    for _ in range(8):
+        await append(handle)
+    assert not handle.has_cut
+    await handle.truncate_to(6)
+    await append(handle)
+    await handle.truncate_to(5)
+    await append(handle)
+    bases = [segment.base_offset for segment in handle.view.segments]
+    cut = handle.take_truncation()
+    assert cut is not None
+    assert cut.base_offset == max(base for base in bases if base <= 5)
+    assert handle.take_truncation() is None
+    await handle.truncate_fully_and_start_at(40)
+    assert handle.take_truncation() == (0, 0)
+
+
+async def test_a_rename_waits_for_the_flush_that_is_under_way():
+    """KAFKA-19571: a flush looked for the directory under its old name and blamed the disk."""
+    handle, manager, vfs, _ = await make()
+    await append(handle)
+    release = threading.Event()
+
+    def hold(kind: str, path: str) -> None:
+        if kind == "sync":
+            release.wait()
+
+    vfs.on_operation = hold
+    flushing = asyncio.ensure_future(handle.flush())
+    await asyncio.sleep(0.01)
+    deleting = asyncio.ensure_future(manager.delete(TP))
+    await asyncio.sleep(0.01)
+    release.set()
+    await deleting
+    await asyncio.gather(flushing, return_exceptions=True)
+    assert handle.log_dir.is_online

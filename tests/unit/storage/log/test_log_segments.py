@@ -1,0 +1,192 @@
+"""LogSegments: what is in the list is what is in the directory, whatever fails."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.storage.dir_names import GAPS_MARK, offset_file_name
+from kraftjbod.storage.log.log_segments import LogSegments
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from tests.faults.rig import batch, headers_of
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+DIR = "/d/t-0"
+BATCH_BYTES = len(batch(2))
+
+
+def append(segments: LogSegments, offset: int) -> None:
+    data = batch(2, base_offset=offset)
+    segments.append([data], headers_of(data), len(data))
+
+
+def four(vfs: MemVfs | FaultVfs) -> LogSegments:
+    """Of two batches with two records each."""
+    vfs.make_dirs(DIR)
+    oldest = LogSegment(vfs=vfs, directory=DIR, base_offset=0, size_bytes=0, index_interval_bytes=0)
+    oldest.create()
+    segments = LogSegments(vfs=vfs, directory=DIR, segments=[oldest], may_have_gaps=False)
+    for base in (0, 4, 8, 12):
+        if base:
+            segments.begin(base, 0)
+        append(segments, base)
+        append(segments, base + 2)
+    return segments
+
+
+def logs(vfs: MemVfs, directory: str = DIR) -> list[str]:
+    return [entry.name for entry in vfs.list_dir(directory) if ".log" in entry.name]
+
+
+def names(*bases: int) -> list[str]:
+    return [offset_file_name(base, ".log") for base in bases]
+
+
+def require_true(segments: LogSegments, vfs: MemVfs, *bases: int) -> None:
+    """The list, its picture, its size and the files say the same."""
+    assert [segment.base_offset for segment in segments.all] == list(bases)
+    assert segments.shown == tuple(segments.all)
+    sizes = {entry.name: entry.size_bytes for entry in vfs.list_dir(DIR)}
+    assert segments.size_bytes == sum(sizes[name] for name in names(*bases))
+    assert [name for name in logs(vfs) if name.endswith(".log")] == names(*bases)
+
+
+def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles:
+    """Of all that ``sources`` hold the last batch is left."""
+    files = segments.open_group(sources, 0)
+    data = batch(2, base_offset=sources[-1].base_offset + 2)
+    files.target.append([data], headers_of(data))
+    files.target.open().sync()
+    return files
+
+
+def test_what_is_retired_goes_from_the_list_and_is_handed_out_once():
+    vfs = MemVfs()
+    segments = four(vfs)
+    oldest, newest, picture = segments.oldest, segments.active, segments.shown
+    segments.retire(0)
+    segments.retire(-1)
+    require_true(segments, vfs, 4, 8)
+    assert segments.take_retired() == [oldest, newest]
+    assert segments.take_retired() == []
+    # Whoever has an older picture reads on.
+    assert len(oldest.open().read_at(0, 1000)) == oldest.size_bytes
+    assert len(picture) == 4
+
+
+def test_a_segment_that_could_not_go_is_still_there():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    segments = four(vfs)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"})))
+    with pytest.raises(OSError, match="No space"):
+        segments.retire(0)
+    require_true(segments, mem, 0, 4, 8, 12)
+    assert segments.take_retired() == []
+
+
+def test_a_segment_that_could_not_be_made_is_not_there():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    segments = four(vfs)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
+    with pytest.raises(OSError, match="No space"):
+        segments.begin(16, 0)
+    require_true(segments, mem, 0, 4, 8, 12)
+
+
+def test_an_append_that_found_no_room_counts_for_nothing():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    segments = four(vfs)
+    kinds = frozenset({"write_at"})
+    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds))
+    with pytest.raises(OSError, match="No space"):
+        append(segments, 16)
+    require_true(segments, mem, 0, 4, 8, 12)
+
+
+def test_shorter_by_a_batch():
+    vfs = MemVfs()
+    segments = four(vfs)
+    segments.shorten(segments.active, BATCH_BYTES)
+    require_true(segments, vfs, 0, 4, 8, 12)
+    assert segments.size_bytes == 7 * BATCH_BYTES
+
+
+def test_the_last_one_goes_on_elsewhere_without_any_room():
+    vfs = MemVfs()
+    segments = four(vfs)
+    for _ in range(3):
+        segments.retire(0, at_once=True)
+    vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
+    segments.go_on_in_place(16).cut_torn_tail()
+    require_true(segments, vfs, 16)
+    assert segments.size_bytes == 0
+
+
+def test_compacted_ones_are_the_log_before_they_have_their_names():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    segments = four(vfs)
+    sources = segments.all[:3]
+    files = compacted(segments, sources)
+    segments.put_in_place(sources, files)
+    assert [segment.base_offset for segment in segments.all] == [0, 12]
+    assert segments.size_bytes == 3 * BATCH_BYTES
+    assert segments.take_retired() == []
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"}), nth=2, sticky=False))
+    with pytest.raises(OSError, match="No space"):
+        segments.name_compacted()
+    assert segments.take_retired() == []
+    segments.name_compacted()
+    require_true(segments, mem, 0, 12)
+    assert segments.take_retired() == sources
+
+
+def test_whatever_goes_by_names_gives_them_first():
+    vfs = MemVfs()
+    segments = four(vfs)
+    sources = segments.all[:2]
+    segments.put_in_place(sources, compacted(segments, sources))
+    segments.move_to("/d/t-0.away-delete")
+    assert names(0, 8, 12) == [
+        name for name in logs(vfs, "/d/t-0.away-delete") if name.endswith(".log")
+    ]
+    assert {segment.directory for segment in segments.all} == {"/d/t-0.away-delete"}
+
+
+def test_the_replica_is_marked_before_the_first_gap():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    segments = four(vfs)
+    vfs.inject(Fault(errno=ENOSPC, path=f"*{GAPS_MARK}*"))
+    with pytest.raises(OSError, match="No space"):
+        segments.open_group(segments.all[:2], 0)
+    assert not segments.may_have_gaps
+    assert not [name for name in logs(mem) if name.endswith(".cleaned")]
+    vfs.clear()
+    files = segments.open_group(segments.all[:2], 0)
+    assert segments.may_have_gaps
+    assert all(segment.may_have_gaps for segment in [*segments.all, files.target])
+    assert mem.exists(f"{DIR}/{GAPS_MARK}")
+
+
+def test_what_changed_meanwhile_is_not_replaced():
+    segments = four(MemVfs())
+    sources = segments.all[:2]
+    files = compacted(segments, sources)
+    segments.truncations += 1
+    with pytest.raises(OverloadedError, match="changed while it was compacted"):
+        segments.put_in_place(sources, files)
+    files = compacted(segments, sources)
+    segments.retire(0)
+    with pytest.raises(OverloadedError):
+        segments.put_in_place(sources, files)
+    with pytest.raises(OverloadedError):
+        segments.open_sealed([segments.active])
+    assert [segment.base_offset for segment in segments.all] == [4, 8, 12]

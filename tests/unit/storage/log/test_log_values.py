@@ -1,0 +1,25 @@
+"""Values of a log: what a flush does with its plan."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+
+from kraftjbod.storage.dirs.log_dir_policy import OpKind, kind_of_failure
+from kraftjbod.storage.log.log_values import FlushPlan, carry_out
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+@pytest.mark.parametrize("kind", ["sync", "sync_dir"])
+def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str):
+    vfs = FaultVfs(MemVfs())
+    vfs.make_dirs("/t")
+    plan = FlushPlan((vfs.open("/t/0.log", OpenMode.CREATE),), "/t", 5, 0)
+    carry_out(vfs, plan)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({kind})))
+    with pytest.raises(OSError) as caught:
+        carry_out(vfs, plan)
+    assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.FLUSH

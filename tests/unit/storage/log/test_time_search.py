@@ -1,0 +1,178 @@
+"""Searches by time over the segments of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kraftjbod.protocol.raw_records import empty_batch
+from kraftjbod.protocol.record_batch import HEADER_BYTES, Compression, read_header
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.storage.log.leader_epochs import EpochEntry
+from kraftjbod.storage.log.log_values import FoundTimestamp
+from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch, youngest
+from kraftjbod.storage.segments.segment import LogSegment
+from tests.faults.rig import headers_of
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.tiny_records import tiny
+
+T = TypeVar("T")
+
+#: Where a batch says how its records are compressed, and one of the ways.
+_ATTRIBUTES, _GZIP = 21, 1
+
+
+def at(base: int, *timestamps: int) -> bytes:
+    records = [Record(key=b"k", timestamp_ms=timestamp) for timestamp in timestamps]
+    return build_batch(records, base_offset=base, leader_epoch=base)
+
+
+def segments(*contents: list[bytes]) -> list[LogSegment]:
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    made = []
+    for content in contents:
+        one = LogSegment(
+            vfs=vfs,
+            directory="/d",
+            base_offset=read_header(content[0]).base_offset,
+            size_bytes=0,
+            index_interval_bytes=0,
+            may_have_gaps=True,
+        )
+        one.create()
+        for data in content:
+            one.append([data], headers_of(data))
+        made.append(one)
+    return made
+
+
+def straight(_at: int, look: Callable[[], T]) -> T:
+    return look()
+
+
+def first_from(
+    made: list[LogSegment], timestamp: int, start: int, by_index: ByIndex
+) -> FoundTimestamp | None:
+    """The whole search, as a handle makes it."""
+    search = LogTimeSearch(timestamp)
+    while not search.is_over:
+        search.look(made, start, by_index)
+        if search.unopened_bytes:
+            search.open()
+    return search.answer
+
+
+def test_the_first_record_that_is_not_older():
+    made = segments([at(0, 100, 50), at(2, 300)], [at(3, 200, 400)])
+    assert first_from(made, 60, 0, straight) == FoundTimestamp(100, 0, 0)
+    assert first_from(made, 101, 0, straight) == FoundTimestamp(300, 2, 2)
+    assert first_from(made, 301, 0, straight) == FoundTimestamp(400, 4, 3)
+    assert first_from(made, 401, 0, straight) is None
+    assert first_from(made, 0, 2, straight) == FoundTimestamp(300, 2, 2)
+
+
+def test_the_record_within_a_batch():
+    made = segments([at(0, 100, 101, 102, 103, 104)])
+    assert first_from(made, 103, 0, straight) == FoundTimestamp(103, 3, 0)
+    assert first_from(made, 105, 0, straight) is None
+
+
+def test_records_before_the_log_start_are_no_answer():
+    """DeleteRecords may leave the log starting in the middle of a batch."""
+    made = segments([at(0, 100, 900, 102, 103), at(4, 50, 950)])
+    assert first_from(made, 0, 2, straight) == FoundTimestamp(102, 2, 0)
+    assert first_from(made, 101, 3, straight) == FoundTimestamp(103, 3, 0)
+    assert first_from(made, 500, 2, straight) == FoundTimestamp(950, 5, 4)
+    assert first_from(made, 960, 2, straight) is None
+
+
+def test_of_a_batch_that_does_not_open_its_beginning_is_told():
+    data = bytearray(at(1, 200, 300))
+    data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
+    made = segments([at(0, 100), bytes(data)])
+    assert first_from(made, 250, 0, straight) == FoundTimestamp(300, 1, 1)
+    assert first_from(made, 250, 2, straight) == FoundTimestamp(300, 2, 1)
+
+
+def test_a_batch_whose_records_were_compacted_away_is_no_answer():
+    made = segments([empty_batch(read_header(at(0, 500, 500))), at(2, 100), at(9, 450)])
+    assert first_from(made, 400, 0, straight) == FoundTimestamp(450, 9, 9)
+
+
+def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
+    made, asked = segments([at(0, 100)], [at(1, 200)]), list[int]()
+
+    def by_index(number: int, look: Callable[[], T]) -> T:
+        asked.append(number)
+        return look()
+
+    assert first_from(made, 150, 0, by_index) == FoundTimestamp(200, 1, 1)
+    assert asked == [1]
+
+
+def test_the_largest_timestamp():
+    made = segments([at(0, 100), at(1, 900)], [at(2, 300)])
+    epochs = (EpochEntry(0, 0), EpochEntry(1, 1), EpochEntry(2, 2))
+    assert youngest(made, epochs) == FoundTimestamp(900, 1, 1)
+    assert youngest([], epochs) is None
+
+
+# -- what anyone may ask ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
+def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_told(compression: Compression):
+    """Some KiB of it took a directory offline: 30 s of opening looked like a disk that hangs."""
+    small = tiny(3_000_000, compression=compression, base=1)
+    assert len(small) < 150_000
+    made = segments([at(0, 100), small])
+    assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 1, -1)
+    assert first_from(made, 300, 7, straight) == FoundTimestamp(500, 7, -1)
+
+
+def test_of_a_batch_with_too_many_records_its_beginning_is_told():
+    made = segments([tiny(1_100_000, compression=Compression.ZSTD)])
+    assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
+    within = segments([tiny(1_000, compression=Compression.ZSTD)])
+    assert first_from(within, 300, 0, straight) is None
+
+
+def test_a_search_opens_so_many_batches_and_no_more():
+    lies = [tiny(1, compression=Compression.NONE, base=base) for base in range(100)]
+    made = segments(lies[:40], lies[40:])
+    search, opened = LogTimeSearch(300), 0
+    while not search.is_over:
+        search.look(made, 0, straight)
+        if search.unopened_bytes:
+            search.open()
+            opened += 1
+    assert search.answer == FoundTimestamp(500, opened - 1, -1)
+    assert opened < 20
+
+
+def test_a_look_is_at_a_few_batches_and_the_next_goes_on_behind_them():
+    """The rest of the directory waits behind it."""
+    old = [at(base, 100) for base in range(5_000)]
+    young = at(5_000, 99)
+    made = segments([at(0, 900, 900), *old[2:], young, at(5_001, 700)])
+    search, looks = LogTimeSearch(500), 0
+    while not search.is_over:
+        # What the index says is of no help: the first batch was young, before the log's start.
+        search.look(made, 2, straight)
+        looks += 1
+        if search.unopened_bytes:
+            search.open()
+    assert search.answer == FoundTimestamp(700, 5_001, 5_001)
+    assert looks >= 3
+
+
+def test_a_record_that_no_batch_can_hold_is_no_answer():
+    data = bytearray(at(3, 200, 300))
+    delta_at = HEADER_BYTES + 3
+    assert data[delta_at] == 0
+    data[delta_at] = 2 * 60
+    made = segments([bytes(data)])
+    assert first_from(made, 150, 0, straight) == FoundTimestamp(300, 3, 3)

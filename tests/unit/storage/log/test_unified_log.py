@@ -1,0 +1,449 @@
+"""UnifiedLog against a plain list, and its special cases one by one."""
+
+from __future__ import annotations
+
+import random
+from errno import ENOSPC
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OperatingError,
+)
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.log.log_loader import LogLoader, create_log
+from kraftjbod.storage.log.log_values import FoundTimestamp
+from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_ms=10_000)
+
+
+def make(config: TopicConfig = CONFIG, vfs: MemVfs | None = None) -> UnifiedLog:
+    vfs = vfs or MemVfs()
+    vfs.make_dirs("/d1")
+    return create_log(vfs, "/d1", TP, TOPIC_ID, config)
+
+
+def append(log: UnifiedLog, records: int = 1, *, epoch: int = 0, now_ms: int = 1_000_000, **kw):
+    data = batch(records, timestamp=now_ms, **kw)
+    return log.append_as_leader(data, headers_of(data), epoch, now_ms)
+
+
+def read_all(log: UnifiedLog, max_bytes: int = 700) -> list[tuple[int, int]]:
+    """(base offset, last offset) of every batch, by as many reads as it takes."""
+    found, offset = [], log.view().log_start_offset
+    while offset < log.view().log_end_offset:
+        headers = headers_of(log.read(offset, max_bytes, NO_LIMIT, True))
+        assert headers, offset
+        found += [(h.base_offset, h.last_offset) for h in headers]
+        offset = headers[-1].next_offset
+    return found
+
+
+def reload(log: UnifiedLog, vfs: MemVfs, *, clean: bool) -> UnifiedLog:
+    point = log.view().recovery_point
+    if clean:
+        log.close()
+        point = log.view().recovery_point
+    loaded = LogLoader(
+        vfs=vfs,
+        directory=log.directory,
+        topic_partition=TP,
+        config=log.config,
+        was_clean=clean,
+        recovery_point=point,
+        log_start_offset=log.view().log_start_offset,
+    ).load()
+    assert loaded.cut_bytes == 0
+    return loaded.log
+
+
+class LogMachine(RuleBasedStateMachine):
+    """The model is the list of batches that must be there, as (base, last, epoch)."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.vfs = MemVfs()
+        self.log = make(vfs=self.vfs)
+        self.model: list[tuple[int, int, int]] = []
+        self.start = self.end = 0
+        self.epoch = 0
+        self.now_ms = 1_000_000
+
+    @rule(records=st.integers(1, 5), size=st.integers(0, 600), newer=st.booleans())
+    def append(self, records: int, size: int, newer: bool) -> None:
+        self.epoch += newer
+        self.now_ms += 100
+        data = batch(records, timestamp=self.now_ms, body=bytes(size))
+        result = self.log.append_as_leader(data, headers_of(data), self.epoch, self.now_ms)
+        assert result.base_offset == self.end
+        self.model.append((self.end, self.end + records - 1, self.epoch))
+        self.end += records
+
+    @rule()
+    def roll(self) -> None:
+        if self.log.view().segments[-1].size_bytes:
+            self.log.roll()
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        assert self.log.view().recovery_point == self.end
+
+    @precondition(lambda self: self.end > self.start)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        self.log.truncate_to(offset)
+        self.model = [b for b in self.model if b[1] < offset]
+        whole = self.model[-1][1] + 1 if self.model else min(self.start, offset)
+        self.end = max(whole, min(offset, self.end)) if not self._inside(offset) else whole
+        assert self.log.view().log_end_offset == self.end
+        self.epoch = max(self.epoch, self.model[-1][2] if self.model else 0)
+
+    def _inside(self, offset: int) -> bool:
+        return offset < self.end and (not self.model or self.model[-1][1] + 1 != offset)
+
+    @rule()
+    def restart_fully(self) -> None:
+        self.log.truncate_fully_and_start_at(self.end + 10)
+        self.start = self.end = self.end + 10
+        self.model = []
+
+    @rule(later_ms=st.integers(0, 3000))
+    def retain(self, later_ms: int) -> None:
+        self.now_ms += later_ms
+        self.log.delete_old_segments(self.now_ms, self.end)
+        self.start = self.log.view().log_start_offset
+        self.model = [b for b in self.model if b[0] >= self.start]
+
+    @rule(clean=st.booleans())
+    def reopen(self, clean: bool) -> None:
+        self.log = reload(self.log, self.vfs, clean=clean)
+
+    @rule(data=st.data(), max_bytes=st.integers(0, 3000))
+    def read_somewhere(self, data: st.DataObject, max_bytes: int) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        limit = data.draw(st.integers(self.start, self.end))
+        got = headers_of(self.log.read(offset, max_bytes, limit, True))
+        expected = [b for b in self.model if b[1] >= offset and b[1] < limit]
+        seen = [(h.base_offset, h.last_offset, h.partition_leader_epoch) for h in got]
+        assert seen == expected[: len(seen)]
+        assert bool(seen) == bool(expected)
+
+    @invariant()
+    def everything_is_there(self) -> None:
+        assert read_all(self.log) == [(b[0], b[1]) for b in self.model]
+        view = self.log.view()
+        assert (view.log_start_offset, view.log_end_offset) == (self.start, self.end)
+        assert view.size_bytes == sum(s.size_bytes for s in view.segments)
+        starts = [e.start_offset for e in view.epochs]
+        assert starts == sorted(set(starts))
+        self.log.segments.take_retired()
+
+
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogMachine = LogMachine.TestCase
+
+
+def test_duplicate_is_answered_with_its_offset():
+    log = make()
+    append(log)
+    first = append(log, 3, producer=(7, 0, 0))
+    append(log, 2, producer=(7, 0, 3))
+    again = append(log, 3, producer=(7, 0, 0))
+    assert (again.duplicate, again.base_offset, again.last_offset) == (True, 1, 3)
+    assert not first.duplicate
+    assert log.view().log_end_offset == 6
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producer_state_survives_a_restart(clean: bool):
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    for i in range(40):
+        append(log, 1, producer=(7, 0, i))
+    assert len(log.view().segments) > 2
+    log = reload(log, vfs, clean=clean)
+    assert append(log, 1, producer=(7, 0, 39)).duplicate
+    with pytest.raises(OperatingError) as caught:
+        append(log, 1, producer=(7, 0, 41))
+    assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert not append(log, 1, producer=(7, 0, 40)).duplicate
+
+
+def test_truncation_takes_producer_state_back():
+    log = make()
+    for i in range(10):
+        append(log, 1, producer=(7, 0, i))
+    log.truncate_to(4)
+    assert not append(log, 1, producer=(7, 0, 4)).duplicate
+
+
+def test_follower_keeps_the_leaders_offsets_and_epochs():
+    log = make()
+    data = batch(2, base_offset=0, epoch=3) + batch(1, base_offset=2, epoch=4)
+    torn = data + batch(1, base_offset=3, epoch=4)[:-1]
+    result = log.append_as_follower(torn, 0)
+    assert (result.base_offset, result.last_offset) == (0, 2)
+    assert [tuple(e) for e in log.view().epochs] == [(3, 0), (4, 2)]
+    assert bytes(log.read(0, 1 << 20, NO_LIMIT, True)) == data
+
+
+def test_follower_refuses_a_hole_and_a_wrong_crc():
+    log = make()
+    with pytest.raises(CorruptRecordError, match="the log ends at 0"):
+        log.append_as_follower(batch(base_offset=1), 0)
+    spoiled = bytearray(batch())
+    spoiled[-1] ^= 1
+    with pytest.raises(CorruptRecordError, match="CRC"):
+        log.append_as_follower(spoiled, 0)
+    assert log.view().log_end_offset == 0
+
+
+def test_log_append_time_stamps_and_stays_sound():
+    log = make(TopicConfig(message_timestamp_type="LogAppendTime"))
+    data = batch(2, timestamp=5)
+    result = log.append_as_leader(data, headers_of(data), 0, 777)
+    assert result.log_append_time_ms == 777
+    stored = log.read(0, 1 << 20, NO_LIMIT, True)
+    (header,) = headers_of(stored)
+    assert header.max_timestamp == 777
+    make().append_as_follower(stored, 0)
+
+
+def test_read_outside_of_the_log_is_refused():
+    log = make()
+    append(log)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(2, 100, NO_LIMIT, True)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(-1, 100, NO_LIMIT, True)
+    assert log.read(1, 100, NO_LIMIT, True) == b""
+
+
+def test_first_batch_larger_than_the_limit_passes_only_if_asked():
+    log = make()
+    append(log, body=bytes(500))
+    assert len(log.read(0, 10, NO_LIMIT, True)) > 500
+    assert log.read(0, 10, NO_LIMIT, False) == b""
+
+
+def test_retention_by_size_stays_below_the_high_watermark():
+    log = make(CONFIG.model_copy(update={"retention_bytes": 0, "retention_ms": -1}))
+    for _ in range(30):
+        append(log)
+    bases = [s.base_offset for s in log.view().segments]
+    assert log.delete_old_segments(0, bases[1]) == 1
+    assert log.view().log_start_offset == bases[1]
+    assert [s.base_offset for s in log.segments.take_retired()] == [0]
+
+
+def test_roll_by_time():
+    log = make(TopicConfig(segment_ms=1000))
+    append(log, now_ms=0)
+    append(log, now_ms=1000)
+    append(log, now_ms=1001)
+    assert [s.base_offset for s in log.view().segments] == [0, 2]
+
+
+def found_by_time(log: UnifiedLog, timestamp: int) -> FoundTimestamp | None:
+    search = LogTimeSearch(timestamp)
+    while not search.is_over:
+        log.look_for(search)
+        if search.unopened_bytes:
+            search.open()
+    return search.answer
+
+
+def test_every_offset_is_found_by_its_time():
+    log = make()
+    for i in range(50):
+        append(log, 2, now_ms=1000 + 10 * i)
+    for i in range(50):
+        found = found_by_time(log, 1000 + 10 * i - 5)
+        assert found is not None
+        assert (found.timestamp, found.offset) == (1000 + 10 * i, 2 * i)
+    assert found_by_time(log, 2000) is None
+    youngest = log.offset_of_max_timestamp()
+    assert youngest is not None
+    assert youngest.timestamp == 1490
+
+
+def test_damaged_index_files_are_rebuilt():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    for _ in range(30):
+        append(log)
+    before = read_all(log)
+    log.close()
+    rng = random.Random(3)
+    for entry in vfs.list_dir("/d1/t-0"):
+        if entry.name.endswith("index"):
+            file = vfs.open(f"/d1/t-0/{entry.name}", OpenMode.READ_WRITE)
+            file.write_at(0, [rng.randbytes(entry.size_bytes)])
+    log = reload(log, vfs, clean=True)
+    assert read_all(log) == before
+
+
+def test_flush_plan_from_before_a_truncation_proves_nothing():
+    log = make()
+    for _ in range(5):
+        append(log)
+    plan = log.flush_plan()
+    log.truncate_to(2)
+    for _ in range(5):
+        append(log)
+    log.flushed(plan)
+    assert log.view().recovery_point == 0
+
+
+def test_flush_messages_makes_each_append_certain():
+    log = make(TopicConfig(flush_messages=1))
+    append(log)
+    assert log.view().recovery_point == 1
+
+
+# -- logs with gaps --------------------------------------------------------------------------------
+
+
+def sent(*bases: int, epoch: int = 0) -> bytes:
+    """Batches of two records each, as a leader sends them."""
+    return b"".join(batch(2, base_offset=base, epoch=epoch, body=bytes(60)) for base in bases)
+
+
+def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts():
+    log = make()
+    log.append_as_follower(sent(0), 1)
+    with pytest.raises(CorruptRecordError, match="the leader sent offset 10, the log ends at 2"):
+        log.append_as_follower(sent(10), 1)
+    assert not log.view().may_have_gaps
+    log.append_as_follower(sent(10, 40), 1, may_have_gaps=True)
+    assert log.view().may_have_gaps
+    assert read_all(log) == [(0, 1), (10, 11), (40, 41)]
+    with pytest.raises(CorruptRecordError, match="the leader sent offset 30"):
+        log.append_as_follower(sent(30), 1, may_have_gaps=True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_gaps_survive_a_restart_and_are_read_over(clean: bool):
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    bases = [7 * i for i in range(30)]
+    for base in bases:
+        log.append_as_follower(sent(base), 1, may_have_gaps=True)
+    assert len(log.view().segments) > 2
+    log = reload(log, vfs, clean=clean)
+    assert log.view().may_have_gaps
+    assert [first for first, _ in read_all(log)] == bases
+    for offset in range(200):
+        (first, *_) = headers_of(log.read(offset, 1, NO_LIMIT, True))
+        assert first.base_offset == min(base for base in bases if base + 1 >= offset)
+    assert log.view().damages == ()
+
+
+def test_what_is_missing_without_the_mark_is_damage():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 5, 10), 1, may_have_gaps=True)
+    log.close()
+    vfs.unlink_if_exists(f"{log.directory}/may-have-gaps")
+    loader = LogLoader(
+        vfs=vfs, directory=log.directory, topic_partition=TP, config=CONFIG, was_clean=False
+    )
+    loaded = loader.load()
+    assert (loaded.log.view().log_end_offset, loaded.cut_bytes) == (2, len(sent(5, 10)))
+
+
+@pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
+def test_damage_is_found_between_gaps(flip: tuple[int, int]):
+    """Also in the offset, which no CRC covers: it leads out of the segment, or back."""
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 50), 1, may_have_gaps=True)
+    log.append_as_follower(sent(101), 1, may_have_gaps=True)
+    log.roll()
+    log.append_as_follower(sent(103), 1, may_have_gaps=True)
+    at, bit = flip
+    file = vfs.open(log.view().segments[0].path, OpenMode.READ_WRITE)
+    file.data[len(sent(0)) + at] ^= bit
+    log = reload(log, vfs, clean=True)
+    if at == 7:
+        # One offset further on it is a gap like any other; what is read is what was written.
+        assert [h.base_offset for h in headers_of(log.read(40, 1, NO_LIMIT, True))] == [51]
+        return
+    assert len(log.read(40, 1000, NO_LIMIT, True)) == 0
+    assert [(d.offset, d.next_offset) for d in log.view().damages] == [(2, 101)]
+
+
+def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    log.append_as_follower(sent(0, 10, 30), 1, may_have_gaps=True)
+    log.truncate_to(20)
+    assert log.view().log_end_offset == 12
+    log.append_as_follower(sent(25, epoch=1), 1, may_have_gaps=True)
+    log.truncate_to(5)
+    assert log.view().log_end_offset == 2
+    assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
+
+
+def test_what_is_hidden_goes_with_retention():
+    """KIP-107: whole segments below the new start."""
+    log = make()
+    for _ in range(9):
+        append(log, body=bytes(300), epoch=3)
+    log.start_at(4)
+    assert log.view().log_start_offset == 4
+    assert log.view().epochs[0].start_offset == 4
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(3, 1000, NO_LIMIT, True)
+    before = len(log.view().segments)
+    assert log.delete_old_segments(1_000_000, 9) > 0
+    assert len(log.view().segments) < before
+    assert (log.view().log_start_offset, log.view().log_end_offset) == (4, 9)
+    log.start_at(2)
+    assert log.view().log_start_offset == 4
+
+
+def test_retention_without_any_room():
+    vfs = MemVfs()
+    log = make(vfs=vfs)
+    for _ in range(9):
+        append(log, body=bytes(300), producer=(-1, -1, -1))
+    log.start_at(9)
+    vfs.capacity_bytes = vfs.capacity_inodes = 0
+    with pytest.raises(OSError, match="No space"):
+        log.delete_old_segments(1_000_000, 9)
+    assert len(log.view().segments) == 1
+    assert log.delete_old_segments(1_000_000, 9, without_room=True) == 1
+    assert (log.view().size_bytes, log.view().log_end_offset) == (0, 9)
+    vfs.capacity_bytes = vfs.capacity_inodes = None
+    assert append(log).base_offset == 9
+    assert read_all(reload(log, vfs, clean=False)) == [(9, 9)]
+
+
+def test_a_flush_that_finds_no_room_refuses_the_append_before_it_is_made():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    vfs.make_dirs("/d1")
+    log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG.model_copy(update={"flush_messages": 1}))
+    append(log)
+    vfs.inject(Fault(errno=ENOSPC, path="*leader-epoch*", sticky=False))
+    with pytest.raises(OSError, match="No space"):
+        append(log, epoch=2)
+    assert log.view().log_end_offset == 1
+    assert append(log, epoch=2).base_offset == 1
+    assert log.view().recovery_point == 2

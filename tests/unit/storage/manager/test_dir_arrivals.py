@@ -1,0 +1,234 @@
+"""Dirs that come to a log manager that runs: copies, moves, chores, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.dir_loading import LoadedDir
+from tests.faults.rig import TOPIC_ID, TP, directory_id, manager_of, open_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.replicas.test_replica_swap import (
+    MOVE,
+    Node,
+    append,
+    content,
+    create,
+    promote,
+    start,
+)
+from tests.unit.storage.replicas.test_swap_recovery import DELETE, FUTURE, broken_swap
+
+
+def die(node: Node, log_dir: LogDir) -> None:
+    """As the broker takes it; the process goes on."""
+    with capture_logs():
+        log_dir.go_offline("a test said so")
+    node.manager.drop(log_dir)
+
+
+async def come(
+    manager: LogManager, vfs: MemVfs | FaultVfs, number: int, *taken: TopicPartition
+) -> LogDir:
+    """The dir of that number comes back, or for the first time."""
+    log_dir = open_dir(vfs, f"/d{number}", number)
+    loaded: LoadedDir = await manager.arrivals.load(log_dir, lambda _: None)
+    old = manager.dir_by_id(directory_id(number))
+    arrival = manager.arrivals.install(loaded, replaces=old, is_taken=lambda tp: tp in taken)
+    await manager.arrivals.settle(arrival)
+    return log_dir
+
+
+async def test_a_replica_comes_back_with_its_dir():
+    node = await start()
+    handle = await create(node)
+    before, end = await content(handle), handle.log_end_offset
+    die(node, node.source)
+    assert node.manager.get(TP) is None
+    back = await come(node.manager, node.vfss[0], 1)
+    again = node.manager.get(TP)
+    assert again is not None
+    assert (again.log_dir, again.log_end_offset, await content(again)) == (back, end, before)
+    assert list(node.manager.dirs()) == [back, node.target]
+    await append(again)
+    assert again.log_end_offset > end
+
+
+async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes():
+    node = await start()
+    await create(node, 3)
+    die(node, node.source)
+    served = await node.manager.create(TP, TOPIC_ID, directory_id(2))
+    for _ in range(4):
+        await append(served)
+    with capture_logs() as logs:
+        await come(node.manager, node.vfss[0], 1, TP)
+    (told,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
+    assert told["kept"] is False
+    assert node.manager.get(TP) is served
+    assert all(name.endswith("-delete") for name in node.names(0))
+
+
+async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside():
+    node = await start()
+    await create(node, 3)
+    die(node, node.source)
+    served = await node.manager.create(TP, TOPIC_ID, directory_id(2))
+    with capture_logs() as logs:
+        await come(node.manager, node.vfss[0], 1, TP)
+    assert [e["kept"] for e in logs if e["event"] == "replica_copy_superseded"] == [True]
+    assert node.manager.get(TP) is served
+    assert all(name.endswith("-stray") for name in node.names(0))
+
+
+async def test_a_superseded_copy_that_cannot_be_moved_away_is_told():
+    node = await start()
+    await create(node, 1)
+    die(node, node.source)
+    await node.manager.create(TP, TOPIC_ID, directory_id(2))
+    node.vfss[0].inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
+    with capture_logs() as logs:
+        back = await come(node.manager, node.vfss[0], 1, TP)
+    assert "superseded_copy_not_removed" in {e["event"] for e in logs}
+    assert not back.is_online
+
+
+async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata():
+    node = await start()
+    await create(node, 3)
+    die(node, node.source)
+    await node.manager.create(TP, TOPIC_ID, directory_id(2))
+    await come(node.manager, node.vfss[0], 1)
+    assert node.manager.get(TP) is None
+    assert len(node.manager.duplicates[TP]) == 2
+
+
+async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing():
+    node = await start()
+    await create(node, 3)
+    die(node, node.source)
+    node.vfss[0].inject(Fault(kinds=frozenset({"open"}), path="*.log"))
+    with capture_logs(), pytest.raises(KafkaStorageError, match="Input/output error"):
+        await come(node.manager, node.vfss[0], 1)
+    assert list(node.manager.dirs()) == [node.source, node.target]
+    assert node.manager.get(TP) is None
+
+
+async def test_a_move_whose_target_comes_back_goes_on():
+    node = await start()
+    handle = await create(node)
+    await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        future = node.manager.future(TP)
+        assert future is not None
+        await future.catch_up(handle, lane, 1500)
+    die(node, node.target)
+    assert node.manager.future(TP) is None
+    back = await come(node.manager, node.vfss[1], 2, TP)
+    resumed = node.manager.future(TP)
+    assert resumed is not None
+    assert (resumed.log_dir, resumed.move_id) == (back, MOVE)
+    await move_to_end_of(node)
+    assert await content(await promote(node)) == await content(handle)
+
+
+async def move_to_end_of(node: Node) -> None:
+    future, handle = node.manager.future(TP), node.manager.get(TP)
+    assert future is not None
+    assert handle is not None
+    async with node.pool.lane() as lane:
+        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+            pass
+
+
+async def test_a_move_whose_source_comes_back_goes_on():
+    node = await start()
+    handle = await create(node)
+    await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        future = node.manager.future(TP)
+        assert future is not None
+        await future.catch_up(handle, lane, 1500)
+    before = await content(handle)
+    die(node, node.source)
+    await come(node.manager, node.vfss[0], 1)
+    assert node.manager.future(TP) is future
+    await move_to_end_of(node)
+    assert await content(await promote(node)) == before
+
+
+async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since():
+    node = await start()
+    await create(node)
+    await node.manager.create_future(TP, node.target, MOVE)
+    die(node, node.target)
+    third = await come_new(node.manager, 3)
+    other = await node.manager.create_future(TP, third, Uuid(b"o" * 16))
+    await come(node.manager, node.vfss[1], 2, TP)
+    assert node.manager.future(TP) is other
+    assert FUTURE not in node.names(1)
+
+
+async def come_new(manager: LogManager, number: int) -> LogDir:
+    vfs = MemVfs()
+    vfs.make_dirs(f"/d{number}")
+    return await come(manager, vfs, number)
+
+
+async def test_a_swap_that_was_broken_off_is_mended_when_the_source_comes_back():
+    """The copy that was to take its place was here all the time."""
+    node, before = await broken_swap()
+    vfss = [FaultVfs(disk) for disk in node.disks]
+    target = open_dir(vfss[1], "/d2", 2)
+    dead = open_dir(vfss[0], "/d1", 1)
+    with capture_logs():
+        dead.go_offline("a test said so")
+    manager = _manager_like(node, [dead, target])
+    await manager.load()
+    future = manager.future(TP)
+    assert future is not None
+    assert manager.get(TP) is None
+    with capture_logs() as logs:
+        await come(manager, vfss[0], 1)
+    assert "swap_mended" in {e["event"] for e in logs}
+    handle = manager.get(TP)
+    assert handle is not None
+    assert await content(handle) == before
+    assert handle.log_dir is target
+    assert node.names(1) == ["t-0"]
+    assert node.names(0) == [DELETE]
+
+
+def _manager_like(node: Node, dirs: list[LogDir]) -> LogManager:
+    return manager_of(dirs, clock=node.clock)
+
+
+async def test_chores_begin_and_end_with_a_dir():
+    node = await start()
+    running = asyncio.ensure_future(node.manager.run_background())
+    await asyncio.sleep(0)
+    new = await come_new(node.manager, 3)
+    handle = await node.manager.create(TP, TOPIC_ID, new.directory_id)
+    await append(handle)
+    source, target = node.source, node.target
+    assert set(node.manager._chores) == {source, target, new}
+    with pytest.raises(KafkaStorageError, match="holds replicas"):
+        node.manager.arrivals.take_out(new)
+    await node.manager.delete(TP)
+    node.manager.arrivals.take_out(new)
+    assert set(node.manager._chores) == {source, target}
+    node.manager.arrivals.put_back(new)
+    assert new in node.manager.dirs()
+    die(node, source)
+    back = await come(node.manager, node.vfss[0], 1)
+    assert set(node.manager._chores) == {back, target, new}
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -1,0 +1,335 @@
+"""LogManager on memory file systems: create, restart, delete, duplicates, checkpoints."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogDirImpairedError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.dir_loading import LoadProgress
+from kraftjbod.storage.replicas.stray_mark import StrayReason
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    batch,
+    chores,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+    read_log,
+)
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+NO_LIMIT = 2**62
+
+
+async def start(
+    *vfss: MemVfs | FaultVfs, config: TopicConfig | None = None, clock: ManualClock | None = None
+) -> LogManager:
+    dirs = []
+    for i, vfs in enumerate(vfss, 1):
+        if not vfs.exists(f"/d{i}/meta.properties"):
+            format_dir(vfs, f"/d{i}", i)
+        dirs.append(open_dir(vfs, f"/d{i}", i, clock=clock))
+    manager = manager_of(dirs, config, clock)
+    await manager.load()
+    return manager
+
+
+def only_dir(manager: LogManager) -> LogDir:
+    (log_dir,) = manager.dirs()
+    return log_dir
+
+
+async def test_append_read_restart_read():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    records = batch(3) + batch(2)
+    result = await handle.append_as_leader(records, headers_of(records), 5)
+    assert (result.base_offset, result.last_offset, result.duplicate) == (0, 4, False)
+    assert (handle.log_end_offset, handle.latest_epoch) == (5, 5)
+    read = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
+    assert [(h.base_offset, h.partition_leader_epoch) for h in headers_of(read.records)] == [
+        (0, 5),
+        (3, 5),
+    ]
+    await manager.close(broker_epoch=9)
+    assert vfs.exists("/d1/.kafka_cleanshutdown")
+
+    manager = await start(vfs)
+    assert not vfs.exists("/d1/.kafka_cleanshutdown")
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.topic_id == TOPIC_ID
+    assert (handle.log_start_offset, handle.log_end_offset) == (0, 5)
+    assert handle.recovery_point == 5
+    again = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
+    assert again.records == read.records
+    records = batch(1)
+    await handle.append_as_leader(records, headers_of(records), 6)
+    assert handle.end_offset_for_epoch(5) == (5, 5)
+
+
+async def test_deleted_replica_is_gone_at_once_and_its_files_later():
+    clock, vfs = ManualClock(), MemVfs()
+    manager = await start(vfs, clock=clock)
+    handle = await manager.create(TP, TOPIC_ID)
+    await manager.delete(TP)
+    assert manager.get(TP) is None
+    with pytest.raises(UnknownTopicOrPartitionError):
+        handle.append_as_leader(batch(), headers_of(batch()), 0)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await manager.delete(TP)
+    housekeeping = chores(manager)
+    await housekeeping.purge_due()
+    assert [e.name for e in vfs.list_dir("/d1") if e.name.endswith("-delete")]
+    clock.ms += 60_000
+    await housekeeping.purge_due()
+    assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
+
+
+async def test_replica_deleted_before_a_crash_is_purged_after_it():
+    clock, vfs = ManualClock(), MemVfs()
+    manager = await start(vfs)
+    await manager.create(TP, TOPIC_ID)
+    await manager.delete(TP)
+    manager = await start(vfs, clock=clock)
+    assert manager.handles() == []
+    (orphan,) = manager.orphans
+    assert (orphan.topic_partition, orphan.topic_id) == (TP, TOPIC_ID)
+    clock.ms += 60_000
+    await chores(manager).purge_due()
+    # Only the metadata knows whether it was to be the replica again; kept until told.
+    assert [e.name for e in vfs.list_dir("/d1") if e.is_dir]
+    manager.discard_deleted(orphan)
+    clock.ms += 60_000
+    await chores(manager).purge_due()
+    assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
+
+
+async def test_stray_replica_keeps_its_files():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    await manager.create(TP, TOPIC_ID)
+    await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN)
+    await manager.close(1)
+    manager = await start(vfs)
+    assert manager.handles() == []
+    assert [e.name for e in vfs.list_dir("/d1") if e.name.endswith("-stray")]
+
+
+async def test_replica_without_partition_metadata_is_set_aside():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    await manager.create(TP, TOPIC_ID)
+    vfs.unlink_if_exists("/d1/t-0/partition.metadata")
+    with capture_logs() as logs:
+        manager = await start(vfs)
+    assert manager.handles() == []
+    assert "replica_set_aside_as_stray" in [entry["event"] for entry in logs]
+
+
+async def test_unknown_names_are_left_alone_with_one_warning():
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    vfs.make_dirs("/d1/lost+found")
+    vfs.make_dirs("/d1/no partition")
+    with capture_logs() as logs:
+        await start(vfs)
+    (warning,) = [entry for entry in logs if entry["event"] == "unknown_names_in_log_dir"]
+    assert warning["names"] == ["lost+found", "no partition"]
+    assert vfs.exists("/d1/lost+found")
+
+
+async def test_two_copies_are_held_aside_until_resolved():
+    one, two = MemVfs(), MemVfs()
+    for i, vfs in enumerate([one, two], 1):
+        format_dir(vfs, f"/d{i}", i)
+        manager = manager_of([open_dir(vfs, f"/d{i}", i)])
+        await manager.load()
+        await manager.create(TP, TOPIC_ID)
+        await manager.close(1)
+    with capture_logs() as logs:
+        manager = await start(one, two)
+    (warning,) = [entry for entry in logs if entry["event"] == "replica_found_twice"]
+    assert warning["log_dirs"] == ["/d1", "/d2"]
+    assert manager.get(TP) is None
+    with pytest.raises(KafkaStorageError, match="several copies"):
+        await manager.create(TP, TOPIC_ID)
+    winner = manager.duplicates[TP][1]
+    await manager.resolve(TP, winner)
+    assert manager.get(TP) is winner
+    assert not one.exists("/d1/t-0")
+    assert manager.duplicates == {}
+
+
+async def test_dir_that_fails_while_loading_leaves_the_others_running():
+    good, bad = MemVfs(), FaultVfs(MemVfs())
+    format_dir(bad.inner, "/d2", 2)
+    bad.inject(Fault(kinds=frozenset({"list_dir"})))
+    with capture_logs() as logs:
+        manager = await start(good, bad)
+    assert [d.path for d in manager.offline_dirs()] == ["/d2"]
+    assert "log_dir_offline" in [entry["event"] for entry in logs]
+    assert (await manager.create(TP, TOPIC_ID)).log_dir.path == "/d1"
+
+
+async def test_no_clean_mark_where_closing_failed():
+    vfs = FaultVfs(MemVfs())
+    manager = await start(vfs)
+    await manager.create(TP, TOPIC_ID)
+    vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
+    with capture_logs() as logs:
+        await manager.close(1)
+    assert "log_dir_not_closed_cleanly" in [entry["event"] for entry in logs]
+    assert not vfs.exists("/d1/.kafka_cleanshutdown")
+
+
+async def test_high_watermarks_survive_and_stay_within_the_log():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    records = batch(10)
+    await handle.append_as_leader(records, headers_of(records), 0)
+    await manager.checkpoint_high_watermarks({TP: 7, TopicPartition("gone", 1): 3})
+    await manager.close(1)
+    handle = (await start(vfs)).get(TP)
+    assert handle is not None
+    assert handle.checkpointed_high_watermark == 7
+    assert handle.high_watermark == 7
+
+
+async def test_damaged_checkpoint_is_done_without():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    records = batch(10)
+    await handle.append_as_leader(records, headers_of(records), 0)
+    await manager.close(1)
+    vfs.open("/d1/recovery-point-offset-checkpoint", OpenMode.CREATE).write_at(0, [b"9"])
+    with capture_logs() as logs:
+        handle = (await start(vfs)).get(TP)
+    assert "checkpoint_unreadable" in [entry["event"] for entry in logs]
+    assert handle is not None
+    assert handle.log_end_offset == 10
+
+
+async def test_torn_tail_is_cut_with_a_warning_and_progress_is_told():
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    records = batch(10)
+    await handle.append_as_leader(records, headers_of(records), 0)
+    file = vfs.open("/d1/t-0/00000000000000000000.log", OpenMode.CREATE)
+    file.write_at(file.size(), [batch(1, base_offset=10)[:-3]])
+    progress: list[LoadProgress] = []
+    with capture_logs() as logs:
+        manager = manager_of([open_dir(vfs)])
+        await manager.load(progress.append)
+    (warning,) = [entry for entry in logs if entry["event"] == "log_tail_cut"]
+    assert warning["cut_bytes"] == len(batch(1)) - 3
+    assert [(p.logs_done, p.logs_total) for p in progress] == [(0, 1), (1, 1)]
+    assert progress[-1].scanned_bytes > 0
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.log_end_offset == 10
+
+
+async def test_drop_forgets_a_dead_dirs_replicas():
+    vfs = FaultVfs(MemVfs())
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    only_dir(manager).go_offline("told so")
+    assert manager.drop(only_dir(manager)) == [handle]
+    assert manager.handles() == []
+    with pytest.raises(KafkaStorageError, match="every log dir is offline"):
+        await manager.create(TP, TOPIC_ID)
+
+
+async def test_topic_config_reaches_present_and_future_replicas():
+    manager = await start(MemVfs())
+    handle = await manager.create(TP, TOPIC_ID)
+    manager.update_config("t", TopicConfig(retention_ms=5))
+    other = await manager.create(TopicPartition("t", 1), TOPIC_ID)
+    assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
+
+
+async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs)
+    for tp in (TP, TopicPartition("u", 0)):
+        handle = await manager.create(tp, TOPIC_ID)
+        await handle.append_as_leader(batch(), headers_of(batch()), 0)
+    vfs.inject(Fault(errno=ENOSPC, path="*t-0/*.index.tmp"))
+    with capture_logs() as told:
+        await manager.close(1)
+    assert "log_dir_not_closed_cleanly" in [line["event"] for line in told]
+    assert not mem.exists("/d1/.kafka_cleanshutdown")
+    assert mem.exists("/d1/u-0/00000000000000000000.index")
+    points = (mem.read_if_exists("/d1/recovery-point-offset-checkpoint") or b"").decode()
+    assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
+
+
+async def test_a_deletion_that_found_no_room_can_be_asked_for_again():
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(), headers_of(batch()), 0)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"}), sticky=False))
+    with pytest.raises(LogDirImpairedError):
+        await manager.delete(TP)
+    assert manager.get(TP) is handle
+    read = await read_log(handle, 0, 1 << 20, NO_LIMIT, True)
+    assert len(headers_of(read.records)) == 1
+    await manager.delete(TP)
+    assert manager.get(TP) is None
+
+
+async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
+    mem = MemVfs()
+    manager = await start(mem)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(3), headers_of(batch(3)), 0)
+    await manager.create(TopicPartition("u", 0), TOPIC_ID)
+    mem.unlink_if_exists("/d1/u-0/00000000000000000000.log")
+    mem.capacity_bytes, mem.capacity_inodes = 0, 0
+    with capture_logs() as told:
+        manager = await start(mem)
+    (left_out,) = [line for line in told if line["event"] == "replica_not_loaded"]
+    assert left_out["partition"] == "u-0"
+    log_dir = only_dir(manager)
+    assert (log_dir.is_online, log_dir.is_impaired) == (True, True)
+    loaded = manager.get(TP)
+    assert loaded is not None
+    assert loaded.log_end_offset == 3
+    assert manager.get(TopicPartition("u", 0)) is None
+
+
+async def test_a_dir_whose_loading_finds_no_room_is_not_served_by_halves():
+    mem = MemVfs()
+    manager = await start(mem)
+    await manager.create(TP, TOPIC_ID)
+    vfs = FaultVfs(mem)
+    vfs.inject(Fault(errno=ENOSPC, path="*.kafka_cleanshutdown"))
+    await manager.close(1)
+    manager = await start(vfs)
+    log_dir = only_dir(manager)
+    assert not log_dir.is_online
+    assert "could not be loaded" in log_dir.offline_reason

@@ -1,0 +1,32 @@
+"""What a future copy remembers of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.log.leader_epochs import EpochEntry
+from kraftjbod.storage.moves.future_checkpoint import FutureCheckpoint, format_future, parse_future
+
+CHECKPOINT = FutureCheckpoint(
+    source_directory_id=DirectoryId(bytes(range(16))),
+    synced={0: 100, 17: 5},
+    log_start_offset=3,
+    log_end_offset=20,
+    epochs=(EpochEntry(1, 3), EpochEntry(4, 9)),
+    is_complete=True,
+)
+
+
+def test_it_comes_back():
+    assert parse_future(format_future(CHECKPOINT).decode(), "x") == CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"version": 1}', format_future(CHECKPOINT).decode().replace("17", "[]")],
+)
+def test_anything_else_is_told_with_its_path(text: str):
+    with pytest.raises(CorruptCheckpointError, match="/d2/f"):
+        parse_future(text, "/d2/f")

@@ -1,0 +1,183 @@
+"""What a move does next: tables, and random histories of a log that is being copied."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kraftjbod.storage.log.leader_epochs import EpochEntries, EpochEntry
+from kraftjbod.storage.log.log_view import Truncation
+from kraftjbod.storage.moves.future_copy import (
+    CopyRange,
+    SegmentExtent,
+    agreed_before,
+    plan_copy,
+)
+
+LOG = [SegmentExtent(0, 100), SegmentExtent(10, 80), SegmentExtent(20, 30)]
+
+
+def test_ranges_follow_one_another_up_to_the_limit():
+    plan = plan_copy(LOG, {0: 40}, None, 100)
+    assert plan.copy == (CopyRange(0, 40, 60), CopyRange(10, 0, 40))
+    assert not plan.is_last
+    assert plan_copy(LOG, {0: 100, 10: 80}, None, 30).is_last
+
+
+def test_an_empty_active_segment_is_made():
+    log = [SegmentExtent(0, 100), SegmentExtent(10, 0)]
+    plan = plan_copy(log, {0: 100}, None, 1)
+    assert (plan.copy, plan.is_last) == ((CopyRange(10, 0, 0),), True)
+
+
+def test_nothing_to_do_once_caught_up():
+    plan = plan_copy(LOG, dict(LOG), None, 1000)
+    assert plan == ((), None, (), True)
+
+
+def test_retention_of_the_log_goes_for_the_copy():
+    plan = plan_copy(LOG[2:], {0: 100, 10: 80, 20: 5}, None, 1000)
+    assert plan.drop == (0, 10)
+    assert plan.copy == (CopyRange(20, 5, 25),)
+
+
+@pytest.mark.parametrize(
+    ("cut", "drop", "shorten", "copy"),
+    [
+        (Truncation(20, 40), (), None, ()),
+        (Truncation(20, 10), (), SegmentExtent(20, 10), (CopyRange(20, 10, 20),)),
+        (
+            Truncation(10, 50),
+            (20,),
+            SegmentExtent(10, 50),
+            (CopyRange(10, 50, 30), CopyRange(20, 0, 30)),
+        ),
+        (Truncation(0, 0), (20, 10), SegmentExtent(0, 0), (CopyRange(0, 0, 100),)),
+    ],
+    ids=["above", "in the last", "in the middle", "all of it"],
+)
+def test_truncation_of_the_log_goes_for_the_copy(
+    cut: Truncation,
+    drop: tuple[int, ...],
+    shorten: SegmentExtent | None,
+    copy: tuple[CopyRange, ...],
+):
+    plan = plan_copy(LOG, dict(LOG), cut, 1000)
+    assert (plan.drop, plan.shorten) == (drop, shorten)
+    assert plan.copy[: len(copy)] == copy
+
+
+def test_a_copy_of_other_segments_is_let_go_from_where_they_part():
+    """A follower may have rolled elsewhere after its log lost its tail in a crash."""
+    assert plan_copy(LOG, {0: 100, 15: 40}, None, 0).drop == (15,)
+    assert plan_copy(LOG, {0: 90, 10: 80}, None, 0).drop == (10,)
+    plan = plan_copy(LOG, {0: 120, 12: 80}, None, 0)
+    assert (plan.drop, plan.shorten) == ((12,), SegmentExtent(0, 100))
+
+
+def epochs(*pairs: tuple[int, int]) -> EpochEntries:
+    return tuple(EpochEntry(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "start", "parted"),
+    [
+        (epochs((0, 0), (3, 50)), epochs((0, 0), (3, 50)), 0, None),
+        (epochs((0, 0)), epochs((0, 0), (3, 50)), 0, 50),
+        (epochs((0, 0), (1, 40)), epochs((0, 0)), 0, 40),
+        (epochs((0, 0), (1, 40)), epochs((0, 0), (2, 30)), 0, 30),
+        (epochs((0, 0), (1, 40)), epochs((1, 45)), 45, None),
+        (epochs(), epochs(), 0, None),
+    ],
+    ids=["equal", "went on", "lost", "cut and regrown", "retention", "empty"],
+)
+def test_where_epochs_part(
+    ours: EpochEntries, theirs: EpochEntries, start: int, parted: int | None
+):
+    assert agreed_before(ours, theirs, start) == parted
+    assert agreed_before(theirs, ours, start) == parted
+
+
+class Log:
+    """A log as bytes: each append is a fresh letter, so that equal bytes were the same bytes."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, list[int]] = {0: []}
+        self.end = self.written = 0
+        self.cut: Truncation | None = None
+
+    def append(self, size: int) -> None:
+        active = self.segments[max(self.segments)]
+        for _ in range(size):
+            self.written += 1
+            active.append(self.written)
+        self.end += 1
+
+    def roll(self) -> None:
+        if self.segments[max(self.segments)]:
+            self.segments.setdefault(self.end, [])
+
+    def retain(self) -> None:
+        if len(self.segments) > 1:
+            del self.segments[min(self.segments)]
+
+    def truncate(self, segment: int, position: int) -> None:
+        bases = sorted(self.segments)
+        base = bases[segment % len(bases)]
+        for behind in bases[bases.index(base) + 1 :]:
+            del self.segments[behind]
+        del self.segments[base][position:]
+        self.end = base + len(self.segments[base])
+        self.note(Truncation(base, len(self.segments[base])))
+
+    def restart(self, offset: int) -> None:
+        self.segments = {offset: []}
+        self.end = offset
+        self.note(Truncation(0, 0))
+
+    def note(self, cut: Truncation) -> None:
+        self.cut = cut if self.cut is None else min(self.cut, cut)
+
+    def extents(self) -> list[SegmentExtent]:
+        return [SegmentExtent(base, len(data)) for base, data in sorted(self.segments.items())]
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 9)),
+        st.tuples(st.just("roll")),
+        st.tuples(st.just("retain")),
+        st.tuples(st.just("truncate"), st.integers(0, 5), st.integers(0, 20)),
+        st.tuples(st.just("restart"), st.integers(0, 30)),
+        st.tuples(st.just("copy"), st.integers(1, 15)),
+        st.tuples(st.just("copy"), st.integers(1, 15)),
+    ),
+    max_size=60,
+)
+
+
+@given(events)
+@settings(max_examples=300, deadline=None)
+def test_the_copy_is_always_a_beginning_of_the_log_and_gets_there(history: list[tuple[int, ...]]):
+    log, copy = Log(), dict[int, list[int]]()
+    for name, *arguments in [*history, *[("copy", 1000)] * 3]:
+        if name != "copy":
+            getattr(log, str(name))(*arguments)
+            continue
+        cut, log.cut = log.cut, None
+        copied = {base: len(data) for base, data in sorted(copy.items())}
+        plan = plan_copy(log.extents(), copied, cut, arguments[0])
+        for base in plan.drop:
+            del copy[base]
+        if plan.shorten is not None:
+            del copy[plan.shorten.base_offset][plan.shorten.size_bytes :]
+        for base, position, size in plan.copy:
+            assert len(copy.setdefault(base, [])) == position
+            copy[base] += log.segments[base][position : position + size]
+        whole = list(copy)[:-1]
+        for base, data in copy.items():
+            assert data == log.segments[base][: len(data)]
+            assert base not in whole or data == log.segments[base]
+        assert plan.is_last == (copy == log.segments)
+    assert copy == log.segments

@@ -1,0 +1,133 @@
+"""FutureLog: bytes of a future copy, and what its checkpoint claims of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.log.log_loader import create_log
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.moves.future_checkpoint import parse_future
+from kraftjbod.storage.moves.future_log import FutureLog
+from tests.faults.rig import TOPIC_ID, TP, batch, directory_id, headers_of
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.replicas.test_replica_swap import MOVE
+
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
+ROOM = 1 << 20
+
+
+def make(batches: int = 12) -> tuple[UnifiedLog, MemVfs, FutureLog, MemVfs]:
+    source, target = MemVfs(), MemVfs()
+    source.make_dirs("/d1")
+    target.make_dirs("/d2")
+    log = create_log(source, "/d1", TP, TOPIC_ID, CONFIG)
+    for _ in range(batches):
+        append(log)
+    future = FutureLog.create(
+        target, "/d2", TP, TOPIC_ID, move_id=MOVE, source_directory_id=directory_id(1)
+    )
+    return log, source, future, target
+
+
+def append(log: UnifiedLog, epoch: int = 0) -> None:
+    data = batch(2, body=bytes([epoch]) * 200)
+    log.append_as_leader(data, headers_of(data), epoch, 1)
+
+
+def step(log: UnifiedLog, source: MemVfs, future: FutureLog, max_bytes: int = ROOM) -> bool:
+    done = future.step(
+        log.view(), log.take_truncation(), source, max_bytes=max_bytes, by_kernel=True
+    )
+    return done.is_mirror
+
+
+def claimed(target: MemVfs, future: FutureLog) -> dict[int, int]:
+    data = target.read_if_exists(f"{future.directory}/future-copy-checkpoint")
+    assert data is not None
+    return parse_future(data.decode(), "").synced
+
+
+def same_files(log: UnifiedLog, source: MemVfs, future: FutureLog, target: MemVfs) -> bool:
+    names = [e.name for e in source.list_dir(log.directory) if e.name.endswith(".log")]
+    copies = [e.name for e in target.list_dir(future.directory) if e.name.endswith(".log")]
+    return names == copies and all(
+        source.read_if_exists(f"{log.directory}/{name}")
+        == target.read_if_exists(f"{future.directory}/{name}")
+        for name in names
+    )
+
+
+def test_segments_are_copied_byte_for_byte_with_their_indexes():
+    log, source, future, target = make()
+    while not step(log, source, future, 333):
+        pass
+    assert same_files(log, source, future, target)
+    sealed = [e.name for e in source.list_dir(log.directory) if e.name.endswith("index")]
+    assert sealed
+    for name in sealed:
+        assert target.read_if_exists(f"{future.directory}/{name}") == source.read_if_exists(
+            f"{log.directory}/{name}"
+        )
+
+
+def test_only_what_is_synced_is_claimed():
+    log, source, future, target = make()
+    step(log, source, future)
+    assert claimed(target, future) == {}
+    future.sync()
+    assert claimed(target, future) == {s.base_offset: s.size_bytes for s in log.view().segments}
+    log.truncate_to(5)
+    append(log, 1)
+    step(log, source, future)
+    (base, size), *_ = claimed(target, future).items()
+    assert base == 0
+    assert size < log.view().active_size_bytes
+    assert same_files(log, source, future, target)
+
+
+def test_a_restart_trusts_the_claim_and_no_more():
+    log, source, future, target = make()
+    step(log, source, future, 1500)
+    future.sync()
+    step(log, source, future)
+    again = FutureLog.load(target, future.directory, TP)
+    assert sum(size for _, size in again.extents) == 1500
+    again.resume(log.view())
+    assert step(log, source, again)
+    assert same_files(log, source, again, target)
+
+
+def test_a_segment_that_went_meanwhile_is_no_error():
+    """KAFKA-19571: retention renamed a file while somebody was about to open it."""
+    log, source, future, _ = make()
+    view = log.view()
+    log.config = CONFIG.model_copy(update={"retention_bytes": 0})
+    log.delete_old_segments(10**13, log.view().log_end_offset)
+    done = future.step(view, None, source, max_bytes=ROOM, by_kernel=True)
+    assert (done.is_view_stale, done.is_mirror) == (True, False)
+    assert step(log, source, future)
+
+
+def test_where_the_kernel_does_not_copy_it_is_read_and_written():
+    log, source, future, target = make()
+    done = future.step(log.view(), None, source, max_bytes=ROOM, by_kernel=False)
+    assert done.is_mirror
+    assert same_files(log, source, future, target)
+
+
+@pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
+def test_a_copy_that_does_not_say_what_it_is(name: str):
+    _, _, future, target = make(0)
+    target.unlink_if_exists(f"{future.directory}/{name}")
+    with pytest.raises(CorruptCheckpointError, match="missing"):
+        FutureLog.load(target, future.directory, TP)
+
+
+def test_what_a_dead_source_was_asked_for_can_be_asked_again():
+    log, source, future, _ = make()
+    future.read_again(source)
+    source.unlink_if_exists(log.view().segments[0].path)
+    step(log, source, future)
+    future.read_again(source)

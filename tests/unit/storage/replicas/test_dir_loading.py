@@ -1,0 +1,38 @@
+"""DirLoading: what lies in one dir, and what is made of it."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from kraftjbod.storage.replicas.dir_loading import LoadProgress
+from tests.faults.rig import TP
+from tests.unit.storage.replicas.test_replica_swap import MOVE, create, move_to_end, promote, start
+
+
+async def test_a_dir_tells_what_it_holds():
+    node = await start()
+    await create(node, 4)
+    await move_to_end(node)
+    node.disks[1].make_dirs("/d2/lost+found")
+    node = await start(node.disks)
+    progress: list[LoadProgress] = []
+    with capture_logs() as events:
+        loaded = await node.manager._loading.load(node.target, progress.append)
+    assert [e["event"] for e in events] == ["unknown_names_in_log_dir"]
+    assert (loaded.handles, loaded.deleted, loaded.broken_futures) == ([], [], [])
+    assert [future.move_id for future in loaded.futures] == [MOVE]
+    assert progress == [(node.target, 0, 0, 0)]
+    loaded = await node.manager._loading.load(node.source, progress.append)
+    assert [handle.topic_partition for handle in loaded.handles] == [TP]
+    assert loaded.moved_here == []
+
+
+async def test_a_replica_that_moved_here_is_known_by_it():
+    node = await start()
+    await create(node, 4)
+    await move_to_end(node)
+    await promote(node)
+    loaded = await node.manager._loading.load(node.target, lambda progress: None)
+    assert loaded.moved_here == loaded.handles
+    loaded = await node.manager._loading.load(node.source, lambda progress: None)
+    assert [(d.topic_partition, d.unique) for d in loaded.deleted] == [(TP, MOVE)]

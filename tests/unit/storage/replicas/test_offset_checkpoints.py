@@ -1,0 +1,43 @@
+"""OffsetCheckpoints: the files of a dir never say more than is true."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from kraftjbod.storage.replicas.offset_checkpoints import read_offsets
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import TP, checkpoint
+from tests.unit.storage.replicas.test_replica_swap import append, create, start
+
+
+async def test_what_was_written_is_read():
+    node = await start()
+    handle = await create(node, 2)
+    await handle.flush()
+    await append(handle)
+    await checkpoint(node.manager)
+    await node.manager.checkpoint_high_watermarks({TP: 3})
+    offsets = await read_offsets(node.source)
+    assert offsets == ({TP: 4}, {}, {TP: 3})
+    assert handle.checkpointed_recovery_point == 4
+
+
+async def test_a_replica_to_be_is_announced_beside_those_that_are():
+    node = await start()
+    handle = await create(node, 2)
+    handle.high_watermark = 1
+    other = TP._replace(partition=1)
+    await node.manager._checkpoints.announce(node.source, other, handle.view, 4)
+    offsets = await read_offsets(node.source)
+    assert offsets == ({TP: 0, other: 4}, {}, {TP: 1, other: 4})
+
+
+async def test_a_damaged_file_is_told_and_done_without():
+    node = await start()
+    await create(node, 2)
+    await checkpoint(node.manager)
+    path = "/d1/recovery-point-offset-checkpoint"
+    node.disks[0].open(path, OpenMode.READ_WRITE).truncate(3)
+    with capture_logs() as events:
+        assert (await read_offsets(node.source)).recovery_points == {}
+    assert [(e["event"], e["path"]) for e in events] == [("checkpoint_unreadable", path)]

@@ -1,0 +1,100 @@
+"""Replicas that are set aside, found again, and taken back."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError, OperatingError
+from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition, Uuid
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.stray_mark import StrayReason
+from tests.faults.rig import batch, directory_id, format_dir, headers_of, manager_of, open_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+TP = TopicPartition("t", 3)
+TOPIC_ID = TopicId(b"t" * 16)
+KEY = TopicIdPartition(TOPIC_ID, 3)
+LIFE = Uuid(b"l" * 16)
+
+
+async def node_on(vfs: MemVfs | FaultVfs) -> LogManager:
+    if not vfs.exists("/d1/meta.properties"):
+        format_dir(vfs, "/d1", 1)
+    manager = manager_of([open_dir(vfs)])
+    await manager.load()
+    return manager
+
+
+async def with_a_stray(vfs: MemVfs | FaultVfs) -> LogManager:
+    manager = await node_on(vfs)
+    handle = await manager.create(TP, TOPIC_ID, directory_id(1))
+    for _ in range(4):
+        await handle.append_as_leader(batch(), headers_of(batch()), 2)
+    handle.high_watermark = 3
+    await handle.start_at(2)
+    await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
+    assert manager.get(TP) is None
+    return manager
+
+
+async def test_a_stray_comes_back_with_its_records_and_its_beginning() -> None:
+    vfs = MemVfs()
+    for manager in (await with_a_stray(vfs), await node_on(vfs)):
+        (stray,) = manager.strays.of(KEY)
+        assert stray.mark is not None
+        assert (stray.mark.reason, stray.mark.metadata_log_id) == (StrayReason.TOPIC_UNKNOWN, LIFE)
+        assert manager.strays.of(TopicIdPartition(TopicId(b"x" * 16), 3)) == []
+        assert stray.size_bytes > 0
+    handle = await manager.strays.take_back(stray)
+    assert manager.get(TP) is handle
+    assert (handle.log_start_offset, handle.high_watermark, handle.log_end_offset) == (2, 3, 4)
+    assert not manager.strays.all()
+    assert not vfs.exists(f"{handle.directory}/set-aside.json")
+    await handle.append_as_leader(batch(), headers_of(batch()), 3)
+    again = await node_on(vfs.crash_clone(1))
+    assert again.get(TP) is not None
+    assert not again.strays.all()
+
+
+async def test_a_stray_that_was_emptied_meanwhile_is_not_taken_for_the_replica() -> None:
+    vfs = MemVfs()
+    manager = await with_a_stray(vfs)
+    (stray,) = manager.strays.of(KEY)
+    vfs.unlink_if_exists(f"{stray.directory}/partition.metadata")
+    with pytest.raises(OperatingError, match="is no replica any more"):
+        await manager.strays.take_back(stray)
+    assert manager.strays.of(KEY) == []
+    assert len(manager.strays.unreadable(TP)) == 1
+
+
+async def test_on_a_full_disk_a_stray_has_no_mark() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await node_on(vfs)
+    await manager.create(TP, TOPIC_ID, directory_id(1))
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
+    with capture_logs() as told:
+        await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
+    assert "stray_not_marked" in [line["event"] for line in told]
+    (stray,) = manager.strays.of(KEY)
+    assert stray.mark is None
+
+
+async def test_a_dead_directory_takes_its_strays_along_and_a_removal_is_for_good() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await with_a_stray(vfs)
+    (stray,) = manager.strays.all()
+    vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
+    with pytest.raises(KafkaStorageError):
+        await manager.strays.remove(stray)
+    manager.drop(stray.log_dir)
+    assert not manager.strays.all()
+    vfs.clear()
+    later = await node_on(vfs.inner)
+    (stray,) = later.strays.all()
+    await later.strays.remove(stray)
+    assert not later.strays.all()
+    assert not (await node_on(vfs.inner)).strays.all()

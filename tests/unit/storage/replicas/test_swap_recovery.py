@@ -1,0 +1,348 @@
+"""SwapRecovery: what two dirs hold after a stop or a crash, case by case."""
+
+from __future__ import annotations
+
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import TopicId
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
+from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+from tests.unit.storage.replicas.test_replica_swap import (
+    MOVE,
+    Node,
+    append,
+    content,
+    create,
+    move_to_end,
+    promote,
+    start,
+)
+
+FUTURE = f"t-0.{MOVE.hex()}-future"
+DELETE = f"t-0.{MOVE.hex()}-delete"
+
+
+async def restart(node: Node) -> Node:
+    """As after kill -9: everything written is there."""
+    return await start(node.disks)
+
+
+async def broken_swap(*, batches: int = 12) -> tuple[Node, bytes]:
+    """The first rename was done, the second was not."""
+    node = await start()
+    handle = await create(node, batches)
+    await move_to_end(node)
+    before = await content(handle)
+    node.vfss[1].inject(Fault(kinds=frozenset({"rename"}), path="*-future"))
+    node.vfss[0].inject(Fault(kinds=frozenset({"rename"}), path="*-delete"))
+    with capture_logs(), pytest.raises(Exception, match="offline"):
+        await promote(node)
+    assert (node.names(0), node.names(1)) == ([DELETE], [FUTURE])
+    return node, before
+
+
+async def test_a_stopped_move_goes_on_where_it_was():
+    node = await start()
+    old = await create(node)
+    future = await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        await future.catch_up(old, lane, 1500)
+    await node.manager.close(1)
+    node = await restart(node)
+    resumed, handle = node.manager.future(TP), node.manager.get(TP)
+    assert resumed is not None
+    assert handle is not None
+    assert (resumed.move_id, resumed.size_bytes) == (MOVE, 1500)
+    assert resumed.source_directory_id == directory_id(1)
+    assert resumed.topic_id == TOPIC_ID
+    async with node.pool.lane() as lane:
+        step = await resumed.catch_up(handle, lane)
+    assert (step.copied_bytes, step.is_caught_up) == (handle.size_bytes - 1500, True)
+    assert await content(await promote(node)) == await content(handle)
+
+
+async def test_a_whole_copy_wins_over_the_one_it_replaced():
+    """KIP-113's second rename is made up for; there is never a refusal to start (two copies)."""
+    node, before = await broken_swap()
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["swap_mended"]
+    handle = node.manager.get(TP)
+    assert handle is not None
+    assert handle.log_dir is node.target
+    assert await content(handle) == before
+    node.clock.ms += 60_000
+    await chores(node.manager).purge_due()
+    assert (node.names(0), node.names(1)) == ([], ["t-0"])
+
+
+async def test_a_shorter_copy_never_replaces_a_longer_one():
+    """KAFKA-16082's cure promotes whatever the future copy holds; here the lengths are compared."""
+    node, before = await broken_swap()
+    name = "00000000000000000000.log"
+    file = node.disks[1].open(f"/d2/{FUTURE}/{name}", OpenMode.READ_WRITE)
+    file.truncate(300)
+    file.sync()
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["swap_mended"]
+    handle = node.manager.get(TP)
+    assert handle is not None
+    assert (handle.log_dir, await content(handle)) == (node.source, before)
+    assert node.manager.future(TP) is not None
+    assert (node.names(0), node.names(1)) == (["t-0"], [FUTURE])
+    await move_on(node)
+    assert (await promote(node)).log_dir is node.target
+
+
+async def move_on(node: Node) -> None:
+    future, handle = node.manager.future(TP), node.manager.get(TP)
+    assert future is not None
+    assert handle is not None
+    async with node.pool.lane() as lane:
+        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+            pass
+
+
+async def test_a_longer_copy_wins_though_it_is_the_new_one():
+    """The old copy's tail was not on the disk when the power went; the new one's was."""
+    node, before = await broken_swap()
+    bases = [e.name for e in node.disks[0].list_dir(f"/d1/{DELETE}") if e.name.endswith(".log")]
+    file = node.disks[0].open(f"/d1/{DELETE}/{bases[-1]}", OpenMode.READ_WRITE)
+    file.truncate(file.size() // 2)
+    with capture_logs():
+        node = await restart(node)
+    handle = node.manager.get(TP)
+    assert handle is not None
+    assert (handle.log_dir, await content(handle)) == (node.target, before)
+
+
+async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source():
+    node, before = await broken_swap()
+    node.vfss[1].clear()
+    disks = node.disks
+
+    class Failing(MemVfs):
+        """Its names cannot be changed."""
+
+        def rename(self, source: str, target: str) -> None:
+            raise OSError(5, "Input/output error", source)
+
+    disks[1].__class__ = Failing
+    with capture_logs() as events:
+        node = await restart(node)
+    assert "future_copy_not_opened" in [e["event"] for e in events]
+    handle = node.manager.get(TP)
+    assert handle is not None
+    assert (handle.log_dir, await content(handle)) == (node.source, before)
+
+
+async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
+    node, before = await broken_swap()
+    node.disks[1].remove_tree("/d2")
+    with capture_logs():
+        node = await restart(node)
+    assert node.manager.get(TP) is None
+    (orphan,) = node.manager.orphans
+    assert (orphan.topic_id, orphan.directory) == (TOPIC_ID, f"/d1/{DELETE}")
+    handle = await node.manager.restore_deleted(orphan)
+    assert node.manager.get(TP) is handle
+    assert await content(handle) == before
+    assert (node.names(0), list(node.manager.orphans)) == (["t-0"], [])
+    await append(handle)
+
+
+async def test_a_future_copy_alone_stays_until_it_is_adopted():
+    """KIP-113 §3: the disk with the replica was replaced by an empty one."""
+    node = await start()
+    handle = await create(node)
+    future = await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        await future.catch_up(handle, lane, 1500)
+    await future.sync()
+    before = await content(handle)
+    node.disks[0].remove_tree("/d1/t-0")
+    node = await restart(node)
+    assert node.manager.get(TP) is None
+    assert node.manager.future(TP) is not None
+    with capture_logs():
+        adopted = await node.manager.adopt_future(TP)
+    assert node.manager.get(TP) is adopted
+    assert node.manager.futures() == []
+    found = await content(adopted)
+    assert found == before[: len(found)]
+    assert len(found) > 1000
+    assert node.names(1) == ["t-0"]
+    await append(adopted, epoch=1)
+
+
+async def test_of_two_future_copies_the_further_one_stays():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.close(1)
+    tree = node.disks[1]
+    other = f"t-0.{bytes(range(1, 17)).hex()}-future"
+    for name in ("partition.metadata", "future-copy-checkpoint"):
+        data = tree.read_if_exists(f"/d2/{FUTURE}/{name}")
+        assert data is not None
+        tree.make_dirs(f"/d2/{other}")
+        text = data.decode()
+        if name != "partition.metadata":
+            text = text[: text.index('"synced": [') + 11] + text[text.index('], "log_start') :]
+        tree.open(f"/d2/{other}/{name}", OpenMode.CREATE).write_at(0, [text.encode()])
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["future_copy_dropped"]
+    future = node.manager.future(TP)
+    assert future is not None
+    assert future.move_id == MOVE
+    await chores(node.manager, node.target).purge_due()
+    assert node.names(1) == [FUTURE]
+
+
+async def test_a_future_copy_beside_its_replica_is_of_no_use():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.close(1)
+    for path in [p for p in node.disks[0]._tree if p.startswith("/d1/t-0")]:
+        node.disks[1]._tree[path.replace("/d1", "/d2")] = node.disks[0]._tree[path]
+    node.disks[0].remove_tree("/d1/t-0")
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["future_copy_of_no_use"]
+    assert node.manager.futures() == []
+
+
+async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use():
+    """KAFKA-16157: the topic was deleted and made anew while the disk was away."""
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.close(1)
+    metadata = node.disks[0].open("/d1/t-0/partition.metadata", OpenMode.READ_WRITE)
+    fresh = TopicId(bytes(range(100, 116)))
+    metadata.write_at(0, [f"version: 0\ntopic_id: {fresh}".encode()])
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["future_copy_of_no_use"]
+    assert node.manager.get(TP) is not None
+    assert node.manager.futures() == []
+
+
+@pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
+async def test_a_future_copy_that_cannot_be_read_goes(name: str):
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    node.disks[1].open(f"/d2/{FUTURE}/{name}", OpenMode.READ_WRITE).truncate(3)
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["future_copy_unreadable"]
+    assert node.manager.futures() == []
+    node.clock.ms += 60_000
+    await chores(node.manager, node.target).purge_due()
+    assert node.names(1) == []
+    await move_to_end(node)
+
+
+async def undone_swap() -> Node:
+    """The second rename was done, but the disk said no when it was to be made certain."""
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    node.vfss[1].inject(Fault(kinds=frozenset({"sync_dir"}), path="/d2", nth=4))
+    with capture_logs(), pytest.raises(Exception, match="offline"):
+        await promote(node)
+    assert (node.names(0), node.names(1)) == (["t-0"], ["t-0"])
+    return node
+
+
+async def test_an_undone_swap_is_not_two_copies():
+    """Kafka refuses to start with two current copies; here it is known which one went on."""
+    node = await undone_swap()
+    handle = node.manager.get(TP)
+    assert handle is not None
+    await append(handle)
+    before = await content(handle)
+    with capture_logs() as events:
+        node = await restart(node)
+    assert [e["event"] for e in events] == ["undone_swap_settled"]
+    handle = node.manager.get(TP)
+    assert handle is not None
+    assert (handle.log_dir, await content(handle)) == (node.source, before)
+    assert not node.manager.duplicates
+
+
+async def test_a_moved_replica_is_one_like_any_other_after_the_next_start():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await promote(node)
+    assert node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
+    node = await restart(node)
+    assert not node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
+
+
+async def test_a_swap_whose_old_half_cannot_be_read_is_told():
+    node, _ = await broken_swap()
+    node.disks[0].open(f"/d1/{DELETE}/partition.metadata", OpenMode.READ_WRITE).truncate(2)
+    with capture_logs() as events:
+        node = await restart(node)
+    assert "swap_not_mended" in [e["event"] for e in events]
+    assert node.manager.future(TP) is not None
+
+
+async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted():
+    """The log was cut and regrown under another leader; the copy was not there to hear of it."""
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    await node.manager.close(1)
+    away, empty = node.disks[1], MemVfs()
+    format_dir(empty, "/d2", 2)
+    node = await start((node.disks[0], empty))
+    handle = node.manager.get(TP)
+    assert handle is not None
+    await handle.truncate_to(11)
+    for _ in range(8):
+        await append(handle, epoch=4)
+    await node.manager.close(2)
+    node = await start((node.disks[0], away))
+    handle, future = node.manager.get(TP), node.manager.future(TP)
+    assert handle is not None
+    assert future is not None
+    assert 0 < future.size_bytes < handle.size_bytes
+    await move_on(node)
+    assert await content(await promote(node)) == await content(handle)
+
+
+async def test_a_copy_that_cannot_be_compared_for_lack_of_room_goes():
+    """What it holds has to be compared with the replica before that goes on."""
+    node = await start()
+    old = await create(node)
+    future = await node.manager.create_future(TP, node.target, MOVE)
+    async with node.pool.lane() as lane:
+        await future.catch_up(old, lane, 1500)
+    await node.manager.close(1)
+    for name in node.disks[1].list_dir(f"/d2/{FUTURE}"):
+        if name.name.endswith(".log"):
+            node.disks[1].open(f"/d2/{FUTURE}/{name.name}", OpenMode.READ_WRITE).truncate(9999)
+    vfs = FaultVfs(node.disks[1])
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
+    dirs = [open_dir(node.disks[0], "/d1", 1), open_dir(vfs, "/d2", 2)]
+    manager = manager_of(dirs)
+    with capture_logs() as told:
+        await manager.load()
+    assert "future_copy_not_resumed" in [line["event"] for line in told]
+    assert manager.future(TP) is None
+    assert manager.get(TP) is not None
+    assert dirs[1].is_online
+    await chores(manager, dirs[1]).make_room()
+    assert not node.disks[1].exists(f"/d2/{FUTURE}")

@@ -1,0 +1,209 @@
+"""Walking over batches: up to the first unsound one, and around damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.storage.segments.batch_walk import (
+    Damage,
+    Located,
+    around_damage,
+    batch_at,
+    require_sound,
+    sent_batches,
+    sound_batches,
+)
+from tests.faults.rig import batch
+
+BODY = bytes(40)
+SIZE = len(batch(2, body=BODY))
+
+
+def data_of(count: int) -> bytearray:
+    """Batches of two records each."""
+    return bytearray(b"".join(batch(2, base_offset=2 * i, body=BODY) for i in range(count)))
+
+
+def read_at_of(data: bytes | bytearray):  # type: ignore[no-untyped-def]  # a closure
+    return lambda position, size: bytes(data[position : position + size])
+
+
+def walk(data: bytes | bytearray, **more: int) -> list[int]:
+    seen: list[int] = []
+    found = sound_batches(
+        read_at_of(data),
+        position=more.get("position", 0),
+        end=len(data),
+        next_offset=more.get("next_offset", 0),
+        check_crc_of_each=True,
+        on_progress=seen.append,
+    )
+    offsets = [located.header.base_offset for located in found]
+    assert sum(seen) <= len(data)
+    return offsets
+
+
+def around(
+    data: bytes | bytearray, known: tuple[int, ...] = (), end_offset: int = 99
+) -> list[int | Damage]:
+    found = around_damage(
+        read_at_of(data),
+        end=len(data),
+        begin_offset=0,
+        end_offset=end_offset,
+        known=lambda position: [k for k in known if k > position],
+        check_crc_of_each=True,
+        on_progress=lambda size_bytes: None,
+    )
+    return [one.header.base_offset if isinstance(one, Located) else one for one in found]
+
+
+def test_a_walk_ends_before_the_first_unsound_batch():
+    data = data_of(4)
+    assert walk(data) == [0, 2, 4, 6]
+    assert walk(data, position=SIZE, next_offset=2) == [2, 4, 6]
+    assert walk(data[:-1]) == [0, 2, 4]
+    data[2 * SIZE + 70] ^= 1
+    assert walk(data) == [0, 2]
+
+
+def test_a_gap_is_not_sound():
+    assert walk(batch(2) + batch(2, base_offset=3)) == [0]
+    assert walk(batch(2) + batch(2, base_offset=1)) == [0]
+
+
+def test_a_length_that_leads_out_of_the_file_costs_no_memory():
+    data = data_of(2)
+    data[SIZE + 8] = 0x7F
+    asked: list[int] = []
+
+    def read_at(position: int, size: int) -> bytes:
+        asked.append(size)
+        return bytes(data[position : position + size])
+
+    found = sound_batches(
+        read_at,
+        position=0,
+        end=len(data),
+        next_offset=0,
+        check_crc_of_each=True,
+        on_progress=lambda size_bytes: None,
+    )
+    assert [located.header.base_offset for located in found] == [0]
+    assert max(asked) <= len(data)
+
+
+def test_around_damage_of_a_body_everything_else_is_found():
+    data = data_of(5)
+    data[SIZE + 70] ^= 1
+    data[3 * SIZE + 70] ^= 1
+    assert around(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
+
+
+def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch():
+    data = data_of(5)
+    data[SIZE + 70] ^= 1
+    data[2 * SIZE + 70] ^= 1
+    assert around(data, known=(2 * SIZE, 3 * SIZE)) == [0, Damage(2, 6, SIZE), 6, 8]
+
+
+@pytest.mark.parametrize("at", range(0, 61))
+def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int):
+    """But for the leader epoch, which nothing in the batch vouches for."""
+    data = data_of(5)
+    data[2 * SIZE + at] ^= 0x40
+    if 12 <= at < 16:
+        assert around(data) == [0, 2, 4, 6, 8]
+        return
+    assert around(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
+
+
+def test_without_an_index_a_broken_header_costs_the_rest():
+    data = data_of(3)
+    data[SIZE + 16] = 9
+    assert around(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
+
+
+def test_the_last_batch_and_the_only_one():
+    data = data_of(2)
+    data[-1] ^= 1
+    assert around(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
+    assert around(data[:SIZE], end_offset=2) == [0]
+    assert around(bytes(200), end_offset=2) == [Damage(0, 2, 0)]
+    assert around(b"", end_offset=0) == []
+
+
+def test_batch_at():
+    data = data_of(2)
+    assert batch_at(read_at_of(data), SIZE, len(data)) is not None
+    assert batch_at(read_at_of(data), SIZE, len(data) - 1) is None
+    assert batch_at(read_at_of(data), 1, len(data)) is None
+    assert batch_at(read_at_of(data), len(data), len(data)) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "offset"),
+    [
+        pytest.param(data_of(2), 4, id="another offset"),
+        pytest.param(data_of(2)[:-1], 0, id="torn"),
+        pytest.param(batch(2) + batch(2, base_offset=4), 0, id="gap"),
+        pytest.param(data_of(1)[:-1] + b"\xff", 0, id="wrong crc"),
+        pytest.param(bytes(100), 0, id="zeros"),
+    ],
+)
+def test_what_is_not_sound_is_refused(data: bytes, offset: int):
+    require_sound(data_of(2), 1)
+    with pytest.raises(CorruptRecordError) as caught:
+        require_sound(data, offset)
+    assert caught.value.offset is None
+
+
+# -- logs with gaps --------------------------------------------------------------------------------
+
+
+def gapped(*bases: int) -> bytes:
+    return b"".join(batch(2, base_offset=base, body=BODY) for base in bases)
+
+
+def sound_from(data: bytes, gaps_below: int | None) -> list[int]:
+    found = sound_batches(
+        read_at_of(data),
+        position=0,
+        end=len(data),
+        next_offset=0,
+        check_crc_of_each=True,
+        on_progress=lambda size_bytes: None,
+        gaps_below=gaps_below,
+    )
+    return [located.header.base_offset for located in found]
+
+
+def test_gaps_are_sound_only_where_they_may_be():
+    data = gapped(0, 10, 12, 50)
+    assert sound_from(data, None) == [0]
+    assert sound_from(data, 52) == [0, 10, 12, 50]
+
+
+def test_offsets_never_go_back_and_never_beyond_the_end():
+    assert sound_from(gapped(0, 10, 9), 100) == [0, 10]
+    assert sound_from(gapped(0, 10, 50), 51) == [0, 10]
+
+
+def test_what_is_read_may_begin_behind_a_gap_where_gaps_may_be():
+    data = gapped(10, 20)
+    require_sound(data, 5, 100)
+    require_sound(data, 10, 100)
+    for offset, gaps_below in [(5, None), (12, 100), (10, None)]:
+        with pytest.raises(CorruptRecordError):
+            require_sound(data, offset, gaps_below)
+
+
+def test_what_a_leader_sends_goes_on_where_the_log_ends():
+    assert [h.base_offset for h in sent_batches(gapped(4, 6), 4, may_have_gaps=False)] == [4, 6]
+    assert [h.base_offset for h in sent_batches(gapped(4, 9), 2, may_have_gaps=True)] == [4, 9]
+    torn = gapped(4, 6)[:-1]
+    assert [h.base_offset for h in sent_batches(torn, 4, may_have_gaps=False)] == [4]
+    for data, may_have_gaps in [(gapped(5), False), (gapped(3), True), (gapped(4, 9), False)]:
+        with pytest.raises(CorruptRecordError):
+            sent_batches(data, 4, may_have_gaps=may_have_gaps)

@@ -1,0 +1,206 @@
+"""LogSegment: torn writes, scans, records by time."""
+
+from __future__ import annotations
+
+from errno import EMFILE, ENOSPC
+
+import pytest
+
+from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from tests.faults.rig import batch, headers_of
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_mem import MemVfs
+
+
+def make(vfs: Vfs | None = None, size_bytes: int = 0) -> LogSegment:
+    if vfs is None:
+        vfs = MemVfs()
+        vfs.make_dirs("/t")
+    segment = LogSegment(
+        vfs=vfs, directory="/t", base_offset=0, size_bytes=size_bytes, index_interval_bytes=100
+    )
+    if not size_bytes:
+        segment.create()
+    return segment
+
+
+def add(segment: LogSegment, data: bytes) -> None:
+    headers = headers_of(data)
+    segment.append([data], headers)
+
+
+def test_torn_write_is_cut_before_the_next():
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    vfs = FaultVfs(mem)
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    size = segment.size_bytes
+    vfs.inject(
+        Fault(effect=Effect.SHORT_WRITE, errno=EMFILE, kinds=frozenset({"write_at"}), sticky=False)
+    )
+    with pytest.raises(OSError):
+        add(segment, batch(base_offset=1, body=bytes(5000)))
+    assert segment.size_bytes == size
+    add(segment, batch(base_offset=1))
+    assert segment.open().size() == segment.size_bytes
+    assert segment.next_offset(segment.size_bytes) == 2
+
+
+def test_scan_stops_before_the_first_unsound_batch():
+    segment = make()
+    for i in range(3):
+        add(segment, batch(base_offset=i))
+    size = segment.size_bytes
+    segment.open().write_at(size - 1, [b"\xff"])
+    assert segment.scan(check_crc_of_each=False).next_offset == 3
+    scanned = segment.scan(check_crc_of_each=True)
+    assert (scanned.next_offset, segment.size_bytes) == (2, size * 2 // 3)
+
+
+def test_batch_larger_than_a_scan_step():
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    add(segment, batch(base_offset=0, body=bytes(9_000_000)))
+    add(segment, batch(base_offset=1))
+    again = make(vfs, segment.size_bytes)
+    assert again.scan(check_crc_of_each=True).next_offset == 2
+
+
+def test_reader_that_must_not_wait_is_told_to_ask_elsewhere():
+    segment = make()
+    add(segment, batch(base_offset=0))
+
+    def read(read_at):
+        return segment.read(
+            read_at,
+            start_offset=0,
+            max_offset=NO_LIMIT,
+            limit=segment.size_bytes,
+            max_bytes=1000,
+            min_one=True,
+        )
+
+    assert read(lambda position, size: None) is None
+    whole = read(segment.open().read_at)
+    assert whole is not None
+    short = read(lambda position, size: bytes(whole[: size - 1]))
+    assert short is None
+
+
+def test_retired_segment_keeps_its_bytes_until_purged():
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    segment.write_indexes()
+    file = vfs.open(segment.path, OpenMode.READ)
+    segment.retire()
+    assert not vfs.exists(segment.path)
+    assert file.size() == segment.size_bytes
+    segment.purge()
+    assert vfs.list_dir("/t") == []
+
+
+def test_a_write_that_found_no_room_leaves_nothing_behind():
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    vfs = FaultVfs(mem)
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    size = segment.size_bytes
+    kinds = frozenset({"write_at"})
+    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds, sticky=False))
+    with pytest.raises(OSError, match="No space"):
+        add(segment, batch(base_offset=1, body=bytes(5000)))
+    assert segment.open().size() == size
+
+
+def test_a_tail_that_could_not_be_cut_is_cut_before_the_segment_is_sealed():
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    vfs = FaultVfs(mem)
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    size = segment.size_bytes
+    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
+    with pytest.raises(OSError, match="No space"):
+        add(segment, batch(base_offset=1, body=bytes(5000)))
+    assert segment.open().size() > size
+    vfs.clear()
+    segment.cut_torn_tail()
+    assert segment.open().size() == size
+
+
+def test_a_segment_is_not_half_made():
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    vfs = FaultVfs(mem)
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
+    with pytest.raises(OSError, match="No space"):
+        make(vfs)
+    assert mem.list_dir("/t") == []
+
+
+def test_indexes_are_whole_or_as_they_were():
+    mem = MemVfs()
+    mem.make_dirs("/t")
+    vfs = FaultVfs(mem)
+    segment = make(vfs)
+    for i in range(5):
+        add(segment, batch(base_offset=i, timestamp=i))
+    segment.write_indexes()
+    before = mem.read_if_exists("/t/00000000000000000000.timeindex")
+    add(segment, batch(base_offset=5, timestamp=99))
+    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
+    with pytest.raises(OSError, match="No space"):
+        segment.write_indexes()
+    assert mem.read_if_exists("/t/00000000000000000000.timeindex") == before
+    assert not [entry.name for entry in mem.list_dir("/t") if entry.name.endswith(".tmp")]
+
+
+def test_an_empty_time_index_is_not_believed():
+    """That is what a crash leaves of one that was not on the disk yet."""
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    add(segment, batch(base_offset=0, timestamp=77))
+    segment.write_indexes()
+    vfs.open("/t/00000000000000000000.timeindex", OpenMode.READ_WRITE).truncate(0)
+    again = make(vfs, segment.size_bytes)
+    largest = again.largest_timestamp()
+    assert largest is not None
+    assert largest.timestamp == 77
+
+
+def test_a_segment_goes_without_another_name():
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    segment.write_indexes()
+    file = segment.open()
+    segment.retire(at_once=True)
+    assert vfs.list_dir("/t") == []
+    assert len(file.read_at(0, 1000)) == segment.size_bytes
+    segment.purge()
+
+
+def test_a_segment_is_born_again_in_its_own_room():
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    add(segment, batch(base_offset=0))
+    segment.write_indexes()
+    vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
+    fresh = segment.reborn(7)
+    fresh.cut_torn_tail()
+    names = [(entry.name, entry.size_bytes) for entry in vfs.list_dir("/t")]
+    assert names == [("00000000000000000007.log", 0)]
+    vfs.capacity_bytes = None
+    add(fresh, batch(base_offset=7))
+    assert fresh.size_bytes == len(batch())
+    assert segment.file is None

@@ -1,0 +1,154 @@
+"""One closed segment, read step by step: what is wrong is found, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.storage.segments.batch_walk import Damage
+from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_scrub import STEP_BYTES, SegmentScrub
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.rig import batch, headers_of
+from tests.faults.vfs_mem import MemVfs
+
+BATCHES = 40
+RECORDS = 2
+BODY = bytes(40_000)
+BASE = 100
+END = BASE + BATCHES * RECORDS
+SIZE = len(batch(RECORDS, body=BODY))
+LOG, INDEX, TIMES = (f"/d/{BASE:020}{suffix}" for suffix in (".log", ".index", ".timeindex"))
+
+
+def written(vfs: MemVfs) -> LogSegment:
+    """A closed segment of several steps, its index files on the disk."""
+    vfs.make_dirs("/d")
+    segment = LogSegment(
+        vfs=vfs, directory="/d", base_offset=BASE, size_bytes=0, index_interval_bytes=3 * SIZE
+    )
+    segment.create()
+    for i in range(BATCHES):
+        # Every third batch is older than the one before.
+        timestamp = 1_000 + i - 5 * (i % 3 == 2)
+        data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=timestamp)
+        segment.append([data], headers_of(data))
+    segment.write_indexes()
+    return segment
+
+
+def scrubbed(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
+    scrub = SegmentScrub(vfs=vfs, segment=segment, end_offset=END)
+    assert scrub.open()
+    steps = []
+    while looked := scrub.step():
+        steps.append(looked)
+    scrub.close()
+    assert sum(steps) >= segment.size_bytes
+    assert max(steps) < 2 * STEP_BYTES
+    assert len(steps) >= segment.size_bytes // STEP_BYTES
+    return scrub
+
+
+def flip(vfs: MemVfs, path: str, position: int) -> None:
+    file = vfs.open(path, OpenMode.READ_WRITE)
+    file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 0x10])])
+
+
+def test_a_sound_segment_has_nothing_to_tell():
+    vfs = MemVfs()
+    scrub = scrubbed(vfs, written(vfs))
+    assert (scrub.damages, scrub.is_index_wrong) == ([], False)
+
+
+@pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
+@pytest.mark.parametrize("at", [3, 10, 16, 20, 45, 60, SIZE - 1])
+def test_damage_anywhere_is_found_where_it_is(number: int, at: int):
+    """But of the leader epoch, for which nothing in a batch vouches."""
+    vfs = MemVfs()
+    segment = written(vfs)
+    flip(vfs, LOG, number * SIZE + at)
+    scrub = scrubbed(vfs, segment)
+    (damage,) = scrub.damages
+    assert (damage.offset, damage.position) == (BASE + number * RECORDS, number * SIZE)
+    # No further than to the next batch that an index knows of.
+    assert BASE + (number + 1) * RECORDS <= damage.next_offset <= BASE + (number + 5) * RECORDS
+    assert damage.next_offset <= END
+
+
+def test_the_segment_itself_is_as_it_was():
+    vfs = MemVfs()
+    segment = written(vfs)
+    before = (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp())
+    flip(vfs, LOG, 5 * SIZE + 100)
+    assert scrubbed(vfs, segment).damages
+    assert (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp()) == before
+
+
+def test_a_file_that_ends_early_is_damaged_to_its_end():
+    vfs = MemVfs()
+    segment = written(vfs)
+    vfs.open(LOG, OpenMode.READ_WRITE).truncate(30 * SIZE + 10)
+    scrub = SegmentScrub(vfs=vfs, segment=segment, end_offset=END)
+    assert scrub.open()
+    while scrub.step():
+        continue
+    assert scrub.damages == [Damage(BASE + 30 * RECORDS, END, 30 * SIZE)]
+
+
+def test_every_byte_of_the_index_files_counts():
+    vfs = MemVfs()
+    segment = written(vfs)
+    for path, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIMES, TIME_ENTRY_BYTES)):
+        sound = vfs.read_if_exists(path)
+        assert sound is not None
+        assert len(sound) > 2 * entry_bytes
+        for at in range(len(sound)):
+            flip(vfs, path, at)
+            assert scrubbed(vfs, segment).is_index_wrong, (path, at)
+            flip(vfs, path, at)
+        vfs.open(path, OpenMode.READ_WRITE).truncate(len(sound) - 1)
+        assert scrubbed(vfs, segment).is_index_wrong
+        vfs.open(path, OpenMode.READ_WRITE).write_at(0, [sound])
+        assert not scrubbed(vfs, segment).is_index_wrong
+
+
+def test_index_files_that_are_not_there_are_nobodys_fault():
+    vfs = MemVfs()
+    segment = written(vfs)
+    for path in (INDEX, TIMES):
+        vfs.unlink_if_exists(path)
+        assert not scrubbed(vfs, segment).is_index_wrong
+
+
+def test_a_segment_that_is_gone_is_not_opened():
+    vfs = MemVfs()
+    segment = written(vfs)
+    segment.retire()
+    assert not SegmentScrub(vfs=vfs, segment=segment, end_offset=END).open()
+
+
+@pytest.mark.parametrize("may_have_gaps", [True, False])
+def test_offsets_that_compaction_took_away_are_no_damage(may_have_gaps: bool):
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    segment = LogSegment(
+        vfs=vfs,
+        directory="/d",
+        base_offset=BASE,
+        size_bytes=0,
+        index_interval_bytes=SIZE,
+        may_have_gaps=may_have_gaps,
+    )
+    segment.create()
+    for i in range(0, BATCHES, 3):
+        data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=1_000 + i)
+        segment.append([data], headers_of(data))
+    segment.write_indexes()
+    scrub = scrubbed(vfs, segment)
+    assert bool(scrub.damages) is not may_have_gaps
+    assert scrub.is_index_wrong is not may_have_gaps
+    if may_have_gaps:
+        flip(vfs, LOG, 4 * SIZE + 100)
+        (damage,) = scrubbed(vfs, segment).damages
+        assert damage.position == 4 * SIZE
