@@ -33,6 +33,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    read_log,
 )
 
 pytestmark = pytest.mark.disk
@@ -114,7 +115,7 @@ async def node(source: Kind, target: Kind, *, target_bytes: int = 64 * MIB) -> A
 async def content(handle: LogHandle) -> bytes:
     offset, found = handle.log_start_offset, b""
     while offset < handle.log_end_offset:
-        records = (await handle.read(offset, MIB, NO_LIMIT, True)).records
+        records = (await read_log(handle, offset, MIB, NO_LIMIT, True)).records
         found += bytes(records)
         offset = headers_of(records)[-1].next_offset
     return found

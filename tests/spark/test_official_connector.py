@@ -128,7 +128,8 @@ def test_both_copy_the_same_in_the_same_batches(
     assert batches[OURS] == batches[THEIRS]
     count = len(COMPRESSIONS) * RECORDS_EACH
     assert sum(batches[OURS]) == count
-    last = max((tmp_path / OURS / "offsets").iterdir(), key=lambda path: int(path.name))
+    batches_done = (path for path in (tmp_path / OURS / "offsets").iterdir() if path.name.isdigit())
+    last = max(batches_done, key=lambda path: int(path.name))
     told = last.read_text().splitlines()[-1]
     assert "#topicId=" in told
     assert _read(spark_with_both, cluster, THEIRS, subscribe=TOPIC, endingOffsets=told).count() == (
