@@ -217,6 +217,10 @@ diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tabl
 map: setup  ## Write kraftjbod/FILES.md from the docstrings
 	@$(PY) -m tests.tidy.file_map
 
+.PHONY: stubs
+stubs: setup  ## Write the types of Kafka's messages, kraftjbod/protocol/messages.pyi, from the schemas
+	@$(PY) -m tests.tidy.message_stubs
+
 .PHONY: bench
 bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)

@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from kraftjbod.core.errors import (
     ConfigError,
@@ -26,9 +26,11 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, api_name, message, request_api_key
+from kraftjbod.protocol.kafka_codec import Request, api_name, request_api_key
+from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 DEFAULT_PORT: Final = 9092
 _CONNECT_TIMEOUT_MS: Final = 5000
@@ -174,17 +176,17 @@ class ClusterClient:
         self, topics: Sequence[str] | None = None, *, create_missing: bool = False
     ) -> ClusterMetadata:
         """Ask any broker about ``topics`` (all of them if None) and keep the answer."""
-        request = message("MetadataRequest")
-        wanted = None if topics is None else [request.MetadataRequestTopic(name=t) for t in topics]
+        named = MetadataRequest.MetadataRequestTopic
+        wanted = None if topics is None else [named(name=topic) for topic in topics]
         response = await self.request_any(
-            request(topics=wanted, allow_auto_topic_creation=create_missing)
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing)
         )
         self.metadata = _read_metadata(response)
         return self.metadata
 
     async def request(
-        self, node_id: int, body: Message, *, timeout_ms: int | None = None, min_version: int = 0
-    ) -> Any:
+        self, node_id: int, body: Request[R], *, timeout_ms: int | None = None, min_version: int = 0
+    ) -> R:
         """Ask one broker.
 
         :param min_version: of the API, below which the broker would not understand what is asked.
@@ -197,7 +199,7 @@ class ClusterClient:
         connection = await self._connection(node.host, node.port)
         return await self._ask(connection, body, timeout_ms, min_version)
 
-    async def request_any(self, body: Message, *, min_version: int = 0) -> Any:
+    async def request_any(self, body: Request[R], *, min_version: int = 0) -> R:
         """Ask the first broker that answers.
 
         :raises ConnectionLostError: with the reason of each, if none does.
@@ -216,7 +218,7 @@ class ClusterClient:
                 reasons.append(e.message)
         raise ConnectionLostError("; ".join(reasons))
 
-    async def request_controller(self, body: Message, *, min_version: int = 0) -> Any:
+    async def request_controller(self, body: Request[R], *, min_version: int = 0) -> R:
         """Ask the broker that the metadata calls the controller, or any if it names none."""
         if self.metadata.controller_id in self.metadata.brokers:
             controller = self.metadata.controller_id
@@ -224,8 +226,12 @@ class ClusterClient:
         return await self.request_any(body, min_version=min_version)
 
     async def _ask(
-        self, connection: KafkaConnection, body: Message, timeout_ms: int | None, min_version: int
-    ) -> Any:
+        self,
+        connection: KafkaConnection,
+        body: Request[R],
+        timeout_ms: int | None,
+        min_version: int,
+    ) -> R:
         api_key = request_api_key(body)
         version = connection.version_of(api_key)
         if version < min_version:
@@ -297,7 +303,7 @@ def may_pass(error: OperatingError) -> bool:
     return error.retriable or isinstance(error, ConnectionLostError)
 
 
-def _read_metadata(response: Any) -> ClusterMetadata:
+def _read_metadata(response: MetadataResponse) -> ClusterMetadata:
     return ClusterMetadata(
         controller_id=response.controller_id,
         brokers={
@@ -306,13 +312,14 @@ def _read_metadata(response: Any) -> ClusterMetadata:
             )
             for broker in response.brokers
         },
-        topics={topic.name: _read_topic(topic) for topic in response.topics},
+        # Only who asks by id, which we do not, may be told of a topic without a name.
+        topics={t.name: _read_topic(t.name, t) for t in response.topics if t.name is not None},
     )
 
 
-def _read_topic(topic: Any) -> TopicMetadata:
+def _read_topic(name: str, topic: MetadataResponse.MetadataResponseTopic) -> TopicMetadata:
     return TopicMetadata(
-        name=topic.name,
+        name=name,
         topic_id=bytes(topic.topic_id),
         is_internal=topic.is_internal,
         error_code=topic.error_code,

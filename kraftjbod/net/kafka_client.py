@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, cast
 
 from kraftjbod.core.errors import (
     ConnectionLostError,
@@ -29,13 +29,16 @@ from kraftjbod.protocol.kafka_codec import (
     SUPPORTED,
     ApiKey,
     Message,
+    Request,
     api_name,
     correlation_id_of,
     decode_response,
     encode_request,
-    message,
     request_api_key,
 )
+from kraftjbod.protocol.messages import ApiVersionsRequest, ProduceRequest
+
+R = TypeVar("R")
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=256 * 1024 * 1024)
 _CORRELATION_MASK = 0x7FFFFFFF
@@ -110,8 +113,8 @@ class KafkaConnection:
             )
         return version
 
-    async def request(self, body: Message, *, timeout_ms: int, version: int | None = None) -> Any:
-        """Ask, and wait for the response :class:`Message`.
+    async def request(self, body: Request[R], *, timeout_ms: int, version: int | None = None) -> R:
+        """Ask, and wait for the response.
 
         None at once for a Produce with acks=0, which is never answered.
         Records in the response are memoryviews into its frame.
@@ -131,7 +134,7 @@ class KafkaConnection:
         """Close; requests in flight fail with :class:`ConnectionLostError`."""
         self._connection.close("closed by this side")
 
-    async def _exchange(self, body: Message, api_key: int, version: int, timeout_ms: int) -> Any:
+    async def _exchange(self, body: Request[R], api_key: int, version: int, timeout_ms: int) -> R:
         if not self.is_open:
             raise ConnectionLostError(f"the connection to {self._connection.peer} is closed")
         if len(self._waiting) >= self._max_in_flight:
@@ -141,9 +144,9 @@ class KafkaConnection:
         buffers = encode_request(
             body, version=version, correlation_id=correlation_id, client_id=self._client_id
         )
-        if api_key == ApiKey.PRODUCE and body.acks == 0:
+        if isinstance(body, ProduceRequest) and body.acks == 0:
             self._connection.write(buffers)
-            return None
+            return cast(R, None)
         waiting = _Waiting(
             correlation_id=correlation_id,
             api_key=api_key,
@@ -154,14 +157,15 @@ class KafkaConnection:
         self._connection.write(buffers)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await waiting.response
+                # Decoded as what answers this API.
+                return cast(R, await waiting.response)
         except TimeoutError as e:
             reason = f"{api_name(api_key)} was not answered within {timeout_ms} ms"
             self._connection.abort(reason)
             raise RequestTimedOutError(f"{self._connection.peer}: {reason}") from e
 
     async def _negotiate(self, timeout_ms: int) -> None:
-        request = message("ApiVersionsRequest")(
+        request = ApiVersionsRequest(
             client_software_name=OWN_SOFTWARE_NAME, client_software_version="0"
         )
         for version in (SUPPORTED[ApiKey.API_VERSIONS][1], 0):

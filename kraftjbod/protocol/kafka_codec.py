@@ -6,9 +6,7 @@ Compiled from Kafka's own schemas on first use, per message and version.
   Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
 * Encoding gives a list of buffers that together are one frame; records stay buffers of their own,
   all between them is joined.
-* A message class comes from :func:`message`, the one place where types are only known at run time:
-  ``ProduceResponse = message("ProduceResponse")``, and inside it
-  ``ProduceResponse.TopicProduceResponse``. Annotate with :class:`Message`.
+* A message's class comes from messages.py.
 * In an array of structs an element may be given as ``bytes`` that :func:`encode_part` made before.
 * A field that a version lacks is left out if Kafka calls it ignorable or if it has its default;
   otherwise encoding it raises :class:`LocalProtocolError`.
@@ -30,13 +28,14 @@ from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
 from kraftjbod.protocol.kafka_compiler import (
     NO_TAGS,
     Compiler,
-    build_classes,
-    class_source,
+    constructor_source,
     long_uvarint,
 )
 from kraftjbod.protocol.kafka_compiler import Message as Message
+from kraftjbod.protocol.kafka_compiler import Request as Request
 from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY
 from kraftjbod.protocol.kafka_schema import StructSchema, load_message
+from kraftjbod.protocol.messages import ApiVersionsResponse, message_classes
 
 Buffer = bytes | bytearray | memoryview
 
@@ -105,6 +104,8 @@ _API_NAMES: Final[dict[int, str]] = {key: key.name.title().replace("_", "") for 
 
 _REQUEST_NAMES: Final = {key: name + "Request" for key, name in _API_NAMES.items()}
 _RESPONSE_NAMES: Final = {key: name + "Response" for key, name in _API_NAMES.items()}
+#: Requests and responses of the APIs that we serve.
+MESSAGE_NAMES: Final = (*_REQUEST_NAMES.values(), *_RESPONSE_NAMES.values())
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
@@ -147,19 +148,14 @@ def api_name(api_key: int) -> str:
     return _API_NAMES.get(api_key, f"API {api_key}")
 
 
-@functools.cache
-def _classes(name: str) -> dict[str, type[Message]]:
-    return build_classes(load_message(name))
-
-
 def message(name: str) -> Any:
-    """The class of a message, such as ``"FetchRequest"``; structs inside it are its attributes."""
-    return _classes(name)[name]
+    """The class of a message by its name; product code imports it from messages.py instead."""
+    return message_classes(name)[name]
 
 
 @functools.cache
 def _namespace(name: str, version: int) -> dict[str, Any]:
-    return Compiler(load_message(name), version).compile(_classes(name))
+    return Compiler(load_message(name), version).compile(message_classes(name))
 
 
 @functools.cache
@@ -170,9 +166,10 @@ def _functions(name: str, version: int) -> tuple[Any, Any]:
 
 
 def source_of(name: str, version: int) -> str:
-    """The generated Python of a message's classes and of its codec for ``version``."""
+    """The generated Python of a message's constructors and of its codec for ``version``."""
     schema = load_message(name)
-    return class_source(schema) + "\n" + Compiler(schema, version).source()
+    sources = [f"# {s.name}\n{constructor_source(s)}" for s in schema.struct.structs()]
+    return "\n".join([*sources, Compiler(schema, version).source()])
 
 
 @functools.cache
@@ -370,24 +367,25 @@ def api_versions_response(
     version, error = header.api_version, ErrorCode.NONE
     if version > SUPPORTED[ApiKey.API_VERSIONS][1]:
         version, error = 0, ErrorCode.UNSUPPORTED_VERSION
-    response = message("ApiVersionsResponse")
     ranges = {**SUPPORTED, ApiKey.PRODUCE: (0, SUPPORTED[ApiKey.PRODUCE][1])}
-    body = response(
+    body = ApiVersionsResponse(
         error_code=error,
         api_keys=[
-            response.ApiVersion(api_key=key, min_version=least, max_version=greatest)
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
             if key < FIRST_OWN_API_KEY or asker == OWN_SOFTWARE_NAME
         ],
         supported_features=[
-            response.SupportedFeatureKey(name=name, min_version=least, max_version=greatest)
+            ApiVersionsResponse.SupportedFeatureKey(
+                name=name, min_version=least, max_version=greatest
+            )
             for name, (least, greatest) in features.supported.items()
             # Older clients fail on a feature that begins at 0 (KAFKA-17011).
             if least > 0 or version >= _FEATURES_FROM_ZERO_SINCE
         ],
         finalized_features_epoch=features.epoch,
         finalized_features=[
-            response.FinalizedFeatureKey(
+            ApiVersionsResponse.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level
             )
             for name, level in features.finalized.items()

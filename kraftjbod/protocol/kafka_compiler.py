@@ -18,7 +18,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NoReturn,
+    TypeVar,
+    dataclass_transform,
+)
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.protocol.kafka_schema import FieldSchema, MessageSchema, StructSchema
@@ -35,24 +44,35 @@ _FIXED_FORMATS: Final = {
     "uuid": "16s",
 }
 _MAX_VARINT_SHIFT: Final = 28
+#: Where product code finds the classes.
+_MESSAGES: Final = "kraftjbod.protocol.messages"
 #: A tagged-field section that holds nothing.
 NO_TAGS: Final = b"\x00"
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 class Message:
     """A request, a response or a struct inside one, with Kafka's field names in snake_case.
 
-    Classes are generated from the schemas and hold the fields of all versions.
-    A tagged struct that was not sent is None.
+    Classes are made from the schemas and hold the fields of all versions; type checkers read in
+    messages.pyi which. A tagged struct that was not sent is None.
     """
 
     __slots__ = ()
+    schema: ClassVar[StructSchema]
 
     if TYPE_CHECKING:
-        # Fields are known at run time only.
-        def __init__(self, **fields: Any) -> None: ...
+        # Until every room has the types of messages.pyi.
         def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, **fields: Any) -> None:
+        """Puts the class's own constructor in its place: most structs are only ever read."""
+        kind = type(self)
+        namespace: dict[str, Any] = {}
+        exec(constructor_source(kind.schema), namespace)  # noqa: S102 - made from schemas only
+        kind.__init__ = namespace["__init__"]  # type: ignore[method-assign]  # once, see above
+        kind.__init__(self, **fields)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -66,6 +86,15 @@ class Message:
         names: tuple[str, ...] = type(self).__slots__
         fields = ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
         return f"{type(self).__name__}({fields})"
+
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Request(Message, Generic[Answer_co]):
+    """A message that asks, and by its parameter the one that answers."""
+
+    __slots__ = ()
 
 
 # --- what generated code calls ------------------------------------------------------------------
@@ -119,7 +148,6 @@ def not_in_version(field: str, version: int) -> NoReturn:
 
 
 _NAMESPACE: Final[dict[str, Any]] = {
-    "Message": Message,
     "V": [uvarint(n) for n in range(128)],
     "long_uvarint": long_uvarint,
     "new": object.__new__,
@@ -143,29 +171,30 @@ _NAMESPACE: Final[dict[str, Any]] = {
 
 def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
     """One class per struct of ``schema``; the inner ones are attributes of the outermost too."""
-    namespace = dict(_NAMESPACE)
-    exec(class_source(schema), namespace)  # noqa: S102 - source made from packaged schemas only
-    classes: dict[str, type[Message]] = {s.name: namespace[s.name] for s in schema.struct.structs()}
-    outermost = classes.pop(schema.name)
-    for name, inner in classes.items():
-        inner.__qualname__ = f"{schema.name}.{name}"
-        setattr(outermost, name, inner)
-    classes[schema.name] = outermost
+    base = Request if schema.name.endswith("Request") else Message
+    outermost = _class_of(schema.struct, base)
+    classes = {schema.name: outermost}
+    for struct_schema in schema.struct.structs():
+        if struct_schema is not schema.struct:
+            inner = classes[struct_schema.name] = _class_of(struct_schema, Message)
+            inner.__qualname__ = f"{schema.name}.{struct_schema.name}"
+            setattr(outermost, struct_schema.name, inner)
     return classes
 
 
-def class_source(schema: MessageSchema) -> str:
-    lines: list[str] = []
-    for s in schema.struct.structs():
-        slots = ", ".join(repr(f.name) for f in s.fields)
-        parameters = ", ".join(f"{f.name}={f.default!r}" for f in s.fields)
-        lines.append(f"class {s.name}(Message):")
-        lines.append(f"    __slots__ = ({slots},)")
-        lines.append(f"    def __init__(self, *, {parameters}):")
-        for f in s.fields:
-            # The empty default must not be one list shared by all messages.
-            value = f"[] if {f.name} == () else {f.name}" if f.default == () else f.name
-            lines.append(f"        self.{f.name} = {value}")
+def _class_of(s: StructSchema, base: type[Message]) -> type[Message]:
+    body = {"__slots__": tuple(f.name for f in s.fields), "schema": s, "__module__": _MESSAGES}
+    kind: type[Message] = type(s.name, (base,), body)
+    return kind
+
+
+def constructor_source(s: StructSchema) -> str:
+    lines = [
+        f"def __init__(self, *, {', '.join(f'{f.name}={f.default!r}' for f in s.fields)}):",
+        # The empty default must not be one list shared by all messages.
+        *(f"    if {f.name} == (): {f.name} = []" for f in s.fields if f.default == ()),
+        *(f"    self.{f.name} = {f.name}" for f in s.fields),
+    ]
     return "\n".join(lines) + "\n"
 
 

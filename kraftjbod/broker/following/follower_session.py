@@ -13,10 +13,8 @@ from collections.abc import Collection, Sequence
 
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.storage.log.log_handle import LogHandle
-
-FetchRequest = message("FetchRequest")
 
 
 class Followed:
@@ -151,7 +149,7 @@ class FollowerSession:
 
     def request(
         self, ready: Sequence[Followed], *, broker_epoch: BrokerEpoch, wait_ms: int
-    ) -> Message:
+    ) -> FetchRequest:
         """The next fetch: ``ready`` is named, what was left is forgotten."""
         naming: dict[TopicId, list[Followed]] = defaultdict(list)
         forgetting: dict[TopicId, list[int]] = defaultdict(list)
@@ -163,7 +161,7 @@ class FollowerSession:
         for key in self._left:
             forgetting[key.topic_id].append(key.partition)
         self._left = set()
-        request: Message = FetchRequest(
+        return FetchRequest(
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=broker_epoch
             ),
@@ -183,10 +181,9 @@ class FollowerSession:
                 for topic_id, partitions in forgetting.items()
             ],
         )
-        return request
 
-    def _partition(self, one: Followed) -> Message:
-        partition: Message = FetchRequest.FetchPartition(
+    def _partition(self, one: Followed) -> FetchRequest.FetchPartition:
+        return FetchRequest.FetchPartition(
             partition=one.topic_partition.partition,
             current_leader_epoch=one.leader_epoch,
             fetch_offset=one.handle.log_end_offset,
@@ -194,4 +191,3 @@ class FollowerSession:
             log_start_offset=one.handle.log_start_offset,
             partition_max_bytes=self._limits.max_partition_bytes,
         )
-        return partition

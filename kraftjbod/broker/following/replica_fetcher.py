@@ -36,9 +36,12 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, message
-
-OffsetForLeaderEpochRequest = message("OffsetForLeaderEpochRequest")
+from kraftjbod.protocol.messages import (
+    FetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from kraftjbod.protocol.record_batch import Buffer
 
 _NONE = -1
 _SESSION_LOST = frozenset(
@@ -286,7 +289,9 @@ class ReplicaFetcher:
         else:
             await self._truncate(one, offset)
 
-    async def _align_one(self, one: Followed, end: Message) -> None:
+    async def _align_one(
+        self, one: Followed, end: OffsetForLeaderEpochResponse.EpochEndOffset
+    ) -> None:
         if end.error_code != ErrorCode.NONE:
             self._delay(one, ErrorCode(end.error_code), "where its last epoch ended is not known")
             return
@@ -362,7 +367,7 @@ class ReplicaFetcher:
         if writing:
             await asyncio.gather(*writing)
 
-    def _take(self, one: Followed, data: Message) -> asyncio.Future[Any] | None:
+    def _take(self, one: Followed, data: FetchResponse.PartitionData) -> asyncio.Future[Any] | None:
         """Begin what one partition's answer asks for; None if that is done already."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._start_anew(one, data.log_start_offset))
@@ -376,15 +381,17 @@ class ReplicaFetcher:
                 self._truncate_to_epoch(one, diverging.epoch, diverging.end_offset)
             )
         if data.records:
-            return asyncio.ensure_future(self._append(one, data))
+            return asyncio.ensure_future(self._append(one, data, data.records))
         self._note_fetched(one, data.high_watermark)
         if data.log_start_offset > one.handle.log_start_offset:
             return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
         return None
 
-    async def _append(self, one: Followed, data: Message) -> None:
+    async def _append(
+        self, one: Followed, data: FetchResponse.PartitionData, records: Buffer
+    ) -> None:
         try:
-            await one.handle.append_as_follower(data.records, may_have_gaps=data.may_have_gaps)
+            await one.handle.append_as_follower(records, may_have_gaps=data.may_have_gaps)
         except OperatingError as e:
             if not one.handle.log_dir.is_online:
                 # Whoever handles that takes this replica away.
@@ -393,9 +400,9 @@ class ReplicaFetcher:
             one.is_aligned = False
             self._delay(one, e.code, str(e))
             return
-        one.replica.count_appended(len(data.records))
+        one.replica.count_appended(len(records))
         if self._quota.is_throttled(one.topic_partition):
-            self._quota.spend(len(data.records), self._clock.now_ms())
+            self._quota.spend(len(records), self._clock.now_ms())
         self._turns.end(one.topic_partition)
         if self._session.is_followed(one):
             self._session.tell_last(one)

@@ -364,7 +364,7 @@ def test_bad_response_headers() -> None:
 
 def test_generated_code_can_be_looked_at() -> None:
     source = codec.source_of("FetchRequest", 12)
-    assert "class FetchPartition(Message):" in source
+    assert "# FetchPartition\ndef __init__(self, *, partition=0," in source
     assert "def read_FetchPartition(b, p, end, q):" in source
     compile(source, "generated", "exec")
 

@@ -1,35 +1,12 @@
-"""Generated classes, and the source of generated functions."""
+"""The source of generated functions, and what it calls."""
 
 from __future__ import annotations
 
 import pytest
 
 from kraftjbod.core.errors import RemoteProtocolError
-from kraftjbod.protocol.kafka_compiler import Compiler, build_classes, long_uvarint, uvarint
+from kraftjbod.protocol.kafka_compiler import Compiler, long_uvarint, uvarint
 from kraftjbod.protocol.kafka_schema import load_message
-
-CLASSES = build_classes(load_message("FetchRequest"))
-FetchRequest = CLASSES["FetchRequest"]
-
-
-def test_messages_are_values_with_defaults() -> None:
-    one, other = FetchRequest(max_wait_ms=5), FetchRequest(max_wait_ms=5)
-    assert one == other
-    assert one != FetchRequest()
-    assert one != CLASSES["FetchTopic"]()
-    assert (one.topics, one.replica_id, one.replica_state) == ([], -1, None)
-    one.topics.append(CLASSES["FetchTopic"](topic="t"))
-    assert other.topics == []
-    assert "max_wait_ms=5" in repr(one)
-    with pytest.raises(AttributeError):
-        one.no_such_field = 1
-    with pytest.raises(TypeError):
-        FetchRequest(no_such_field=1)
-
-
-def test_inner_structs_are_attributes_of_the_message() -> None:
-    assert FetchRequest.FetchPartition is CLASSES["FetchPartition"]  # type: ignore[attr-defined] # generated
-    assert CLASSES["FetchPartition"].__qualname__ == "FetchRequest.FetchPartition"
 
 
 def test_neighbours_of_fixed_size_are_read_at_once() -> None:

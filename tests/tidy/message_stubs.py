@@ -1,0 +1,77 @@
+"""``make stubs``: kraftjbod/protocol/messages.pyi, written from the schemas that the codec runs on.
+
+``python -m tests.tidy.message_stubs`` writes the stubs; a tidy test compares them with the schemas.
+
+* One class per message, with its inner structs in it, as they are at run time.
+* A field may be None if a version that we speak can say null, or if that is its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES, SUPPORTED
+from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
+from tests.tidy.house import PACKAGE
+
+STUBS: Final = PACKAGE / "protocol" / "messages.pyi"
+
+_HEAD: Final = """# Written by `make stubs` from Kafka's schemas and our extensions; do not edit.
+
+from kraftjbod.protocol.kafka_compiler import Message, Request
+from kraftjbod.protocol.record_batch import Buffer
+
+def message_classes(name: str) -> dict[str, type[Message]]: ...
+"""
+_TYPES: Final = {
+    "bool": "bool",
+    "float64": "float",
+    "string": "str",
+    "uuid": "bytes",
+    "bytes": "Buffer",
+    "records": "Buffer",
+}
+
+
+def stubs() -> str:
+    """The whole of messages.pyi."""
+    return "\n".join([_HEAD, *(line for name in sorted(MESSAGE_NAMES) for line in _message(name))])
+
+
+def _message(name: str) -> Iterator[str]:
+    schema = load_message(name)
+    versions = range(SUPPORTED[schema.api_key][0], SUPPORTED[schema.api_key][1] + 1)
+    *inner, outermost = schema.struct.structs()
+    base = f"Request[{_answer(name)}]" if name.endswith("Request") else "Message"
+    yield f"class {name}({base}):"
+    for struct in inner:
+        yield f"    class {struct.name}(Message):"
+        yield from (f"        {line}" for line in _fields(struct, versions, name))
+        yield ""
+    yield from (f"    {line}" for line in _fields(outermost, versions, name))
+    yield ""
+
+
+def _answer(request: str) -> str:
+    response = request.removesuffix("Request") + "Response"
+    # With acks=0 there is no answer.
+    return f"{response} | None" if request == "ProduceRequest" else response
+
+
+def _fields(struct: StructSchema, versions: range, message: str) -> Iterator[str]:
+    for field in struct.fields:
+        yield f"{field.name}: {_type(field, versions, message)} = ..."
+
+
+def _type(field: FieldSchema, versions: range, message: str) -> str:
+    # Whatever is no more of these is a whole number of some width.
+    name = f"{message}.{field.struct.name}" if field.struct else _TYPES.get(field.type, "int")
+    if field.is_array:
+        name = f"list[{name}]"
+    may_be_null = any(v in field.nullable and v in field.versions for v in versions)
+    return f"{name} | None" if may_be_null or field.default is None else name
+
+
+if __name__ == "__main__":
+    STUBS.write_text(stubs())
