@@ -25,17 +25,17 @@ from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
-from kraftjbod.protocol.kafka_compiler import (
+from kraftjbod.protocol.messages import ApiVersionsResponse, message_classes
+from kraftjbod.protocol.schemas.kafka_compiler import (
     NO_TAGS,
     Compiler,
     constructor_source,
     long_uvarint,
 )
-from kraftjbod.protocol.kafka_compiler import Message as Message
-from kraftjbod.protocol.kafka_compiler import Request as Request
-from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY
-from kraftjbod.protocol.kafka_schema import StructSchema, load_message
-from kraftjbod.protocol.messages import ApiVersionsResponse, message_classes
+from kraftjbod.protocol.schemas.kafka_compiler import Message as Message
+from kraftjbod.protocol.schemas.kafka_compiler import Request as Request
+from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY
+from kraftjbod.protocol.schemas.kafka_schema import StructSchema, load_message
 
 Buffer = bytes | bytearray | memoryview
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 
-from kraftjbod.protocol.kafka_compiler import Message, build_classes
-from kraftjbod.protocol.kafka_schema import load_message
+from kraftjbod.protocol.schemas.kafka_compiler import Message, build_classes
+from kraftjbod.protocol.schemas.kafka_schema import load_message
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 # Written by `make stubs` from Kafka's schemas and our extensions; do not edit.
 
-from kraftjbod.protocol.kafka_compiler import Message, Request
+from kraftjbod.protocol.schemas.kafka_compiler import Message, Request
 from kraftjbod.protocol.record_batch import Buffer
 
 def message_classes(name: str) -> dict[str, type[Message]]: ...

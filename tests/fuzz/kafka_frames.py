@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.protocol import kafka_codec as codec
-from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
 from tests.fuzz.mutations import spoilt
 from tests.fuzz.values import BITS, Values
 

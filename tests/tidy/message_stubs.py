@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES, SUPPORTED
-from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
 from tests.tidy.house import PACKAGE
 
 STUBS: Final = PACKAGE / "protocol" / "messages.pyi"
 
 _HEAD: Final = """# Written by `make stubs` from Kafka's schemas and our extensions; do not edit.
 
-from kraftjbod.protocol.kafka_compiler import Message, Request
+from kraftjbod.protocol.schemas.kafka_compiler import Message, Request
 from kraftjbod.protocol.record_batch import Buffer
 
 def message_classes(name: str) -> dict[str, type[Message]]: ...

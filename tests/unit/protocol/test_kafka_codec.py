@@ -25,8 +25,13 @@ from kio.serial import entity_reader, entity_writer
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.protocol import kafka_codec as codec
-from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY, FIRST_OWN_TAG
-from kraftjbod.protocol.kafka_schema import FieldSchema, MessageSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY, FIRST_OWN_TAG
+from kraftjbod.protocol.schemas.kafka_schema import (
+    FieldSchema,
+    MessageSchema,
+    StructSchema,
+    load_message,
+)
 
 EVERY_VERSION = [
     pytest.param(key, version, kind, id=f"{codec.api_name(key)}{kind}-v{version}")

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kraftjbod.protocol.kafka_extensions import own_fields, own_message
+from kraftjbod.protocol.schemas.kafka_extensions import own_fields, own_message
 
 _PACKAGE: Final = "kafka"
 _FOLDER: Final = "protocol/schemas/resources"

@@ -12,9 +12,9 @@ import pytest
 
 from kraftjbod.core.errors import LocalProtocolError
 from kraftjbod.protocol import kafka_codec as codec
-from kraftjbod.protocol.kafka_compiler import uvarint
-from kraftjbod.protocol.kafka_extensions import FIRST_OWN_API_KEY, FIRST_OWN_TAG
-from kraftjbod.protocol.kafka_schema import FieldSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.kafka_compiler import uvarint
+from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY, FIRST_OWN_TAG
+from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
 
 DIRECTORY_ID = bytes(range(16))
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kraftjbod.protocol.kafka_schema import NO_VERSIONS, Versions, load_message
+from kraftjbod.protocol.schemas.kafka_schema import NO_VERSIONS, Versions, load_message
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_unknown_messages() -> None:
 
 def test_reading_schemas_starts_no_foreign_client() -> None:
     code = (
-        "import sys; from kraftjbod.protocol.kafka_schema import load_message;"
+        "import sys; from kraftjbod.protocol.schemas.kafka_schema import load_message;"
         " load_message('FetchRequest'); sys.exit('kafka' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -30,7 +30,7 @@ from typing import (
 )
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
-from kraftjbod.protocol.kafka_schema import FieldSchema, MessageSchema, StructSchema
+from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, MessageSchema, StructSchema
 
 _FIXED_FORMATS: Final = {
     "bool": "?",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import RemoteProtocolError
-from kraftjbod.protocol.kafka_compiler import Compiler, long_uvarint, uvarint
-from kraftjbod.protocol.kafka_schema import load_message
+from kraftjbod.protocol.schemas.kafka_compiler import Compiler, long_uvarint, uvarint
+from kraftjbod.protocol.schemas.kafka_schema import load_message
 
 
 def test_neighbours_of_fixed_size_are_read_at_once() -> None:
