@@ -37,7 +37,7 @@ TESTED := $(PYTEST) -p tests.second_chance
 # parts; two minutes of soak are in each of them.
 SLICES := 4
 FOLDERS := tests/compose tests/systemd tests/disk
-REST := $(wildcard tests/spark/test_*.py) $(FOLDERS) $(sort $(shell \
+REST := $(sort $(wildcard tests/spark/test_*.py tests/spark/*/test_*.py)) $(FOLDERS) $(sort $(shell \
   grep -rlE 'mark\.(long|sampled)' --include='test_*.py' tests/unit tests/faults tests/integration))
 slice = $(shell printf '%s\n' $(REST) | awk 'NR % $(SLICES) == $(1)') tests/soak
 

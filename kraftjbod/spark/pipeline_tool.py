@@ -16,7 +16,7 @@ _DOOR: Final = (
     "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "
     "`pip install kraftjbod[spark]`."
 )
-#: Job → its one line of help. The command is ``command`` in ``kraftjbod.spark.<job>_job``.
+#: Job → its one line of help. The command is ``command`` in ``kraftjbod.spark.<job>.<job>_job``.
 JOBS: Final = {
     "ingest": "Topics to Parquet tables, each record exactly once.",
     "telemetry": "Usage, rates, latencies and forecasts of log directories.",
@@ -35,7 +35,7 @@ def job_named(name: str) -> click.Command | None:
     if name not in JOBS:
         return None
     try:
-        module = importlib.import_module(f"kraftjbod.spark.{name}_job")
+        module = importlib.import_module(f"kraftjbod.spark.{name}.{name}_job")
     except ModuleNotFoundError as e:
         if (e.name or "").split(".")[0] == "kraftjbod":
             raise

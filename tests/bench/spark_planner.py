@@ -26,17 +26,17 @@ import psutil
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kraftjbod.spark.fair_shares import Goals
-from kraftjbod.spark.plan_job import (
+from kraftjbod.balance.fair_shares import Goals
+from kraftjbod.spark.plan.plan_job import (
     PlanRequest,
     made_plan,
     plan_figures,
     planned_dirs,
     write_files,
 )
-from kraftjbod.spark.plan_summary import PlanFigures, PlannedDir, Spread, spread
-from kraftjbod.spark.plan_tables import as_table
-from kraftjbod.spark.tables import LOG_DIRS, REPLICAS
+from kraftjbod.spark.plan.plan_summary import PlanFigures, PlannedDir, Spread, spread
+from kraftjbod.spark.plan.plan_tables import as_table
+from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 from tests.bench.figures import Report
 from tests.bench.greedy_balance import Greedy
 from tests.bench.own_java import own_java

@@ -17,11 +17,11 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from kraftjbod.local.cluster_process import ClusterProcesses
-from kraftjbod.spark.source import register
+from kraftjbod.spark.connector.source import register
 from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.own_java import own_java
 from tests.integration.cluster import Cluster
-from tests.spark.connector import ConnectorUnreachable, add_connector
+from tests.spark.official_connector import ConnectorUnreachable, add_connector
 
 BYTES: Final = {100: 100_000_000, 1000: 400_000_000}
 TASKS: Final = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from kraftjbod.spark.session import spark_session
+from kraftjbod.spark.session.session import spark_session
 from tests.integration.conftest import (
     cluster_dirs,
     collected_sockets,

@@ -15,7 +15,7 @@ import confluent_kafka
 import pyarrow as pa
 from confluent_kafka import admin as client_admin
 
-from kraftjbod.spark.source import KraftjbodDataSource, KraftjbodStreamReader
+from kraftjbod.spark.connector.source import KraftjbodDataSource, KraftjbodStreamReader
 from tests.integration.clients import TIMEOUT_S, quiet
 
 #: 2026-01-01T00:00:00Z

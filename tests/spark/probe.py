@@ -13,7 +13,7 @@ import click
 import pyarrow as pa
 
 from kraftjbod.core import errors
-from kraftjbod.spark.job import Job, JobOutcome, job_command
+from kraftjbod.spark.session.job import Job, JobOutcome, job_command
 
 _PLACE = "module string, python string, zone string"
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kraftjbod.spark import tables
+from kraftjbod.spark.tables import schemas as tables
 
 GIB: Final = 1024**3
 TIB: Final = 1024**4

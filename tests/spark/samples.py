@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin, ReplicaSample
-from kraftjbod.spark.tables import LOG_DIR_SAMPLES, REPLICA_SAMPLES
+from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES
 
 #: A round minute; times of tests are seconds after it.
 START: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -22,7 +22,7 @@ from typing import Final
 
 import pyspark
 
-from kraftjbod.spark.java import find_java
+from kraftjbod.spark.session.java import find_java
 from tests.spark.running import QUICK_JAVA
 
 START_S: Final = 180.0

@@ -1,0 +1,453 @@
+"""PURE. Which replicas of one broker move to which of its directories: rules by bytes, then by
+rate.
+
+Goals, in this order:
+
+1. Directories that are drained become empty; replicas that come from other brokers get a place.
+2. Each directory holds its share of the bytes: as many per byte of its size as any other, give or
+   take the tolerance.
+3. Each directory gets as much of what is written as any other, within a tolerance of its own.
+
+Rules:
+
+* A move never fills its target: what comes in is counted at once, what leaves frees nothing, and
+  together they stay below what the caller calls room.
+* Directories that do not take get nothing; from those that do not give nothing is read.
+* A move or a swap for balance leaves both directories strictly between where they were, so that
+  the worst one never gets worse. One for the rate leaves both within the tolerance of the bytes.
+* No replica moves twice.
+
+Directories and replicas are known by their places in the sequences that are handed in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from kraftjbod.balance.fair_shares import (
+    Band,
+    DirLoad,
+    Goals,
+    byte_band,
+    level_of,
+    rate_band,
+    shares,
+)
+
+#: A replica that ends a need may be larger than it by so much before smaller ones are looked at.
+_SNUG: Final = 1.1
+#: Below this part of a need one larger replica is better than many small ones, and no swap.
+_WORTHWHILE: Final = 1 / 16
+#: Of the tolerance, how far a broker's own level may be from the one that is wanted.
+_NEAR: Final = 0.7
+#: Of the gap between two directories; all of it would only let them change sides.
+_OF_GAP: Final = 0.75
+#: What a swap brings must be this part of the bytes that it moves.
+_SWAP_GAIN: Final = 1 / 8
+#: Swaps for one directory, for bytes and for rate.
+_MAX_SWAPS: Final = 32
+#: Replicas with the highest rate of a directory that are looked at for a swap.
+_HOTTEST: Final = 16
+#: Directories with the lowest rate that something may go to for the rate's sake.
+_COOLEST: Final = 4
+
+
+class Tier(IntEnum):
+    """What a move is for; lower ones come first where only some may be made."""
+
+    DRAIN = 0
+    ACROSS = 1
+    BYTES = 2
+    RATE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLoad:
+    """One replica; ``directory`` is None for one that comes from another broker."""
+
+    directory: int | None
+    size_bytes: int
+    write_rate: float = 0.0
+    is_movable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirMove:
+    """``replica`` goes to ``target``.
+
+    ``step`` numbers what belongs together (the two moves of a swap have one number). ``score`` says
+    how full the source was, as a multiple of its share; it never rises within a tier.
+    """
+
+    replica: int
+    target: int
+    tier: Tier
+    step: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirPlan:
+    """``misfits`` are replicas that had to find a place and found none."""
+
+    moves: tuple[DirMove, ...]
+    misfits: tuple[int, ...]
+
+
+def plan_broker(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals: Goals) -> DirPlan:
+    """The moves that bring one broker nearest to its goals, in the order of their use."""
+    board = _Board(dirs, replicas, goals)
+    misfits = tuple(_place(board))
+    _balance_bytes(board)
+    _balance_rate(board)
+    return DirPlan(moves=tuple(_ordered(board.moves)), misfits=misfits)
+
+
+class _Board:
+    """The broker as the plan goes on."""
+
+    def __init__(
+        self, dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals: Goals
+    ) -> None:
+        self.dirs = dirs
+        self.replicas = replicas
+        self.goals = goals
+        self.room = [load.room_bytes for load in dirs]
+        self.bytes = [0] * len(dirs)
+        self.rate = [0.0] * len(dirs)
+        #: Those that may move, by directory: size and replica, ascending.
+        self.free: list[list[tuple[int, int]]] = [[] for _ in dirs]
+        self.moves: list[DirMove] = []
+        self._step = 0
+        fixed_bytes, fixed_rate = [0] * len(dirs), [0.0] * len(dirs)
+        coming_bytes, coming_rate = 0, 0.0
+        for index, replica in enumerate(replicas):
+            where = replica.directory
+            if where is None:
+                coming_bytes += replica.size_bytes
+                coming_rate += replica.write_rate
+                continue
+            self.bytes[where] += replica.size_bytes
+            self.rate[where] += replica.write_rate
+            if replica.is_movable and dirs[where].gives:
+                insort(self.free[where], (replica.size_bytes, index))
+            else:
+                fixed_bytes[where] += replica.size_bytes
+                fixed_rate[where] += replica.write_rate
+        bands = [
+            byte_band(load, held, fixed)
+            for load, held, fixed in zip(dirs, self.bytes, fixed_bytes, strict=True)
+        ]
+        level = _level(bands, sum(self.bytes) + coming_bytes, goals)
+        self.byte_share = [band.at(level) for band in bands]
+        all_rate = sum(self.rate) + coming_rate
+        self.rate_share = shares(
+            [
+                rate_band(load, held, fixed, most=all_rate)
+                for load, held, fixed in zip(dirs, self.rate, fixed_rate, strict=True)
+            ],
+            all_rate,
+        )
+
+    @property
+    def takers(self) -> list[int]:
+        return [d for d, load in enumerate(self.dirs) if load.takes]
+
+    def fill(self, directory: int) -> float:
+        """Bytes as a multiple of the directory's share."""
+        return _ratio(self.bytes[directory], self.byte_share[directory])
+
+    def heat(self, directory: int) -> float:
+        """Rate as a multiple of the directory's share."""
+        return _ratio(self.rate[directory], self.rate_share[directory])
+
+    def begin_step(self) -> None:
+        self._step += 1
+
+    def move(self, replica: int, target: int, tier: Tier, score: float) -> None:
+        load = self.replicas[replica]
+        assert load.size_bytes <= self.room[target], (replica, target)
+        if load.directory is not None:
+            self.bytes[load.directory] -= load.size_bytes
+            self.rate[load.directory] -= load.write_rate
+            self.free[load.directory].remove((load.size_bytes, replica))
+        self.bytes[target] += load.size_bytes
+        self.rate[target] += load.write_rate
+        self.room[target] -= load.size_bytes
+        self.moves.append(
+            DirMove(replica=replica, target=target, tier=tier, step=self._step, score=score)
+        )
+
+    def most_bytes(self, source: int, target: int) -> float:
+        """What may move between two directories, so that both end between, and much nearer."""
+        gap = self.fill(source) - self.fill(target)
+        least_share = min(self.byte_share[source], self.byte_share[target])
+        return gap * least_share * _OF_GAP if gap > 0 and least_share > 0 else 0.0
+
+    def bytes_in_band(self, source: int, target: int, moved_bytes: int) -> bool:
+        """Whether both are within the tolerance after so many bytes have moved."""
+        tolerance = self.goals.tolerance
+        return (
+            self.bytes[source] - moved_bytes >= self.byte_share[source] * (1 - tolerance)
+            and self.bytes[source] - moved_bytes <= self.byte_share[source] * (1 + tolerance)
+            and self.bytes[target] + moved_bytes >= self.byte_share[target] * (1 - tolerance)
+            and self.bytes[target] + moved_bytes <= self.byte_share[target] * (1 + tolerance)
+        )
+
+
+def _level(bands: Sequence[Band], all_bytes: int, goals: Goals) -> float:
+    """The level that is wanted, if all directories can be within the tolerance of it at once."""
+    own = level_of(bands, all_bytes)
+    if goals.level is None or abs(own - goals.level) > goals.level * goals.tolerance * _NEAR:
+        return own
+    return goals.level
+
+
+def _ratio(held: float, share: float) -> float:
+    if share > 0:
+        return held / share
+    return float("inf") if held > 0 else 1.0
+
+
+# --- what has to find a place --------------------------------------------------------------------
+
+
+def _place(board: _Board) -> Iterator[int]:
+    """Find places for what comes in and what is drained, the largest first; yields misfits."""
+    homeless = [
+        index
+        for index, replica in enumerate(board.replicas)
+        if replica.directory is None
+        or (replica.is_movable and _leaves(board.dirs[replica.directory]))
+    ]
+    homeless.sort(key=lambda index: (-board.replicas[index].size_bytes, index))
+    for index in homeless:
+        replica = board.replicas[index]
+        open_dirs = [d for d in board.takers if board.room[d] >= replica.size_bytes]
+        if not open_dirs:
+            yield index
+            continue
+        board.begin_step()
+        target = min(open_dirs, key=lambda d: (_fill_with(board, d, replica.size_bytes), d))
+        tier = Tier.ACROSS if replica.directory is None else Tier.DRAIN
+        board.move(index, target, tier, float("inf"))
+
+
+def _leaves(load: DirLoad) -> bool:
+    return load.is_drained and load.gives
+
+
+def _fill_with(board: _Board, directory: int, more_bytes: int) -> float:
+    return _ratio(board.bytes[directory] + more_bytes, board.byte_share[directory])
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def _balance_bytes(board: _Board) -> None:
+    """Move what is above the shares to where it is wanted most, then fill what is below."""
+    stuck: set[int] = set()
+    while (found := _next_overfull(board, stuck)) or (found := _next_underfull(board)):
+        replica, source, target = found
+        board.begin_step()
+        board.move(replica, target, Tier.BYTES, board.fill(source))
+    for source in sorted(stuck, key=board.fill, reverse=True):
+        _swap_bytes(board, source)
+
+
+def _next_overfull(board: _Board, stuck: set[int]) -> tuple[int, int, int] | None:
+    """A replica out of the fullest directory above the tolerance."""
+    givers = [d for d in range(len(board.dirs)) if board.free[d] and d not in stuck]
+    for source in sorted(givers, key=board.fill, reverse=True):
+        need = board.bytes[source] - board.byte_share[source] * (1 + board.goals.tolerance)
+        if need <= 0:
+            return None
+        targets = sorted((d for d in board.takers if d != source), key=board.fill)
+        for is_strict in (True, False):
+            for target in targets:
+                replica = _pick(board, source, target, need, is_strict=is_strict)
+                if replica is not None:
+                    return replica, source, target
+        stuck.add(source)
+    return None
+
+
+def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
+    """A replica into the emptiest directory below the tolerance."""
+    for target in sorted(board.takers, key=board.fill):
+        need = board.byte_share[target] * (1 - board.goals.tolerance) - board.bytes[target]
+        if need <= 0:
+            return None
+        sources = [d for d in range(len(board.dirs)) if board.free[d] and d != target]
+        for source in sorted(sources, key=board.fill, reverse=True):
+            replica = _pick(board, source, target, need, is_strict=True)
+            if replica is not None:
+                return replica, source, target
+    return None
+
+
+def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bool) -> int | None:
+    """The replica that serves a need of bytes best; strictly, both ends stay in the tolerance."""
+    most = min(float(board.room[target]), board.most_bytes(source, target))
+    if is_strict:
+        tolerance = board.goals.tolerance
+        most = min(
+            most,
+            board.byte_share[target] * (1 + tolerance) - board.bytes[target],
+            board.bytes[source] - board.byte_share[source] * (1 - tolerance),
+        )
+    free = board.free[source]
+    end = bisect_left(free, (most, -1)) if most > 0 else 0
+    cut = bisect_left(free, (need, -1), 0, end)
+    above = free[cut] if cut < end else None
+    below = free[cut - 1] if cut > 0 and free[cut - 1][0] > 0 else None
+    if above is not None and (below is None or above[0] <= need * _SNUG):
+        return above[1]
+    if below is None or below[0] >= need * _WORTHWHILE:
+        return None if below is None else below[1]
+    if above is not None:
+        return above[1]
+    matters = sum(size for size, _ in free[:cut]) >= need / 2
+    return below[1] if matters else None
+
+
+def _swap_bytes(board: _Board, source: int) -> None:
+    """Large ones out, small ones in, as long as that brings the directory nearer to its share."""
+    if not board.dirs[source].takes:
+        return
+    for _ in range(_MAX_SWAPS):
+        need = board.bytes[source] - board.byte_share[source] * (1 + board.goals.tolerance)
+        if need <= 0:
+            return
+        pairs = (
+            pair
+            for target in sorted((d for d in board.takers if d != source), key=board.fill)
+            if (pair := _best_swap(board, source, target, need)) is not None
+        )
+        found = min(pairs, default=None)
+        if found is None:
+            return
+        _, _, out, back, target = found
+        _swap(board, out, back, source, target, Tier.BYTES, board.fill(source))
+
+
+def _best_swap(
+    board: _Board, source: int, target: int, need: float
+) -> tuple[bool, int, int, int, int] | None:
+    """Cheapest first: whether it falls short of the need, bytes, out, back, target."""
+    most = board.most_bytes(source, target)
+    best: tuple[bool, int, int, int, int] | None = None
+    for back_size, back in board.free[target]:
+        if back_size > board.room[source] or most <= 0:
+            break
+        free = board.free[source]
+        end = bisect_left(free, (min(back_size + most, board.room[target] + 1), -1))
+        cut = bisect_left(free, (back_size + need, -1), 0, end)
+        for place in (cut, cut - 1):
+            if not 0 <= place < end:
+                continue
+            size, out = free[place]
+            gain = size - back_size
+            if gain < max(1, need * _WORTHWHILE, (size + back_size) * _SWAP_GAIN):
+                continue
+            told = (gain < need, size + back_size, out, back, target)
+            best = told if best is None else min(best, told)
+    return best
+
+
+def _swap(
+    board: _Board, out: int, back: int, source: int, target: int, tier: Tier, score: float
+) -> None:
+    board.begin_step()
+    board.move(out, target, tier, score)
+    board.move(back, source, tier, score)
+
+
+# --- rate ----------------------------------------------------------------------------------------
+
+
+def _balance_rate(board: _Board) -> None:
+    """Move or swap what is written most, while the bytes stay within their tolerance."""
+    if not any(board.rate):
+        return
+    for source in sorted(range(len(board.dirs)), key=board.heat, reverse=True):
+        for _ in range(_MAX_SWAPS):
+            need = board.rate[source] - board.rate_share[source] * (1 + board.goals.rate_tolerance)
+            if need <= 0 or not _cool(board, source):
+                break
+
+
+def _cool(board: _Board, source: int) -> bool:
+    """One move or swap out of a directory that gets too much; whether there was one."""
+    rates = board.replicas
+    hot = [i for _, i in board.free[source] if rates[i].write_rate > 0]
+    hot.sort(key=lambda i: (-rates[i].write_rate / max(1, rates[i].size_bytes), i))
+    targets = sorted((d for d in board.takers if d != source), key=board.heat)[:_COOLEST]
+    score = board.heat(source)
+    for target in targets:
+        for out in hot:
+            if _cools(board, source, target, out, None):
+                board.begin_step()
+                board.move(out, target, Tier.RATE, score)
+                return True
+    if not board.dirs[source].takes:
+        return False
+    hottest = sorted(hot, key=lambda i: (-rates[i].write_rate, i))[:_HOTTEST]
+    for target in targets:
+        pairs = [
+            (_bytes_per_rate(board, out, back), out, back)
+            for out in hottest
+            for _, back in board.free[target]
+            if _cools(board, source, target, out, back)
+        ]
+        if pairs:
+            _, out, back = min(pairs)
+            _swap(board, out, back, source, target, Tier.RATE, score)
+            return True
+    return False
+
+
+def _cools(board: _Board, source: int, target: int, out: int, back: int | None) -> bool:
+    """Whether moving ``out``, and ``back`` the other way, is allowed and brings rates nearer."""
+    size, rate = board.replicas[out].size_bytes, board.replicas[out].write_rate
+    if size > board.room[target]:
+        return False
+    if back is not None:
+        other = board.replicas[back]
+        if other.size_bytes > board.room[source]:
+            return False
+        size, rate = size - other.size_bytes, rate - other.write_rate
+    least_share = min(board.rate_share[source], board.rate_share[target])
+    gap = board.heat(source) - board.heat(target)
+    # As with bytes: both end strictly between where they were.
+    return (
+        least_share > 0
+        and 0 < rate < gap * least_share
+        and board.bytes_in_band(source, target, size)
+    )
+
+
+def _bytes_per_rate(board: _Board, out: int, back: int) -> float:
+    a, b = board.replicas[out], board.replicas[back]
+    return (a.size_bytes + b.size_bytes) / (a.write_rate - b.write_rate)
+
+
+def _ordered(moves: Iterable[DirMove]) -> Iterator[DirMove]:
+    """By tier, with scores that do not rise, so that a limit takes the first ones."""
+    ceiling = float("inf")
+    tier: Tier | None = None
+    for move in sorted(moves, key=lambda move: (move.tier, move.step)):
+        if move.tier is not tier:
+            tier, ceiling = move.tier, float("inf")
+        ceiling = min(ceiling, move.score)
+        yield DirMove(
+            replica=move.replica,
+            target=move.target,
+            tier=move.tier,
+            step=move.step,
+            score=ceiling,
+        )

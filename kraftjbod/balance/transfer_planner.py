@@ -1,0 +1,449 @@
+"""PURE. Which replicas go from one broker to another: how many bytes by the driver, which by
+executors.
+
+First :func:`byte_tasks` and :func:`rate_tasks` look at sums of brokers, a row each, and say how
+much each broker that has too much hands to which other one. Then :func:`choose` picks replicas for
+one source at a time, knowing nothing of the other sources. What the parts chose fits together,
+because
+
+* what all sources together may send to a target is within what the target may take;
+* a partition is a candidate on one broker only: who that is, is the caller's business;
+* the target has no replica of the partition, and no rack of the partition is lost. Between brokers
+  of one rack that is always so, so such pairs come first.
+
+In which directory of the target a replica lands is planned later (planner.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kraftjbod.balance.fair_shares import (
+    Band,
+    DirLoad,
+    Goals,
+    byte_band,
+    level_of,
+    rate_band,
+    shares,
+)
+from kraftjbod.balance.planner import Tier
+
+_BISECTIONS: Final = 64
+#: A directory gives what is above its share; replicas may be larger than that by so much.
+_ABOVE: Final = 2.0
+
+Racks = Mapping[int, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirSums:
+    """One directory of the cluster and what lies in it; ``fixed`` is what cannot be moved."""
+
+    broker_id: int
+    path: str
+    load: DirLoad
+    size_bytes: int
+    fixed_bytes: int
+    write_rate: float
+    fixed_rate: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLoad:
+    """One broker: what it has and what its share is.
+
+    ``excess`` is by path how many bytes a directory has above its share. ``weight_bytes`` counts a
+    byte for each replica that must leave, so that empty ones are not forgotten.
+    """
+
+    broker_id: int
+    size_bytes: int
+    share_bytes: float
+    room_bytes: int
+    write_rate: float
+    share_rate: float
+    weight_bytes: int
+    excess: Mapping[str, float]
+
+    @property
+    def fill(self) -> float:
+        if self.share_bytes > 0:
+            return self.size_bytes / self.share_bytes
+        return float("inf") if self.weight_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What one broker shall send to another: about ``wanted``, never above ``most_bytes``."""
+
+    target: int
+    wanted: float
+    most_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one broker sends in all. ``wanted`` counts bytes, or with ``is_rate`` bytes per second.
+
+    ``spare_bytes`` is what it may lose before it has too little itself.
+    """
+
+    load: BrokerLoad
+    spare_bytes: float
+    transfers: tuple[Transfer, ...]
+    is_rate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A replica that may leave; ``must_leave`` if its directory or broker is drained."""
+
+    path: str
+    size_bytes: int
+    write_rate: float
+    brokers: tuple[int, ...]
+    must_leave: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The candidate at place ``candidate`` goes to broker ``target``."""
+
+    candidate: int
+    target: int
+    tier: Tier
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What one broker has been given to send, or to take, so far."""
+
+    size_bytes: int
+    write_rate: float
+    replicas: int
+
+
+NOTHING: Final = Sent(size_bytes=0, write_rate=0.0, replicas=0)
+
+
+def cluster_level(dirs: Iterable[DirSums]) -> float:
+    """How full all directories of the cluster would be if they were alike, as far as they can."""
+    known = list(dirs)
+    bands = [byte_band(one.load, one.size_bytes, one.fixed_bytes) for one in known]
+    return level_of(bands, sum(one.size_bytes for one in known))
+
+
+def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
+    """Each broker with its share, at one level for all directories of the cluster."""
+    known = list(dirs)
+    level = cluster_level(known)
+    by_bytes = [byte_band(one.load, one.size_bytes, one.fixed_bytes).at(level) for one in known]
+    all_rate = sum(one.write_rate for one in known)
+    by_rate = shares(
+        [rate_band(one.load, one.write_rate, one.fixed_rate, all_rate) for one in known], all_rate
+    )
+    grouped: dict[int, list[int]] = defaultdict(list)
+    for index, one in enumerate(known):
+        grouped[one.broker_id].append(index)
+    return [
+        BrokerLoad(
+            broker_id=broker,
+            size_bytes=sum(known[i].size_bytes for i in own),
+            share_bytes=sum(by_bytes[i] for i in own),
+            room_bytes=sum(known[i].load.room_bytes for i in own if known[i].load.takes),
+            write_rate=sum(known[i].write_rate for i in own),
+            share_rate=sum(by_rate[i] for i in own),
+            weight_bytes=sum(
+                known[i].size_bytes - known[i].fixed_bytes + known[i].replicas
+                for i in own
+                if known[i].load.is_drained and known[i].load.gives
+            ),
+            excess={known[i].path: known[i].size_bytes - by_bytes[i] for i in own},
+        )
+        for broker, own in sorted(grouped.items())
+    ]
+
+
+def after(
+    loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
+) -> list[BrokerLoad]:
+    """The brokers when what was chosen has moved; room is taken and not given back."""
+    changed = []
+    for load in loads:
+        out, come = given.get(load.broker_id, NOTHING), taken.get(load.broker_id, NOTHING)
+        changed.append(
+            replace(
+                load,
+                size_bytes=load.size_bytes - out.size_bytes + come.size_bytes,
+                room_bytes=max(0, load.room_bytes - come.size_bytes),
+                write_rate=load.write_rate - out.write_rate + come.write_rate,
+                weight_bytes=max(0, load.weight_bytes - out.size_bytes - out.replicas),
+            )
+        )
+    return changed
+
+
+def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[BrokerLoad]:
+    """The shares of all others when these brokers keep what they have above theirs.
+
+    What may not leave one broker, for the sake of racks or holders, another one gives instead.
+    """
+    kept = [load.broker_id in stuck and load.size_bytes > load.share_bytes for load in loads]
+    bands = [
+        Band(0.0, load.size_bytes, load.size_bytes)
+        if is_kept
+        else Band(load.share_bytes, 0.0, float(load.size_bytes + load.room_bytes))
+        for load, is_kept in zip(loads, kept, strict=True)
+    ]
+    dealt = shares(bands, sum(load.size_bytes for load in loads))
+    return [replace(load, share_bytes=share) for load, share in zip(loads, dealt, strict=True)]
+
+
+# --- how much: on the driver ---------------------------------------------------------------------
+
+
+def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
+    """By source, what brokers above the tolerance give and those below it take."""
+    high, low = 1 + goals.tolerance, 1 - goals.tolerance
+
+    def gives(load: BrokerLoad, level: float) -> float:
+        above = max(0.0, load.size_bytes - level * load.share_bytes)
+        return max(above, float(load.weight_bytes) if load.share_bytes <= 0 else 0.0)
+
+    def takes(load: BrokerLoad, level: float) -> float:
+        return min(float(load.room_bytes), max(0.0, level * load.share_bytes - load.size_bytes))
+
+    wanted = max(sum(gives(load, high) for load in loads), sum(takes(load, low) for load in loads))
+    room = sum(takes(load, high) for load in loads)
+    amount = min(wanted, room)
+    if amount <= 0:
+        return {}
+    down_to = _level(lambda level: -sum(gives(load, level) for load in loads), -amount)
+    up_to = _level(lambda level: sum(takes(load, level) for load in loads), amount)
+    given = {load.broker_id: gives(load, down_to) for load in loads}
+    taken = {load.broker_id: takes(load, up_to) for load in loads}
+    most = {load.broker_id: max(takes(load, high), takes(load, up_to)) for load in loads}
+    pairs = _pairs(given, taken, racks)
+    return _tasks(loads, pairs, taken, most, low, is_rate=False)
+
+
+def rate_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
+    """By source, what brokers that are written to too much give, as far as the bytes allow it."""
+    given, taken, most = {}, {}, {}
+    for load in loads:
+        if load.share_rate <= 0 or load.share_bytes <= 0:
+            continue
+        allowed = load.share_bytes * (1 + goals.tolerance) - load.size_bytes
+        most[load.broker_id] = min(float(load.room_bytes), max(0.0, allowed))
+        given[load.broker_id] = max(
+            0.0, load.write_rate - load.share_rate * (1 + goals.rate_tolerance)
+        )
+        taken[load.broker_id] = max(0.0, load.share_rate - load.write_rate)
+        if most[load.broker_id] <= 0:
+            taken[load.broker_id] = 0.0
+    pairs = _pairs(given, taken, racks)
+    return _tasks(loads, pairs, taken, most, 1 - goals.tolerance, is_rate=True)
+
+
+def _level(amount_at: Callable[[float], float], amount: float) -> float:
+    """The level at which a function that grows with it reaches ``amount``."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        if amount_at(high) >= amount:
+            break
+        high *= 2
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if amount_at(middle) >= amount:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _pairs(
+    given: Mapping[int, float], taken: Mapping[int, float], racks: Racks
+) -> list[tuple[int, int, float]]:
+    """Sources and targets, within racks first, the largest first: few pairs, large parts."""
+    left_given, left_taken = dict(given), dict(taken)
+    pairs: list[tuple[int, int, float]] = []
+    named = sorted({rack for rack in racks.values() if rack is not None})
+    for group in [*named, None]:
+        members = [b for b in left_given if group is None or racks.get(b) == group]
+        sources = [(-left_given[b], b) for b in members if left_given[b] > 0]
+        targets = [(-left_taken[b], b) for b in left_taken if left_taken[b] > 0]
+        if group is not None:
+            targets = [(part, b) for part, b in targets if racks.get(b) == group]
+        pairs += _matched(sources, targets, left_given, left_taken)
+    return pairs
+
+
+def _matched(
+    sources: list[tuple[float, int]],
+    targets: list[tuple[float, int]],
+    left_given: dict[int, float],
+    left_taken: dict[int, float],
+) -> Iterator[tuple[int, int, float]]:
+    heapq.heapify(sources)
+    heapq.heapify(targets)
+    while sources and targets:
+        (give, source), (take, target) = heapq.heappop(sources), heapq.heappop(targets)
+        part = min(-give, -take)
+        yield source, target, part
+        left_given[source] -= part
+        left_taken[target] -= part
+        if -give > part:
+            heapq.heappush(sources, (give + part, source))
+        if -take > part:
+            heapq.heappush(targets, (take + part, target))
+
+
+def _tasks(
+    loads: Sequence[BrokerLoad],
+    pairs: Iterable[tuple[int, int, float]],
+    taken: Mapping[int, float],
+    most: Mapping[int, float],
+    low: float,
+    *,
+    is_rate: bool,
+) -> dict[int, Task]:
+    """A target's slack goes to its sources by what each of them sends."""
+    grouped: dict[int, list[Transfer]] = defaultdict(list)
+    for source, target, part in pairs:
+        most_bytes = most[target] * part / taken[target]
+        grouped[source].append(Transfer(target=target, wanted=part, most_bytes=most_bytes))
+    by_id = {load.broker_id: load for load in loads}
+    return {
+        source: Task(
+            load=by_id[source],
+            spare_bytes=by_id[source].size_bytes - low * by_id[source].share_bytes,
+            transfers=tuple(sorted(own, key=lambda t: (-t.wanted, t.target))),
+            is_rate=is_rate,
+        )
+        for source, own in grouped.items()
+    }
+
+
+# --- which: on the executors ---------------------------------------------------------------------
+
+
+def choose(task: Task, candidates: Sequence[Candidate], racks: Racks) -> list[Choice]:
+    """Replicas of the task's broker for its transfers; each at most once."""
+    pick = _Pick(task, candidates, racks)
+    for transfer in task.transfers:
+        if task.is_rate:
+            pick.by_rate(transfer)
+        else:
+            pick.by_bytes(transfer)
+    return pick.choices
+
+
+class _Pick:
+    """What is left of one source as replicas are chosen."""
+
+    def __init__(self, task: Task, candidates: Sequence[Candidate], racks: Racks) -> None:
+        self.choices: list[Choice] = []
+        self._load = task.load
+        self._candidates = candidates
+        self._racks = racks
+        self._spare = task.spare_bytes
+        self._excess = dict(task.load.excess)
+        self._moved_bytes = 0
+        self._left = set(range(len(candidates)))
+
+    def by_bytes(self, transfer: Transfer) -> None:
+        """The largest first, out of directories that have too much before others."""
+        wanted, most = transfer.wanted, transfer.most_bytes
+        able = self._able(transfer.target)
+        able.sort(
+            key=lambda i: (self._rank(i, transfer.target), -self._candidates[i].size_bytes, i)
+        )
+        for only_above in (True, False):
+            for index in able:
+                one = self._candidates[index]
+                if index not in self._left or one.size_bytes > min(wanted, self._spare_for(one)):
+                    continue
+                if only_above and one.size_bytes > self._excess[one.path] * _ABOVE:
+                    continue
+                if one.size_bytes == 0 and not one.must_leave:
+                    continue
+                wanted -= one.size_bytes
+                most -= one.size_bytes
+                self._take(index, transfer.target, Tier.ACROSS)
+        if wanted > 0:
+            self._finish(able, transfer.target, wanted, most)
+
+    def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
+        """One replica more, the smallest that serves the rest, if the target has the room."""
+        fit = [
+            index
+            for index in able
+            if index in self._left
+            and wanted
+            <= self._candidates[index].size_bytes
+            <= min(most, self._spare_for(self._candidates[index]))
+        ]
+        last = min(fit, key=lambda i: (self._candidates[i].size_bytes, i), default=None)
+        if last is not None:
+            self._take(last, target, Tier.ACROSS)
+
+    def by_rate(self, transfer: Transfer) -> None:
+        """Those with the highest rate for their bytes first."""
+        wanted, most = transfer.wanted, transfer.most_bytes
+
+        def coldness(index: int) -> tuple[float, int]:
+            one = self._candidates[index]
+            return -one.write_rate / max(1, one.size_bytes), index
+
+        for index in sorted(self._able(transfer.target), key=coldness):
+            one = self._candidates[index]
+            if not 0 < one.write_rate <= wanted:
+                continue
+            if one.size_bytes > min(most, self._spare):
+                continue
+            wanted -= one.write_rate
+            most -= one.size_bytes
+            self._take(index, transfer.target, Tier.RATE)
+
+    def _able(self, target: int) -> list[int]:
+        return [i for i in self._left if self._may_go(self._candidates[i], target)]
+
+    def _may_go(self, one: Candidate, target: int) -> bool:
+        return target not in one.brokers and self._gained_racks(one, target) >= 0
+
+    def _gained_racks(self, one: Candidate, target: int) -> int:
+        others = {self._racks.get(b) for b in one.brokers if b != self._load.broker_id} - {None}
+        before = others | {self._racks.get(self._load.broker_id)} - {None}
+        after_move = others | {self._racks.get(target)} - {None}
+        return len(after_move) - len(before)
+
+    def _rank(self, index: int, target: int) -> tuple[bool, int]:
+        one = self._candidates[index]
+        return not one.must_leave, -self._gained_racks(one, target)
+
+    def _spare_for(self, one: Candidate) -> float:
+        return float("inf") if one.must_leave else self._spare
+
+    def _take(self, index: int, target: int, tier: Tier) -> None:
+        one = self._candidates[index]
+        self._left.remove(index)
+        left = self._load.size_bytes - self._moved_bytes
+        share = self._load.share_bytes
+        self.choices.append(
+            Choice(
+                candidate=index,
+                target=target,
+                tier=Tier.DRAIN if one.must_leave else tier,
+                score=left / share if share > 0 else float("inf"),
+            )
+        )
+        self._spare -= one.size_bytes
+        self._excess[one.path] -= one.size_bytes
+        self._moved_bytes += one.size_bytes

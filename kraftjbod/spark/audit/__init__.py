@@ -1,0 +1,1 @@
+"""`kraftjbod-pipeline audit`: what producers were acknowledged, beside what the cluster holds."""

@@ -1,0 +1,264 @@
+"""WIRE. ``kraftjbod-pipeline audit``: what producers were acknowledged, beside what the cluster
+holds.
+
+Everything is compared up to where logs ended when the job began. Differences go to the table
+``audit_differences``; what could not be checked is said as loudly as what was found.
+
+All is read once and brought together once, by stretches of offsets; sums tell which of them have to
+be looked at closely (audit_sieve.py), and in a sound cluster none has.
+
+Exit code 1 if anything is missing, changed, damaged or different between replicas; for records that
+came twice or out of order as well, unless ``--allow-duplicates`` says that producers are not
+idempotent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import click
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from kraftjbod.spark.audit import audit_frames as audit
+from kraftjbod.spark.audit import replica_frames
+from kraftjbod.spark.audit.audit_material import Material, Wishes, kept, read_claims, read_material
+from kraftjbod.spark.session.job import Job, JobOutcome, job_command, kafka_option
+from kraftjbod.spark.tables.schemas import AUDIT_DIFFERENCES, AUDITED_ACKNOWLEDGEMENTS
+from kraftjbod.spark.tables.stored_tables import publish, read_folder
+
+TABLE: Final = "audit_differences"
+#: Differences that at-least-once producers may have.
+FORGIVABLE: Final = ("duplicate", "out_of_order")
+_SHOWN: Final = 20
+#: Reasons for what was not read that are told one by one.
+_TOLD_REASONS: Final = 50
+
+
+@job_command("audit", finding="differences that count")
+@click.option("--bootstrap-server", required=True, metavar="HOST:PORT,...")
+@click.option("--topics", metavar="TOPIC,...", help="[default: those that were acknowledged]")
+@click.option(
+    "--acknowledged",
+    metavar="PATH",
+    help="What producers were acknowledged: JSON lines if the name ends in .json, .jsonl or "
+    ".ndjson, else Parquet.",
+)
+@click.option(
+    "--ingested", is_flag=True, help="Audit the table that `ingest` wrote, not the topic."
+)
+@click.option("--name", default="ingested", show_default=True, help="Name of that table.")
+@click.option(
+    "--replicas/--no-replicas",
+    default=True,
+    show_default=True,
+    help="Read every in-sync replica and compare them batch by batch.",
+)
+@click.option("--allow-duplicates", is_flag=True, help="Repetitions and disorder do not count.")
+@click.option(
+    "--records-are-unique",
+    is_flag=True,
+    help="No producer sends the same key and value twice: the same content again is a duplicate.",
+)
+@kafka_option
+def command(
+    job: Job,
+    *,
+    bootstrap_server: str,
+    topics: str | None,
+    acknowledged: str | None,
+    ingested: bool,
+    name: str,
+    replicas: bool,
+    allow_duplicates: bool,
+    records_are_unique: bool,
+    kafka: Mapping[str, str],
+) -> JobOutcome:
+    """Compare what producers were acknowledged with what topics hold."""
+    wishes = Wishes(
+        compares_replicas=replicas,
+        records_are_unique=records_are_unique,
+        allows_duplicates=allow_duplicates,
+        table=name if ingested else None,
+        kafka=kafka,
+    )
+    claims = read_claims(job, acknowledged, topics)
+    job.step(f"asking {bootstrap_server} about {', '.join(claims.topics)}")
+    with kept() as keep:
+        material = read_material(job, keep, claims, bootstrap_server, wishes)
+        standings = keep(judged_standings(job, material))
+        publish(judged_differences(job, material, standings), job.table(TABLE))
+        findings = _findings(job, material, standings)
+    told = tuple(findings.lines())
+    return JobOutcome(summary=findings.summary(), lines=told, exit_code=int(findings.counting > 0))
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def judged_standings(job: Job, material: Material) -> DataFrame:
+    """What became of each acknowledged record in the stretches that are odd."""
+    if not material.odd:
+        return job.spark.createDataFrame([], AUDITED_ACKNOWLEDGEMENTS)
+    return audit.standings(
+        material.odd_rows(acknowledged=True),
+        material.odd_rows(acknowledged=False),
+        material.ranges_frame,
+        has_compacted=bool(material.compacted),
+    )
+
+
+def judged_differences(job: Job, material: Material, standings: DataFrame) -> DataFrame:
+    """What the rules find in what the sums leave open."""
+    found = [job.spark.createDataFrame([], AUDIT_DIFFERENCES)]
+    acked, records = material.rows(acknowledged=True), material.rows(acknowledged=False)
+    if material.odd:
+        control = replica_frames.control_offsets(material.batches)
+        odd_records = material.odd_rows(acknowledged=False)
+        found += [
+            audit.missing_or_changed(standings),
+            audit.unreadable(standings),
+            audit.acknowledged_at_one_offset(material.odd_rows(acknowledged=True)),
+            audit.offset_gaps(
+                odd_records,
+                material.ranges_frame,
+                control,
+                stretch=material.length,
+                only=material.odd_stretches,
+            ),
+        ]
+        if material.wishes.is_of_table:
+            found.append(audit.read_twice(odd_records))
+    if material.disorderly:
+        disorderly = material.of_partitions(acked, material.disorderly)
+        found += [audit.acknowledged_twice(disorderly), audit.out_of_order(disorderly)]
+    if material.wishes.records_are_unique:
+        found.append(audit.repeated_content(acked, records))
+    return audit.all_of(found + _differences_of_replicas(material))
+
+
+def _differences_of_replicas(material: Material) -> list[DataFrame]:
+    found = []
+    if material.has_findings:
+        found.append(replica_frames.damaged_batches(material.batches))
+    comparable = material.batches.where(~F.col("topic").isin(material.compacted))
+    if material.odd_replicas:
+        odd = material.of_partitions(comparable, material.odd_replicas)
+        found.append(replica_frames.replica_differences(odd, material.replica_ranges))
+    if any(one.numbered for one in material.batch_sums):
+        found.append(replica_frames.repeated_sequences(comparable))
+    return found
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What an audit came to. ``counting`` is how many differences make it a bad end."""
+
+    topics: tuple[str, ...]
+    partitions: int
+    records: int
+    batches: int
+    replicas: int
+    standings: Mapping[str, int]
+    differences: Mapping[str, int]
+    counting: int
+    first: tuple[Row, ...]
+    unchecked: tuple[str, ...]
+    table: str
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "topics": self.topics,
+            "partitions": self.partitions,
+            "records": self.records,
+            "batches": self.batches,
+            "replicas": self.replicas,
+            "acknowledged": sum(self.standings.values()),
+            "standings": self.standings,
+            "missing": self.differences.get("missing", 0),
+            "differences": self.differences,
+            "differences_that_count": self.counting,
+            "first_differences": [row.asDict() for row in self.first],
+            "unchecked": self.unchecked,
+            "table": self.table,
+        }
+
+    def lines(self) -> Iterator[str]:
+        yield (
+            f"{self.records:,} records in {self.partitions:,} partitions, "
+            f"{self.batches:,} batches in {self.replicas:,} replicas"
+        )
+        told = ", ".join(f"{count:,} {name}" for name, count in sorted(self.standings.items()))
+        acknowledged = f"{sum(self.standings.values()):,} records acknowledged"
+        yield f"{acknowledged}: {told}" if told else acknowledged
+        for kind, count in sorted(self.differences.items()):
+            yield f"{kind}: {count:,}"
+        for row in self.first:
+            place = f"{row.topic}-{row.partition}"
+            offset = "" if row.offset is None else f" at {row.offset}"
+            where = "" if row.broker_id is None else f" on broker {row.broker_id}"
+            yield f"  {row.difference}: {place}{offset}{where}: {row.detail}"
+        if sum(self.differences.values()) > len(self.first):
+            yield f"  and more in {self.table}"
+        for sentence in self.unchecked:
+            yield f"NOT CHECKED: {sentence}"
+        count = self.counting
+        yield f"{count:,} differences count" if count else "nothing is missing, nothing differs"
+
+
+def _findings(job: Job, material: Material, standings: DataFrame) -> Findings:
+    wishes, table = material.wishes, job.table(TABLE)
+    found = read_folder(job.spark, table, AUDIT_DIFFERENCES)
+    assert found is not None, "it was published just now"
+    kinds = _counted(found, "difference")
+    forgiven = FORGIVABLE if wishes.allows_duplicates else ()
+    first = found.orderBy("difference", "topic", "partition", "offset").limit(_SHOWN)
+    counted = Counter(_counted(standings, "standing") if material.odd else {})
+    counted["found"] += material.found_by_sums
+    return Findings(
+        topics=tuple(sorted({one.topic for one in material.ranges})),
+        partitions=len(material.ranges),
+        records=sum(one.records for one in material.sums),
+        batches=sum(one.batches for one in material.batch_sums),
+        replicas=len(material.logs.replicas) if wishes.compares_replicas else 0,
+        standings={standing: count for standing, count in counted.items() if count},
+        differences=kinds,
+        counting=sum(count for kind, count in kinds.items() if kind not in forgiven),
+        first=tuple(first.collect()) if kinds else (),
+        unchecked=tuple(_unchecked(material, counted)),
+        table=table,
+    )
+
+
+def _counted(frame: DataFrame, column: str) -> dict[str, int]:
+    return {row[column]: row["count"] for row in frame.groupBy(column).count().collect()}
+
+
+def _unchecked(material: Material, standings: Mapping[str, int]) -> Iterator[str]:
+    """What nobody may take for checked."""
+    yield from material.logs.unseen
+    if standings["trimmed"]:
+        yield f"{standings['trimmed']:,} acknowledged records are before the start of their logs"
+    if standings["unchecked"]:
+        yield f"{standings['unchecked']:,} acknowledged records of compacted topics have no key CRC"
+    if material.compacted:
+        yield f"offsets and replicas of compacted topics: {', '.join(material.compacted)}"
+    if plain := sum(one.plain for one in material.sums):
+        yield f"contents of {plain:,} acknowledged records that came without a CRC"
+    if nameless := sum(one.nameless for one in material.sums):
+        yield f"order of {nameless:,} acknowledged records without producer and sequence"
+    if not material.wishes.compares_replicas:
+        yield "replicas, which were not to be compared"
+    if material.has_findings:
+        unread = material.batches.where("finding = 'unread'").groupBy("broker_id", "path", "detail")
+        told = unread.agg(F.expr("sum(last_offset - base_offset + 1)").alias("offsets"))
+        for row in told.orderBy("broker_id", "path").limit(_TOLD_REASONS).collect():
+            yield f"{row.offsets:,} offsets in {row.path} of broker {row.broker_id}: {row.detail}"
+    if material.other_lines:
+        yield f"{material.other_lines:,} lines of acknowledgements that are of other topics"

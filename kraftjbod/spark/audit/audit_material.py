@@ -1,0 +1,289 @@
+"""WIRE. What an audit works on: acknowledgements, records and batches, each read once, and their
+sums.
+
+* Acknowledgements and records come together by stretches of offsets, in one shuffle, and are kept
+  on the executors' disks: rules that are asked later see what the sums were made of.
+* The driver holds some numbers per stretch, and no row of anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.audit import audit_frames as audit
+from kraftjbod.spark.audit import replica_frames
+from kraftjbod.spark.audit.audit_sieve import (
+    BatchSums,
+    LogRange,
+    Partition,
+    Stretch,
+    StretchSums,
+    odd_replicas,
+    odd_stretches,
+    ranges_from_first_of,
+)
+from kraftjbod.spark.audit.audited_topics import damaged_leaders, read_records, sound_pieces
+from kraftjbod.spark.audit.log_ranges import ClusterLogs, log_starts, look_at_logs
+from kraftjbod.spark.audit.replica_batches import (
+    ranges_frame,
+    read_replica_batches,
+    replica_ranges,
+    tasks_for,
+)
+from kraftjbod.spark.session.job import Job
+from kraftjbod.spark.tables.schemas import (
+    ACKNOWLEDGED_LINES,
+    INGESTED,
+    LOG_RANGES,
+    REPLICA_BATCHES,
+    STRETCH_SUMS,
+)
+
+_JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What is to be compared, beside presence, contents and offsets."""
+
+    compares_replicas: bool
+    records_are_unique: bool
+    allows_duplicates: bool
+    #: Of the table of this name that ``ingest`` wrote, not of the topics.
+    table: str | None
+    #: Options ``kafka.NAME`` of the source.
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_of_table(self) -> bool:
+        return self.table is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What producers say, as ``ACKNOWLEDGED_LINES``, of the topics to audit."""
+
+    lines: DataFrame
+    topics: list[str]
+    #: Partitions in which a producer's lines do not go forward.
+    disorderly: frozenset[Partition]
+    #: Lines of topics that are not to be audited.
+    others: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What one audit compares."""
+
+    wishes: Wishes
+    logs: ClusterLogs
+    #: Acknowledgements and records side by side.
+    places: DataFrame
+    sums: Sequence[StretchSums]
+    #: The offsets that must be there.
+    ranges: Sequence[LogRange]
+    #: Of all in-sync replicas; empty if they are not compared.
+    batches: DataFrame
+    batch_sums: Sequence[BatchSums]
+    replica_ranges: DataFrame
+    disorderly: frozenset[Partition]
+    other_lines: int = 0
+    #: Of a stretch, in offsets.
+    length: int = audit.GAP_STRETCH
+
+    @cached_property
+    def odd(self) -> frozenset[Stretch]:
+        """The stretches that rules have to judge."""
+        control = {one.place: one.control for one in self.batch_sums}
+        return frozenset(odd_stretches(self.sums, self.ranges, control, length=self.length))
+
+    @cached_property
+    def odd_stretches(self) -> DataFrame:
+        spark = self.places.sparkSession
+        return spark.createDataFrame(sorted(self.odd), StructType(STRETCH_SUMS.fields[:3]))
+
+    @cached_property
+    def odd_replicas(self) -> frozenset[Partition]:
+        """The partitions whose replicas have to be compared batch by batch."""
+        asked = [(replica.topic, replica.partition) for replica in self.logs.replicas]
+        return frozenset(odd_replicas(self.batch_sums, asked, passed_over=self.compacted))
+
+    @property
+    def found_by_sums(self) -> int:
+        """Acknowledged records that are there, outside of the odd stretches."""
+        return sum(one.acknowledged for one in self.sums if one.place not in self.odd)
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether any replica is damaged, or was not read to its end."""
+        return any(one.findings for one in self.batch_sums)
+
+    @property
+    def compacted(self) -> list[str]:
+        return sorted({one.topic for one in self.ranges if one.is_compacted})
+
+    @property
+    def ranges_frame(self) -> DataFrame:
+        return self.places.sparkSession.createDataFrame(list(self.ranges), LOG_RANGES)
+
+    def rows(self, *, acknowledged: bool) -> DataFrame:
+        """One half of the places."""
+        half = F.col("is_acknowledged")
+        return self.places.where(half if acknowledged else ~half)
+
+    def odd_rows(self, *, acknowledged: bool) -> DataFrame:
+        """The same, of the stretches that rules have to judge."""
+        odd = F.broadcast(self.odd_stretches)
+        return self.rows(acknowledged=acknowledged).join(odd, list(audit.STRETCH), "left_semi")
+
+    def of_partitions(self, frame: DataFrame, partitions: frozenset[Partition]) -> DataFrame:
+        """Those rows of a frame that are of one of these."""
+        place = StructType(LOG_RANGES.fields[:2])
+        named = frame.sparkSession.createDataFrame(sorted(partitions), place)
+        return frame.join(F.broadcast(named), list(audit.PARTITION), "left_semi")
+
+
+def read_claims(job: Job, path: str | None, topics: str | None) -> Claims:
+    """What producers say; ``topics`` as the option has them, None for all that are told of.
+
+    :raises ConfigError: if columns or values are missing that must be there, or no topic is named.
+    """
+    lines = _lines(job, path)
+    sums = audit.line_sums(lines).collect()
+    lacking = sum(row.lacking for row in sums)
+    if lacking:
+        raise ConfigError(f"{path}: {lacking} lines lack one of {', '.join(audit.PLACE)}")
+    if topics is None:
+        names = {row.topic for row in sums}
+    else:
+        names = set(filter(None, (part.strip() for part in topics.split(","))))
+    if not names:
+        raise ConfigError("no topic to audit: name some with --topics or --acknowledged")
+    return Claims(
+        lines=lines.where(F.col("topic").isin(sorted(names))),
+        topics=sorted(names),
+        disorderly=frozenset(
+            (row.topic, row.partition) for row in sums if row.disorderly and row.topic in names
+        ),
+        others=sum(row.lines for row in sums if row.topic not in names),
+    )
+
+
+def _lines(job: Job, path: str | None) -> DataFrame:
+    if path is None:
+        return job.spark.createDataFrame([], ACKNOWLEDGED_LINES)
+    if path.rstrip("/").endswith(_JSON_ENDINGS):
+        return job.spark.read.schema(ACKNOWLEDGED_LINES).option("mode", "FAILFAST").json(path)
+    lines = job.spark.read.parquet(path)
+    lacking = [column for column in audit.PLACE if column not in lines.columns]
+    if lacking:
+        raise ConfigError(f"{path} has no column {', '.join(lacking)}")
+    return audit.cast_to(lines, ACKNOWLEDGED_LINES)
+
+
+def read_material(
+    job: Job, keep: Keep, claims: Claims, bootstrap_servers: str, wishes: Wishes
+) -> Material:
+    """Read everything up to where the logs end now."""
+    logs = _look(bootstrap_servers, claims.topics)
+    asked = replica_ranges(logs) if wishes.compares_replicas else []
+    of_replicas = ranges_frame(job.spark, asked)
+    batches, batch_sums = job.spark.createDataFrame([], REPLICA_BATCHES), []
+    if asked:
+        tasks = tasks_for(job.spark, len(asked))
+        batches = keep(read_replica_batches(of_replicas, bootstrap_servers, tasks=tasks))
+        batch_sums = [BatchSums(*row) for row in replica_frames.batch_sums(batches).collect()]
+        read = sum(one.batches for one in batch_sums)
+        job.step(f"read {read:,} batches of {len(logs.replicas):,} replicas")
+    if wishes.table is not None:
+        table = job.spark.read.schema(INGESTED).parquet(job.table(wishes.table))
+        records = table.where(F.col("topic").isin(claims.topics))
+    else:
+        is_damaged = any(one.findings for one in batch_sums)
+        pieces = sound_pieces(logs, damaged_leaders(batches) if is_damaged else [])
+        records = read_records(job.spark, pieces, bootstrap_servers, wishes.kafka)
+    acked = audit.acknowledgements(claims.lines)
+    places = keep(audit.side_by_side(acked, audit.audited_records(records)))
+    sums = [StretchSums(*row) for row in audit.stretch_sums(places).collect()]
+    told = f"{sum(one.records for one in sums):,} records of {len(logs.ranges):,} partitions"
+    job.step(f"read {told}")
+    return Material(
+        wishes=wishes,
+        logs=logs,
+        places=places,
+        sums=sums,
+        ranges=_ranges(logs, bootstrap_servers, sums, from_table=wishes.is_of_table),
+        batches=batches,
+        batch_sums=batch_sums,
+        replica_ranges=of_replicas,
+        disorderly=claims.disorderly,
+        other_lines=claims.others,
+    )
+
+
+def _look(bootstrap_servers: str, topics: Sequence[str]) -> ClusterLogs:
+    async def look() -> ClusterLogs:
+        async with ClusterClient(bootstrap_servers, client_id="kraftjbod-audit") as client:
+            return await look_at_logs(client, topics)
+
+    return asyncio.run(look())
+
+
+def _ranges(
+    logs: ClusterLogs, bootstrap_servers: str, sums: Sequence[StretchSums], *, from_table: bool
+) -> list[LogRange]:
+    """Which offsets must be there: retention may have taken some while they were read."""
+    if from_table:
+        return ranges_from_first_of(logs.ranges, sums)
+
+    async def ask() -> dict[Partition, int]:
+        async with ClusterClient(bootstrap_servers, client_id="kraftjbod-audit") as client:
+            await client.retry(client.refresh_metadata)
+            return await log_starts(client, logs.ranges)
+
+    starts = asyncio.run(ask())
+
+    def since(one: LogRange) -> LogRange:
+        if one.log_start is None or one.log_end is None:
+            return one
+        start = starts.get((one.topic, one.partition), one.log_start)
+        return one._replace(log_start=min(max(one.log_start, start), one.log_end))
+
+    return [since(one) for one in logs.ranges]
+
+
+@contextmanager
+def kept() -> Iterator[Keep]:
+    """Keeps frames on the executors' disks until the audit is over."""
+    keep = Keep()
+    try:
+        yield keep
+    finally:
+        keep.let_go()
+
+
+class Keep:
+    """What is kept."""
+
+    def __init__(self) -> None:
+        self._frames: list[DataFrame] = []
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
+        return frame
+
+    def let_go(self) -> None:
+        for frame in self._frames:
+            frame.unpersist()

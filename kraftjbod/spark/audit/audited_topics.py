@@ -1,0 +1,115 @@
+"""WIRE. Records of topics for an audit, by our source, without what cannot be read.
+
+A partition whose only in-sync replica is damaged would stop every reader at the damage. The audit
+has found such places in the replicas' batches and reads around them, so that what lies behind is
+audited too; what was acknowledged inside is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.spark.audit.log_ranges import ClusterLogs
+from kraftjbod.spark.tables.schemas import AUDITED_COLUMNS
+
+#: A partition that is damaged in more places is not read: each is one more query.
+_MOST_PIECES: Final = 64
+
+
+class Piece(NamedTuple):
+    """Offsets of one partition from ``start`` up to before ``end``."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def damaged_leaders(batches: DataFrame) -> list[Piece]:
+    """Where leaders are damaged; ``batches`` as ``REPLICA_BATCHES``."""
+    rows = batches.where("is_leader and finding = 'damaged'").orderBy(
+        "topic", "partition", "base_offset"
+    )
+    found = rows.select("topic", "partition", "base_offset", "last_offset").collect()
+    return [Piece(r.topic, r.partition, r.base_offset, r.last_offset + 1) for r in found]
+
+
+def sound_pieces(logs: ClusterLogs, damages: Iterable[Piece]) -> list[Piece]:
+    """What can be read of each log: all of it, where another replica can take over.
+
+    :raises OperatingError: naming a partition that is damaged in too many places.
+    """
+    in_sync = Counter((replica.topic, replica.partition) for replica in logs.replicas)
+    holes: dict[tuple[str, int], list[Piece]] = defaultdict(list)
+    for damage in damages:
+        if in_sync[damage.topic, damage.partition] < 2:
+            holes[damage.topic, damage.partition].append(damage)
+    pieces: list[Piece] = []
+    for one in logs.ranges:
+        if one.log_start is None or one.log_end is None:
+            continue
+        own = sorted(holes[one.topic, one.partition])
+        if len(own) >= _MOST_PIECES:
+            raise OperatingError(
+                f"{one.topic}-{one.partition} is damaged in {len(own)} places and has no other "
+                "replica in sync: restore it, or audit without it"
+            )
+        start = one.log_start
+        for hole in own:
+            pieces.append(Piece(one.topic, one.partition, start, hole.start))
+            start = max(start, hole.end)
+        pieces.append(Piece(one.topic, one.partition, start, one.log_end))
+    return [piece for piece in pieces if piece.start < piece.end]
+
+
+def read_records(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """``AUDITED_COLUMNS`` of all ``pieces``.
+
+    :param kafka: options ``kafka.NAME`` of the source.
+    """
+    options = {**(kafka or {}), "kafka.bootstrap.servers": bootstrap_servers}
+    # One query reads one piece of each partition at most.
+    rounds: list[dict[tuple[str, int], Piece]] = []
+    for piece in pieces:
+        place = (piece.topic, piece.partition)
+        fitting = next((taken for taken in rounds if place not in taken), None)
+        if fitting is None:
+            fitting = {}
+            rounds.append(fitting)
+        fitting[place] = piece
+    empty = spark.createDataFrame([], AUDITED_COLUMNS)
+    frames = [_read(spark, taken.values(), options) for taken in rounds]
+    return reduce(DataFrame.unionByName, frames) if frames else empty
+
+
+def _read(spark: SparkSession, pieces: Iterable[Piece], options: Mapping[str, str]) -> DataFrame:
+    partitions: dict[str, list[int]] = defaultdict(list)
+    starts: dict[str, dict[str, int]] = defaultdict(dict)
+    ends: dict[str, dict[str, int]] = defaultdict(dict)
+    for topic, partition, start, end in pieces:
+        partitions[topic].append(partition)
+        starts[topic][str(partition)] = start
+        ends[topic][str(partition)] = end
+    return (
+        spark.read.format("kraftjbod")
+        .options(**options)
+        .option("assign", json.dumps(partitions))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        # What is lost is what an audit is to tell, not to stumble over.
+        .option("failOnDataLoss", "false")
+        .option("columns", ",".join(AUDITED_COLUMNS.names))
+        .load()
+    )

@@ -1,0 +1,157 @@
+"""FRAME. Replicas side by side, batch by batch: what they hold at the same offsets, and whose
+records.
+
+* The leader is the yardstick. Another replica differs where it has no batch that the leader has,
+  another one, or one that the leader has not.
+* What a replica did not give, or what is damaged in it, is told as that and compared no further.
+* Replicas of a compacted topic are compacted each by itself, so only their CRCs are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kraftjbod.spark.audit.audit_frames import (
+    GAP_STRETCH,
+    PARTITION,
+    STRETCH,
+    all_of,
+    cast_to,
+    differences,
+    stretch_of,
+)
+from kraftjbod.spark.tables.schemas import BATCH_SUMS
+
+_BATCH: Final = (*PARTITION, "base_offset")
+#: Sequence numbers go from 0 to this, and on from 0 (KIP-98).
+_LAST_SEQUENCE: Final = 2**31 - 1
+_NO_PRODUCER: Final = -1
+
+
+def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
+    """``BATCH_SUMS``. A replica has one sound batch at an offset at most: it is read in order."""
+    placed = batches.withColumn("stretch", stretch_of("base_offset", stretch))
+    sound, led = F.col("finding").isNull(), F.expr("finding is null and is_leader")
+    of_control = F.expr("last_offset - base_offset + 1")
+    looks = ("last_offset", "record_count", "crc")
+    at = placed.groupBy(*STRETCH, "base_offset").agg(
+        F.count_if(sound).alias("replicas"),
+        F.count("finding").alias("findings"),
+        *(F.min(F.when(sound, F.col(name))).alias(f"least_{name}") for name in looks),
+        *(F.max(F.when(sound, F.col(name))).alias(f"most_{name}") for name in looks),
+        F.max(F.when(led & F.col("is_control"), of_control)).alias("control"),
+        F.count_if(led & (F.col("producer_id") != _NO_PRODUCER)).alias("numbered"),
+    )
+    is_odd = F.expr(" or ".join(f"least_{name} <> most_{name}" for name in looks))
+    sums = at.groupBy(*STRETCH).agg(
+        F.sum("replicas").alias("batches"),
+        F.sum("findings").alias("findings"),
+        F.count_if(is_odd).alias("odd"),
+        F.min("replicas").alias("fewest"),
+        F.max("replicas").alias("most"),
+        F.coalesce(F.sum("control"), F.lit(0)).alias("control"),
+        F.sum("numbered").alias("numbered"),
+    )
+    return cast_to(sums, BATCH_SUMS)
+
+
+def damaged_batches(batches: DataFrame) -> DataFrame:
+    """``bad_crc``: batches whose bytes are not what was written; ``batches`` of any replica."""
+    damaged = batches.where("finding = 'damaged'").withColumn("offset", F.col("base_offset"))
+    where = F.format_string("%s: %s", F.coalesce("path", F.lit("?")), "detail")
+    return differences(damaged, "bad_crc", where)
+
+
+def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
+    """``replica_differs``: batches of followers that are not their leader's.
+
+    ``ranges`` are those that were read: ``REPLICA_RANGES`` of leaders and followers.
+    """
+    sound = batches.where("finding is null")
+    leader = sound.where("is_leader").select(*_BATCH, _looks().alias("led"))
+    followers = sound.where("not is_leader").select(
+        *_BATCH, "broker_id", "path", _looks().alias("held")
+    )
+    asked = ranges.where("not is_leader").select(*PARTITION, "broker_id", "path").distinct()
+    expected = leader.join(F.broadcast(asked), list(PARTITION))
+    both = expected.join(followers.drop("path"), [*_BATCH, "broker_id"], "left")
+    differing = both.where("held is null or held <> led")
+    alone = followers.join(leader, list(_BATCH), "left_anti")
+    told = [
+        _differs(differing, F.coalesce("held", F.lit("no batch that begins here")), F.col("led")),
+        _differs(alone, F.col("held"), F.lit("no batch that begins here")),
+    ]
+    return _but_for_findings(all_of(told), batches)
+
+
+def repeated_sequences(batches: DataFrame) -> DataFrame:
+    """``duplicate``: batches with sequence numbers that their producer had used before.
+
+    Of leaders only. Numbers that were passed over are no difference: producers are forgotten after
+    some time, and begin anew.
+    """
+    led = batches.where("finding is null and is_leader and not is_control").where(
+        (F.col("producer_id") != _NO_PRODUCER) & (F.col("record_count") > 0)
+    )
+    last = F.col("base_sequence") + F.col("last_offset") - F.col("base_offset")
+    of_producer = Window.partitionBy(*PARTITION, "producer_id", "producer_epoch")
+    ahead = led.withColumn("next_sequence", (last + 1) % (_LAST_SEQUENCE + 1)).withColumn(
+        "due", F.lag("next_sequence").over(of_producer.orderBy("base_offset"))
+    )
+    behind = F.expr(f"pmod(due - base_sequence, {_LAST_SEQUENCE + 1}L)")
+    again = ahead.where((behind > 0) & (behind <= _LAST_SEQUENCE // 2))
+    told = (
+        again.withColumn("offset", F.col("base_offset"))
+        .withColumn("producer", F.format_string("id %d, epoch %d", "producer_id", "producer_epoch"))
+        .withColumn("sequence", F.col("base_sequence"))
+        .drop("broker_id")
+    )
+    return differences(told, "duplicate", F.format_string("sequence %d was due", "due"))
+
+
+def control_offsets(batches: DataFrame) -> DataFrame:
+    """Topic, partition and offset of the leaders' control records, which no consumer sees."""
+    control = batches.where("finding is null and is_leader and is_control")
+    return control.select(
+        *PARTITION, F.explode(F.sequence("base_offset", "last_offset")).alias("offset")
+    ).distinct()
+
+
+def _looks() -> Column:
+    """A batch in words that are the same if and only if the batches are."""
+    return F.format_string(
+        "%d records up to offset %d with CRC %08x", "record_count", "last_offset", "crc"
+    )
+
+
+def _differs(frame: DataFrame, held: Column, led: Column) -> DataFrame:
+    detail = F.concat(
+        F.coalesce("path", F.lit("?")), F.lit(": "), held, F.lit("; the leader has "), led
+    )
+    told = frame.withColumn("offset", F.col("base_offset"))
+    return differences(told, "replica_differs", detail)
+
+
+def _but_for_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
+    """Without those at offsets that the replica or its leader did not show soundly."""
+    findings = F.broadcast(
+        batches.where("finding is not null").select(
+            *PARTITION,
+            F.col("broker_id").alias("finder"),
+            "is_leader",
+            F.col("base_offset").alias("from"),
+            F.col("last_offset").alias("to"),
+        )
+    )
+    told = differences.alias("told")
+    found = findings.alias("found")
+    is_covered = (
+        (F.col("told.topic") == F.col("found.topic"))
+        & (F.col("told.partition") == F.col("found.partition"))
+        & F.col("told.offset").between(F.col("found.from"), F.col("found.to"))
+        & (F.col("found.is_leader") | (F.col("told.broker_id") == F.col("found.finder")))
+    )
+    return told.join(found, is_covered, "left_anti")

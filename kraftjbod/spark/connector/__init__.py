@@ -1,0 +1,1 @@
+"""Topics as Spark frames, in batches and as streams, and back."""

@@ -1,0 +1,333 @@
+"""WIRE. What the driver asks the cluster: which partitions a read has, and which offsets they have.
+
+* One question about metadata and one to each leader, whatever the number of partitions.
+* No question creates a topic.
+* Leaders that are being elected are waited for, up to :data:`PATIENCE_S`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import admin as client_admin
+
+from kraftjbod.core.errors import (
+    RETRIABLE_CODES,
+    ConfigError,
+    OperatingError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.connector.offsets import Offsets
+from kraftjbod.spark.connector.options import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    AtOffset,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Position,
+    SourceOptions,
+    Subscribe,
+    SubscribePattern,
+)
+
+T = TypeVar("T")
+#: A class of the client library, which does not name it as its own to type checkers.
+_Spec: Any = client_admin.OffsetSpec  # type: ignore[attr-defined] # re-exported by habit
+
+#: How long the driver waits for partitions without a leader, and for brokers that do not answer.
+PATIENCE_S: Final = 30.0
+_REQUEST_S: Final = 15.0
+_BACKOFF_S: Final = 0.1
+#: Errors of the client library itself that may pass.
+_TRANSIENT: Final = frozenset(
+    {
+        *RETRIABLE_CODES,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # no leader of a partition is known
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
+    }
+)
+#: What the client library answers about partitions of a topic that was deleted just now.
+_MAYBE_GONE: Final = frozenset({KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART})
+
+
+def is_transient(error: Any) -> bool:
+    """Whether an error of the client library may pass by itself."""
+    return error.code() in _TRANSIENT
+
+
+def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
+    """``settings``, with librdkafka's own lines on standard error switched off.
+
+    What they would tell of is in the errors that the source raises.
+    """
+    return {"log_level": "2", **settings}
+
+
+def make_client(build: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+    """A client of librdkafka.
+
+    :raises ConfigError: naming the setting that it does not know or take.
+    """
+    try:
+        return build(dict(settings))
+    except KafkaException as e:
+        raise ConfigError(f"an option kafka.* is wrong: {e.args[0].str()}") from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """The partitions that a read has now, and the ids of their topics."""
+
+    partitions: frozenset[TopicPartition]
+    topic_ids: Mapping[str, str]
+
+
+class OffsetLookup:
+    """Asks for one query; made on the driver and never shipped."""
+
+    def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
+        self._options = options
+        self._patience_s = patience_s
+        self._request_s = min(_REQUEST_S, patience_s)
+        #: What the client library complained of last.
+        self._trouble = ""
+        is_committed = options.kafka.get("isolation.level") == "read_committed"
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._admin = self._connect()
+
+    def assigned(self, known: Collection[str] = (), *, must_exist: bool) -> Assigned:
+        """The partitions that the options name, as they are now.
+
+        :param known: topics that the query has read before.
+        :param must_exist: whether something that is not there is an error; otherwise it is left
+            out, after it has been asked for ``fetchOffset.numRetries`` times.
+        :raises UnknownTopicOrPartitionError: naming what is not there.
+        """
+        found: dict[str, Any] = {}
+        missing: list[str] = []
+        for attempt in range(self._options.fetch_offset_retries):
+            if attempt:
+                time.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            found = self._describe({*self._named_topics(), *known})
+            missing = sorted(name for name, topic in found.items() if topic is None)
+            if not missing:
+                break
+        if missing and must_exist:
+            raise UnknownTopicOrPartitionError(
+                f"no such topic: {', '.join(missing)}. Create it, or name another"
+            )
+        there = {name: topic for name, topic in found.items() if topic is not None}
+        partitions = frozenset(
+            TopicPartition(name, part.id)
+            for name, topic in there.items()
+            for part in topic.partitions
+        )
+        if isinstance(self._options.topics, Assign):
+            wanted = self._options.topics.partitions
+            odd = sorted(p for p in wanted - partitions if p.topic in there)
+            if odd and must_exist:
+                raise UnknownTopicOrPartitionError(
+                    f"no such partition: {', '.join(map(str, odd))}. See option assign"
+                )
+            partitions &= wanted
+        return Assigned(
+            partitions=partitions, topic_ids={n: str(topic.topic_id) for n, topic in there.items()}
+        )
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition. One that is gone is left out."""
+        return self._offsets(dict.fromkeys(partitions, _Spec.earliest()))
+
+    def latest(
+        self, partitions: Iterable[TopicPartition], at_least: Offsets | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition. One that is gone is left out.
+
+        :param at_least: where the query is. A leader that was elected just now may know of less
+            for a moment: it is asked again, ``fetchOffset.numRetries`` times in all.
+        """
+        wanted = list(partitions)
+        found: dict[TopicPartition, int] = {}
+        for attempt in range(self._options.fetch_offset_retries):
+            if attempt:
+                time.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            found = self._offsets(dict.fromkeys(wanted, _Spec.latest()))
+            if all(offset <= found.get(p, offset) for p, offset in (at_least or {}).items()):
+                break
+        return found
+
+    def resolve(
+        self, position: Position, partitions: Collection[TopicPartition], *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        """The offset of each partition that a position stands for; not yet checked.
+
+        :raises ConfigError: naming partitions that the options forgot or that are not there, or
+            one without a record that is young enough.
+        """
+        which = "starting" if is_start else "ending"
+        match position:
+            case AtOffset(offset=offset):
+                places = dict.fromkeys(partitions, offset)
+            case AtOffsets(offsets=offsets):
+                _check_named(f"{which}Offsets", offsets.keys(), partitions)
+                places = dict(offsets)
+            case AtTime(timestamp_ms=time_ms):
+                places = self._at_times(dict.fromkeys(partitions, time_ms), is_start=is_start)
+            case AtTimes(timestamps_ms=times):
+                _check_named(f"{which}OffsetsByTimestamp", times.keys(), partitions)
+                places = self._at_times(times, is_start=is_start)
+        first = self.earliest(p for p, offset in places.items() if offset == EARLIEST)
+        last = self.latest(p for p, offset in places.items() if offset == LATEST)
+        return {**places, **first, **last}
+
+    def _at_times(
+        self, times: Mapping[TopicPartition, int], *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        found = self._offsets({p: _Spec.for_timestamp(time) for p, time in times.items()})
+        if is_start and not self._options.starts_latest_without_match:
+            for partition, offset in sorted(found.items()):
+                if offset < 0:
+                    raise ConfigError(
+                        f"{partition} has no record as young as {times[partition]} ms to begin at; "
+                        "with startingOffsetsByTimestampStrategy=latest it begins at its end"
+                    )
+        return {p: offset if offset >= 0 else LATEST for p, offset in found.items()}
+
+    def _named_topics(self) -> set[str]:
+        match self._options.topics:
+            case Subscribe(topics=topics):
+                return set(topics)
+            case Assign(partitions=partitions):
+                return {partition.topic for partition in partitions}
+            case SubscribePattern(pattern=pattern):
+                listed = self._ask(
+                    "topics", lambda: self._admin.list_topics(timeout=self._request_s)
+                )
+                return {name for name in listed.topics if re.fullmatch(pattern, name)}
+
+    def _describe(self, topics: Collection[str]) -> dict[str, Any]:
+        """The client library's descriptions; None for a topic that is not there."""
+        if not topics:
+            return {}
+
+        def attempt() -> dict[str, Any]:
+            futures = self._admin.describe_topics(
+                TopicCollection(sorted(topics)), request_timeout=self._request_s
+            )
+            return {name: _result(future, None) for name, future in futures.items()}
+
+        found = self._ask("topics", attempt)
+        if isinstance(self._options.topics, SubscribePattern):
+            return {
+                n: topic for n, topic in found.items() if topic is None or not topic.is_internal
+            }
+        return found
+
+    def _offsets(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+        asked = dict(wanted)
+
+        def attempt() -> dict[TopicPartition, int]:
+            if not asked:
+                return {}
+            futures = self._admin.list_offsets(
+                {ClientPartition(p.topic, p.partition): spec for p, spec in asked.items()},
+                isolation_level=self._isolation,
+                request_timeout=self._request_s,
+            )
+            try:
+                return {
+                    TopicPartition(p.topic, p.partition): future.result().offset
+                    for p, future in futures.items()
+                }
+            except KafkaException as e:
+                if e.args[0].code() in _MAYBE_GONE:
+                    self._leave_out_gone(asked)
+                raise
+
+        return self._ask("offsets", attempt)
+
+    def _leave_out_gone(self, asked: dict[TopicPartition, Any]) -> None:
+        described = self._describe({partition.topic for partition in asked})
+        there = {
+            TopicPartition(name, part.id)
+            for name, topic in described.items()
+            if topic is not None
+            for part in topic.partitions
+        }
+        for partition in asked.keys() - there:
+            del asked[partition]
+
+    def _ask(self, what: str, attempt: Callable[[], T]) -> T:
+        """What ``attempt`` returns, tried until it works, each time by a new client.
+
+        One that asked a leader under its old epoch would go on doing so until its metadata ages.
+
+        :raises OperatingError: for an error that will not pass.
+        :raises RequestTimedOutError: when patience is over, with the last trouble.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return attempt()
+            except KafkaException as e:
+                error = e.args[0]
+                if not is_transient(error):
+                    raise OperatingError(f"the cluster does not tell {what}: {error.str()}") from e
+                if time.monotonic() >= deadline:
+                    raise RequestTimedOutError(
+                        f"{self._options.kafka['bootstrap.servers']} did not tell {what} in "
+                        f"{self._patience_s:g} s: {self._trouble or error.str()}"
+                    ) from e
+            time.sleep(_BACKOFF_S)
+            self._admin = self._connect()
+
+    def _connect(self) -> Any:
+        settings = {**quiet(self._options.kafka), "error_cb": self._on_error}
+        return make_client(client_admin.AdminClient, settings)
+
+    def _on_error(self, error: Any) -> None:
+        self._trouble = error.str()
+
+
+def _result(future: Any, missing: Any) -> Any:
+    """A future's result, ``missing`` if it is about something that is not there."""
+    try:
+        return future.result()
+    except KafkaException as e:
+        if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return missing
+
+
+def _check_named(
+    option: str, named: Collection[TopicPartition], there: Collection[TopicPartition]
+) -> None:
+    """Options that give an offset for some partitions give one for all of them."""
+    forgotten = sorted(set(there) - set(named))
+    if forgotten:
+        raise ConfigError(
+            f"option {option} names no offset for {', '.join(map(str, forgotten))}: name every "
+            "partition, with -1 for the end and -2 for the beginning"
+        )
+    odd = sorted(set(named) - set(there))
+    if odd:
+        raise ConfigError(
+            f"option {option} names {', '.join(map(str, odd))}, which this query does not read"
+        )

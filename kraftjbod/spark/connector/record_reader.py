@@ -1,0 +1,352 @@
+"""WIRE. `RecordReader`: one range of one partition as Arrow batches, on an executor.
+
+* It begins and ends at exact offsets, also where offsets are missing; nothing is committed, and no
+  consumer group is joined.
+* A leader that moves is found again by the client library. Without a record for
+  ``kafkaConsumer.pollTimeoutMs`` the read fails and says where it stood.
+* Records that are gone are an error, or a warning, as ``failOnDataLoss`` says.
+* A worker process keeps a few idle consumers with their connections for its next tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kraftjbod.core.errors import OperatingError, RequestTimedOutError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.connector.offset_lookup import is_transient, make_client, quiet
+from kraftjbod.spark.connector.offsets import DataLossError, OffsetRange
+
+#: Most records of an Arrow batch. Their bytes are bounded by ``queued.max.messages.kbytes``.
+BATCH_ROWS: Final = 20_000
+#: Consumers that a worker process keeps, and for how long.
+IDLE_CONSUMERS: Final = 4
+IDLE_S: Final = 300.0
+_POLL_S: Final = 0.5
+_QUESTION_S: Final = 15.0
+#: What 32 bits reach in one column of a batch.
+_MOST_BYTES: Final = 2**31 - 1
+_MAX_MILLIS: Final = 2**63 // 1000 - 1
+#: What a user's settings win over. A range holds what is there already, so that a broker need not
+#: wait for more: only the last fetch of a task would, and the next task's fetch behind it. A client
+#: whose queue is full looks again after the backoff; a second, the library's own, is what a worker
+#: with an empty queue would wait for each time that the queue was full.
+_DEFAULTS: Final = {
+    "isolation.level": "read_uncommitted",
+    "check.crcs": "true",
+    "fetch.wait.max.ms": "10",
+    "queued.max.messages.kbytes": "32768",
+    "fetch.queue.backoff.ms": "5",
+}
+#: What the source decides.
+_OURS: Final = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+}
+_OUT_OF_RANGE: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
+)
+_GONE: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
+_told = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How every range of a query is read. ``kafka`` holds the group id too."""
+
+    kafka: Mapping[str, str]
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+
+
+def tell_loss(message: str, *, fails: bool) -> None:
+    """What ``failOnDataLoss`` asks for.
+
+    :raises DataLossError: if it is true.
+    """
+    if fails:
+        raise DataLossError(
+            f"{message}. With option failOnDataLoss=false the query goes on with what is left"
+        )
+    _told.warning("%s; failOnDataLoss is false, so the query goes on", message)
+
+
+class RecordReader:
+    """Reads one range."""
+
+    def __init__(self, found: OffsetRange, settings: ReadSettings, schema: pa.Schema) -> None:
+        self._range = found
+        self._settings = settings
+        self._schema = schema
+        #: The next offset to come.
+        self._position = found.start
+        self._is_done = found.size <= 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range's records in order.
+
+        :raises DataLossError: if records are gone and that is an error.
+        :raises RequestTimedOutError: if none comes for too long.
+        :raises OperatingError: for records that are damaged, and what the cluster refuses.
+        """
+        if self._is_done:
+            return
+        with BorrowedConsumer(self._settings.kafka) as consumer:
+            consumer.assign(self._range.partition, self._position)
+            patience_s = self._settings.poll_timeout_ms / 1000
+            deadline = time.monotonic() + patience_s
+            while not self._is_done:
+                records = self._judge(consumer, consumer.take())
+                if consumer.gone is not None and not records and not self._is_done:
+                    self._hear(consumer, consumer.gone, -1)
+                if records:
+                    yield self._batch(records)
+                    # Whoever takes the batches may have taken their time.
+                    deadline = time.monotonic() + patience_s
+                elif not self._is_done and time.monotonic() >= deadline:
+                    raise RequestTimedOutError(
+                        f"{self._range}: no record at offset {self._position} for {patience_s:g} s "
+                        f"(kafkaConsumer.pollTimeoutMs): {consumer.trouble or 'no error was told'}"
+                    )
+
+    def _judge(self, consumer: RangeConsumer, messages: Sequence[Any]) -> Sequence[Any]:
+        """The records among ``messages`` that belong to the range; the position moves past them."""
+        records, errors = messages, []
+        if any(map(Message.error, messages)):
+            records = [message for message in messages if message.error() is None]
+            errors = [message for message in messages if message.error() is not None]
+        if records and records[-1].offset() >= self._range.end:
+            records = [record for record in records if record.offset() < self._range.end]
+            self._is_done = True
+        if records:
+            self._position = records[-1].offset() + 1
+            self._is_done = self._is_done or self._position >= self._range.end
+        for message in errors:
+            if not self._is_done:
+                self._hear(consumer, message.error(), message.offset())
+        return records
+
+    def _hear(self, consumer: RangeConsumer, error: Any, offset: int) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            # An end before ours is of a leader that does not know yet what is committed.
+            self._is_done = offset >= self._range.end
+        elif code in _OUT_OF_RANGE:
+            self.out_of_range(consumer)
+        elif code in _GONE:
+            self._lose(f"{self._range}: the partition is gone; it was read up to {self._position}")
+            self._is_done = True
+        elif is_transient(error):
+            consumer.trouble = error.str()
+        else:
+            raise OperatingError(
+                f"{self._range}: cannot be read at offset {self._position}: {error.str()}"
+            )
+
+    def out_of_range(self, consumer: RangeConsumer) -> None:
+        """The position is not in the log: trimmed at its beginning, or cut off at its end."""
+        first, last = consumer.watermarks(self._range.partition)
+        if first <= self._position <= last:
+            # A leader did not know of it that did not lead, or does not any more.
+            consumer.trouble = f"offset {self._position} was said to be out of range"
+            consumer.assign(self._range.partition, self._position)
+            return
+        self._lose(
+            f"{self._range}: offset {self._position} is gone: the log holds {first} to {last}"
+        )
+        if self._position < first < self._range.end:
+            self._position = first
+            consumer.assign(self._range.partition, first)
+        else:
+            self._is_done = True
+
+    def _lose(self, message: str) -> None:
+        tell_loss(message, fails=self._settings.fail_on_data_loss)
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def _batch(self, records: Sequence[Any]) -> pa.RecordBatch:
+        """One pass over the records for each column that is wanted, in C as far as Python goes."""
+        columns = [self._column(name, records) for name in self._settings.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, name: str, records: Sequence[Any]) -> pa.Array:
+        count = len(records)
+        match name:
+            case "key":
+                return binary_column(list(map(Message.key, records)))
+            case "value":
+                return binary_column(list(map(Message.value, records)))
+            case "topic":
+                return pa.repeat(pa.scalar(self._range.partition.topic, pa.string()), count)
+            case "partition":
+                return pa.repeat(pa.scalar(self._range.partition.partition, pa.int32()), count)
+            case "offset":
+                offsets = np.fromiter(map(Message.offset, records), np.int64, count)
+                return _numbers(pa.int64(), offsets)
+            case "timestamp":
+                times = map(itemgetter(1), map(Message.timestamp, records))
+                return self._micros(np.fromiter(times, np.int64, count))
+            case "timestampType":
+                kinds = map(itemgetter(0), map(Message.timestamp, records))
+                # The client library counts from "none"; Kafka calls that -1.
+                return _numbers(pa.int32(), np.fromiter(kinds, np.int32, count) - np.int32(1))
+            case _:
+                headers = list(map(_headers, map(Message.headers, records)))
+                return pa.array(headers, self._schema.field("headers").type)
+
+    def _micros(self, millis: Any) -> pa.Array:
+        if millis.max() > _MAX_MILLIS:
+            raise OperatingError(
+                f"{self._range}: a timestamp of {millis.max()} ms is beyond Spark's last; leave "
+                "column timestamp out (option columns)"
+            )
+        return _numbers(pa.timestamp("us", tz="UTC"), millis * 1000)
+
+
+def binary_column(values: list[bytes | None]) -> pa.Array:
+    """``pa.array(values)``, made of its buffers: several times as fast, and without pandas."""
+    count = len(values)
+    validity = None
+    if None in values:
+        is_there = np.fromiter((value is not None for value in values), np.bool_, count)
+        validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    there: list[Any] = [value or b"" for value in values] if validity else values
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, there), np.int64, count), out=ends[1:])
+    if ends[-1] > _MOST_BYTES:
+        raise OperatingError(
+            f"{count} records of {ends[-1]} bytes came at once, and a batch holds {_MOST_BYTES}: "
+            "set option kafka.queued.max.messages.kbytes lower"
+        )
+    buffers = [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(there))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _numbers(kind: pa.DataType, numbers: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _headers(headers: Any) -> list[dict[str, object]] | None:
+    """None where a record has no headers, as the connector has it."""
+    if not headers:
+        return None
+    return [{"key": key, "value": value} for key, value in headers]
+
+
+# --- consumers -----------------------------------------------------------------------------------
+
+
+class RangeConsumer:
+    """A consumer, and what it complained of last.
+
+    ``gone`` is its error about a topic that is not there; it is not told in line with records.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.trouble = ""
+        self.gone: Any = None
+        self.idle_since = 0.0
+        whole = {**_DEFAULTS, **quiet(settings), **_OURS, "error_cb": self._on_error}
+        self._consumer: Any = make_client(Consumer, whole)
+
+    def _on_error(self, error: Any) -> None:
+        self.trouble = error.str()
+        if error.code() in _GONE:
+            self.gone = error
+
+    def assign(self, partition: TopicPartition, offset: int) -> None:
+        """Read this partition from this offset on, and nothing else."""
+        self._consumer.assign([ClientPartition(partition.topic, partition.partition, offset)])
+
+    def take(self) -> list[Any]:
+        """What has come, errors among it; waits for the first a little while."""
+        first = self._consumer.poll(_POLL_S)
+        if first is None:
+            return []
+        # A time-out would be waited for in full, unless so many messages come before.
+        return [first, *self._consumer.consume(BATCH_ROWS - 1, 0)]
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """The first offset and the one after the last, as the leader has them now."""
+        asked = ClientPartition(partition.topic, partition.partition)
+        try:
+            first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
+        except KafkaException as e:
+            reason = e.args[0].str()
+            raise OperatingError(f"{partition}: its offsets are not told: {reason}") from e
+        return first, last
+
+    def rest(self) -> None:
+        """Stop fetching, and forget what was fetched ahead."""
+        self.trouble, self.gone = "", None
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class BorrowedConsumer:
+    """A consumer for one task: an idle one with the same settings, or a new one."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._key = frozenset(settings.items())
+        self._client: RangeConsumer | None = None
+
+    def __enter__(self) -> RangeConsumer:
+        close_idle_consumers(unused_s=IDLE_S)
+        self._client = _idle.pop(self._key, None) or RangeConsumer(self._settings)
+        return self._client
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        client = self._client
+        assert client is not None
+        if kind is not None and kind is not GeneratorExit:
+            client.close()
+            return
+        client.rest()
+        client.idle_since = time.monotonic()
+        previous = _idle.pop(self._key, None)
+        if previous is not None:
+            previous.close()
+        _idle[self._key] = client
+        if len(_idle) > IDLE_CONSUMERS:
+            _idle.popitem(last=False)[1].close()
+
+
+#: Of this process, the longest idle first; its settings → the consumer.
+_idle: OrderedDict[frozenset[tuple[str, str]], RangeConsumer] = OrderedDict()
+
+
+def idle_consumers() -> int:
+    """How many this process keeps."""
+    return len(_idle)
+
+
+def close_idle_consumers(*, unused_s: float = 0.0) -> None:
+    """Those that no task has used for so long."""
+    now = time.monotonic()
+    for key in [key for key, client in _idle.items() if now - client.idle_since >= unused_s]:
+        _idle.pop(key).close()

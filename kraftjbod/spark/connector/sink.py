@@ -1,0 +1,210 @@
+"""WIRE. The sink `kraftjbod`: frames to topics, in batches and in streams.
+
+A row is a record. Columns are those of Spark's official Kafka connector:
+
+* ``value`` (required) and ``key``, string or binary; a null value is a tombstone.
+* ``topic``, string, unless option ``topic`` names one for all rows; the option wins.
+* ``partition``, integer: where null, the key decides as Java's producers decide, or chance.
+* ``headers``, array of (key string, value binary): written wherever there is such a column.
+
+What else the source gives (``offset``, ``timestamp``, ``timestampType``) is left out, so that a
+topic can be copied; any other column is an error. Options: ``topic``; ``includeHeaders``, which the
+connector has as well and which changes nothing there either: the column decides; and ``kafka.NAME``
+for the client, of which ``kafka.bootstrap.servers`` is required.
+
+The guarantee: every row at least once, never less. A task ends well only when every record of its
+own was acknowledged by all in-sync replicas; otherwise it fails, Spark runs it again, and again
+writes what the failed run had already written. Records are doubled by such runs and by nothing
+else (retries of the client are idempotent). Within one run of a task, records of a partition are
+written in the order of the rows. Fewer acknowledgements only by ``kafka.acks``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.logger import PySparkLogger
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.connector.options import client_settings, flag, reject_unknown
+from kraftjbod.spark.connector.record_writer import Headers, Row, WrittenRange, task_writer
+from kraftjbod.spark.tables.schemas import RECORD, RECORD_WITH_HEADERS
+
+#: Options of the sink, and those that Spark itself hands over with a stream's.
+SINK_OPTIONS: Final = ("topic", "includeHeaders", "checkpointLocation", "queryName")
+_TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
+    "topic": (StringType(),),
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    "partition": (IntegerType(),),
+    "headers": (RECORD_WITH_HEADERS["headers"].dataType,),
+}
+_LEFT_OUT: Final = frozenset(RECORD.names) - _TYPES.keys()
+_BY_KEY: Final = -1
+_FORBIDDEN: Final = {
+    "key.serializer": "keys are written as they are: cast them in the query",
+    "value.serializer": "values are written as they are: cast them in the query",
+    "interceptor.classes": "change records in the query",
+    "transactional.id": "records are written at least once",
+    "partitioner.class": "use kafka.partitioner, or column partition",
+    "buffer.memory": "use kafka.queue.buffering.max.kbytes",
+    "max.block.ms": "leave it out: kafka.delivery.timeout.ms limits every wait",
+}
+_RENAMED: Final = {
+    "max.request.size": "message.max.bytes",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "request.required.acks": "acks",
+}
+
+_logger: Final = PySparkLogger.getLogger("kraftjbod.spark.connector.sink")
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task was acknowledged."""
+
+    ranges: tuple[WrittenRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """What every task needs to know; it travels to them. ``topic`` is the option's, if given."""
+
+    topic: str | None
+    kafka: Mapping[str, str]
+
+
+def plan_writes(options: Mapping[str, str], schema: StructType) -> SinkPlan:
+    """Whether a frame of ``schema`` can be written with ``options``, and how.
+
+    :raises ConfigError: naming the option or column that is missing, unknown or wrong.
+    """
+    reject_unknown(options, SINK_OPTIONS, where="the sink")
+    topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
+    if topic is not None and not topic.strip():
+        raise ConfigError("option topic is empty: name a topic")
+    flag({name.lower(): value for name, value in options.items()}, "includeHeaders", default=False)
+    kafka = client_settings(options, forbidden=_FORBIDDEN, renamed=_RENAMED)
+    if "value" not in schema.names:
+        raise ConfigError(f"there is no column value in {', '.join(schema.names)}")
+    if topic is None and "topic" not in schema.names:
+        raise ConfigError("where to? Set option topic, or give the frame a column topic")
+    for column in schema.fields:
+        _check_column(column)
+    if len(set(schema.names)) < len(schema.names):
+        raise ConfigError(f"two columns have one name: {', '.join(schema.names)}")
+    return SinkPlan(topic=topic.strip() if topic is not None else None, kafka=kafka)
+
+
+class KraftjbodWriter(DataSourceArrowWriter):
+    """``frame.write.format("kraftjbod").mode("append").save()``."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError('topics are only added to: write with mode("append")')
+        self._plan = plan_writes(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_batches(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        tell_ranges(messages, batch_id=None)
+
+
+class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
+    """``frame.writeStream.format("kraftjbod").start()``; each batch is written like a frame."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._plan = plan_writes(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_batches(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        tell_ranges(messages, batch_id=batchId)
+
+
+def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
+    """All of one task's rows, acknowledged.
+
+    :raises WriteError: if one was not; the task must run again.
+    """
+    with task_writer(plan.kafka) as writer:
+        for batch in batches:
+            writer.write(rows_of(batch, plan.topic))
+        return Written(writer.finish())
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
+    """Records of an Arrow batch of checked columns.
+
+    :raises ConfigError: if a row names no topic.
+    """
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    topics: Iterable[str] = itertools.repeat(topic or "")
+    if topic is None:
+        if columns["topic"].null_count:
+            raise ConfigError("a row has a null topic: fill column topic, or set option topic")
+        topics = columns["topic"].to_pylist()
+    keys: Iterable[bytes | None] = itertools.repeat(None)
+    if "key" in columns:
+        keys = _bytes(columns["key"])
+    partitions: Iterable[int] = itertools.repeat(_BY_KEY)
+    if "partition" in columns:
+        partitions = columns["partition"].fill_null(_BY_KEY).to_pylist()
+    headers: Iterable[Headers | None] = itertools.repeat(None)
+    if "headers" in columns:
+        headers = map(_headers, columns["headers"].to_pylist())
+    return zip(topics, _bytes(columns["value"]), keys, partitions, headers, strict=False)
+
+
+def tell_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int | None) -> None:
+    """Which offsets the tasks of one batch were acknowledged, as debug lines of the driver."""
+    for message in messages:
+        for written in message.ranges if isinstance(message, Written) else ():
+            _logger.debug(
+                "records_acknowledged",
+                batch_id=batch_id,
+                partition=f"{written.topic}-{written.partition}",
+                first_offset=written.first_offset,
+                last_offset=written.last_offset,
+                records=written.records,
+            )
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    """Text as its UTF-8, without a look at it."""
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    return list(column.to_pylist())
+
+
+def _headers(own: list[dict[str, Any] | None] | None) -> Headers | None:
+    if own is None:
+        return None
+    return [(header["key"], header["value"]) for header in own if header is not None]
+
+
+def _check_column(column: StructField) -> None:
+    if column.name in _LEFT_OUT:
+        return
+    if column.name not in _TYPES:
+        raise ConfigError(
+            f"the sink has no column {column.name!r}: drop it; it knows {', '.join(_TYPES)}"
+        )
+    given = column.dataType.simpleString()
+    wanted = [kind.simpleString() for kind in _TYPES[column.name]]
+    if given not in wanted:
+        raise ConfigError(f"column {column.name} is {given}: expected {' or '.join(wanted)}")

@@ -1,0 +1,335 @@
+"""WIRE. The data source ``kraftjbod``: topics as Spark frames, in batches and as streams, and back.
+
+``spark.read.format("kraftjbod")`` takes the options of Spark's official Kafka connector and gives
+its columns, without a jar. Options are those of options.py; one of them is ours: ``columns``, the
+wanted columns with commas between (Spark does not tell a Python source which ones a query uses).
+
+* Each record is read once by a query that runs through; a stream that starts again from its
+  checkpoint goes on where the last finished batch ended.
+* Offsets of a stream look like the connector's, with the topics' ids beside them.
+* The driver asks for offsets, executors read; nothing else crosses over than ranges and settings.
+
+Writing is the business of sink.py.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.connector.offset_lookup import OffsetLookup
+from kraftjbod.spark.connector.offsets import (
+    OffsetRange,
+    Offsets,
+    StreamOffset,
+    check_range,
+    cut_ranges,
+    is_made_anew,
+    limit_offsets,
+    plan_batch,
+    unknown_first_offsets,
+)
+from kraftjbod.spark.connector.options import (
+    LATEST,
+    AtOffset,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    SourceOptions,
+    parse_source_options,
+)
+from kraftjbod.spark.connector.record_reader import ReadSettings, RecordReader, tell_loss
+from kraftjbod.spark.connector.sink import KraftjbodStreamWriter, KraftjbodWriter
+from kraftjbod.spark.tables.schemas import RECORD_WITH_HEADERS
+
+Json = dict[str, Any]
+
+
+def register(spark: SparkSession) -> None:
+    """Let ``spark`` know the format ``kraftjbod``."""
+    spark.dataSource.register(KraftjbodDataSource)
+
+
+class KraftjbodDataSource(DataSource):
+    """Makes readers and writers. Options are looked at as soon as a frame is made of them."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        #: In the name of the consumers of one query; no group of that name is joined.
+        self._suffix = uuid.uuid4().hex
+
+    @classmethod
+    def name(cls) -> str:
+        return "kraftjbod"
+
+    def schema(self) -> StructType:
+        return _schema(parse_source_options(self.options, is_streaming=None))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_source_options(self.options, is_streaming=False)
+        return KraftjbodReader(options, _checked(schema, options), self._suffix)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_source_options(self.options, is_streaming=True)
+        return KraftjbodStreamReader(options, _checked(schema, options), self._suffix)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return KraftjbodWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return KraftjbodStreamWriter(self.options, schema)
+
+
+def _schema(options: SourceOptions) -> StructType:
+    return StructType([RECORD_WITH_HEADERS[name] for name in options.columns])
+
+
+def _checked(schema: StructType, options: SourceOptions) -> StructType:
+    own = _schema(options)
+    if schema.names != own.names:
+        raise ConfigError("the source has a schema of its own: leave .schema(...) out")
+    return own
+
+
+class RangePartition(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, found: OffsetRange) -> None:
+        super().__init__(found)
+        self.range = found
+
+
+class _Ranges:
+    """What both readers do the same way."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
+        self._options = options
+        group = options.kafka.get("group.id", f"{options.group_id_prefix}-{suffix}")
+        self._settings = ReadSettings(
+            kafka={**options.kafka, "group.id": group},
+            columns=options.columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+            poll_timeout_ms=options.poll_timeout_ms,
+        )
+        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where there is nothing to read Spark makes a partition itself.
+        if isinstance(partition, RangePartition):
+            yield from RecordReader(partition.range, self._settings, self._arrow).batches()
+
+    def tasks(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
+        cut = cut_ranges(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records_per_partition=self._options.max_records_per_partition,
+        )
+        return [RangePartition(found) for found in cut]
+
+    def tell_losses(self, losses: Sequence[str]) -> None:
+        """All at once, so that an error names each."""
+        if losses:
+            tell_loss("; ".join(losses), fails=self._options.fail_on_data_loss)
+
+    def within(
+        self,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        lookup: OffsetLookup,
+    ) -> list[OffsetRange]:
+        """The ranges, as far as the cluster holds them.
+
+        :raises DataLossError: naming offsets that it does not, if that is an error.
+        """
+        first, last = lookup.earliest(starts), lookup.latest(starts, ends)
+        losses: list[str] = []
+        ranges = []
+        for partition, start in sorted(starts.items()):
+            low, high = first.get(partition, 0), last.get(partition, 0)
+            losses += check_range(partition, start, ends.get(partition, start), low, high)
+            begin = min(max(start, low), high)
+            end = min(max(ends.get(partition, start), begin), high)
+            ranges.append(OffsetRange(partition=partition, start=begin, end=end))
+        self.tell_losses(losses)
+        return ranges
+
+
+class KraftjbodReader(DataSourceReader):
+    """A batch: offsets are looked up once for each time that the frame is computed."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
+        self._options = options
+        self._ranges = _Ranges(options, schema, suffix)
+
+    def partitions(self) -> list[InputPartition]:
+        lookup = OffsetLookup(self._options)
+        there = lookup.assigned(must_exist=True).partitions
+        starts = lookup.resolve(self._options.starting, there, is_start=True)
+        ends = lookup.resolve(self._options.ending, there, is_start=False)
+        return self._ranges.tasks(self._ranges.within(starts, ends, lookup))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._ranges.batches(partition)
+
+
+class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. One of these lives on the driver as long as the query; copies go to executors.
+
+    Where a query begins at the topics' end, its first batch is empty on purpose: it writes the
+    beginning into the checkpoint. A query that died in a first batch with records in it would
+    begin again at a later end, and what was between would be lost.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
+        self._options = options
+        self._ranges = _Ranges(options, schema, suffix)
+        self._lookup: OffsetLookup | None = None
+        #: Where a query without a checkpoint begins; Spark asks more than once.
+        self._initial: Json | None = None
+        #: The first batch has to be made, and is to be empty.
+        self._is_empty_due = False
+        self._is_available_now = False
+        #: Where a query with Trigger.AvailableNow ends.
+        self._target: StreamOffset | None = None
+        #: What the cluster held when it was asked last.
+        self._latest: StreamOffset | None = None
+        #: When a batch was last not held back by minOffsetsPerTrigger.
+        self._batch_at_s: float | None = None
+
+    def __getstate__(self) -> Json:
+        return {**self.__dict__, "_lookup": None}
+
+    def initialOffset(self) -> Json:
+        if self._initial is None:
+            lookup = self._asking()
+            assigned = lookup.assigned(must_exist=True)
+            starts = lookup.resolve(self._options.starting, assigned.partitions, is_start=True)
+            ranges = self._ranges.within(starts, starts, lookup)
+            offsets = {found.partition: found.start for found in ranges}
+            begun = StreamOffset(offsets=offsets, topic_ids=assigned.topic_ids)
+            self._initial = begun.to_json()
+            self._is_empty_due = _is_moving(self._options)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_available_now = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        begun = StreamOffset.from_json(start)
+        if self._target is None:
+            self._latest = self._look(begun)
+            if self._is_available_now:
+                self._target = self._latest
+        if self._is_empty_due and start == self._initial:
+            self._is_empty_due = False
+            return start
+        assert self._latest is not None
+        if isinstance(limit, ReadAllAvailable):
+            return self._latest.to_json()
+        return self._limited(begun, self._latest, limit).to_json()
+
+    def reportLatestOffset(self) -> Json | None:
+        return None if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        if self._is_empty_due and start == self._initial:
+            # Begun again before the empty batch was done: it is empty, whatever has come since.
+            return []
+        begun, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        lookup = self._asking()
+        assigned = lookup.assigned(begun.topics | until.topics, must_exist=False)
+        firsts = lookup.earliest(unknown_first_offsets(begun, until))
+        plan = plan_batch(begun, until, firsts, assigned.topic_ids)
+        self._ranges.tell_losses(plan.losses)
+        return self._ranges.tasks(plan.ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._ranges.batches(partition)
+
+    def _asking(self) -> OffsetLookup:
+        if self._lookup is None:
+            self._lookup = OffsetLookup(self._options)
+        return self._lookup
+
+    def _look(self, begun: StreamOffset) -> StreamOffset:
+        lookup = self._asking()
+        assigned = lookup.assigned(begun.topics, must_exist=False)
+        there = StreamOffset(offsets={}, topic_ids=assigned.topic_ids)
+        at_least = {
+            partition: offset
+            for partition, offset in begun.offsets.items()
+            if not is_made_anew(begun, there, partition.topic)
+        }
+        latest = lookup.latest(assigned.partitions, at_least)
+        return StreamOffset(offsets=latest, topic_ids=assigned.topic_ids)
+
+    def _limited(self, begun: StreamOffset, latest: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        firsts = self._asking().earliest(unknown_first_offsets(begun, latest))
+        starts = {**begun.offsets, **firsts}
+        ends = {p: offset for p, offset in latest.offsets.items() if p in starts}
+        if self._is_held_back(starts, ends):
+            return begun
+        if isinstance(limit, ReadMaxRows):
+            ends = limit_offsets(starts, ends, limit.max_rows)
+        return StreamOffset(offsets=ends, topic_ids=latest.topic_ids)
+
+    def _is_held_back(self, starts: Offsets, ends: Offsets) -> bool:
+        """minOffsetsPerTrigger: too little has come, and not enough time is over.
+
+        A query that ends with what is there does not wait for more.
+        """
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._is_available_now:
+            return False
+        now_s = time.monotonic()
+        came = sum(max(end - starts[partition], 0) for partition, end in ends.items())
+        is_late = (
+            self._batch_at_s is None
+            or (now_s - self._batch_at_s) * 1000 >= self._options.max_trigger_delay_ms
+        )
+        if came < least and not is_late:
+            return True
+        self._batch_at_s = now_s
+        return False
+
+
+def _is_moving(options: SourceOptions) -> bool:
+    """Whether the start of a new query may be another one a moment later."""
+    match options.starting:
+        case AtOffset(offset=offset):
+            return offset == LATEST
+        case AtOffsets(offsets=offsets):
+            return LATEST in offsets.values()
+        case AtTime() | AtTimes():
+            return options.starts_latest_without_match

@@ -1,0 +1,1 @@
+"""`kraftjbod-pipeline ingest`: topics to Parquet tables, each record exactly once."""

@@ -1,0 +1,141 @@
+"""FRAME. Records of topics as rows of the table ``ingested``: good, late or corrupt, and none left
+out.
+
+* ``corrupt``: the value is not what its schema says: no UTF-8, no JSON object of these fields and
+  types, or null in a field that is declared NOT NULL. Fields that the schema does not name do not
+  matter, nor does a second object behind the first. A record without a value (a tombstone) is not
+  judged. Without a schema nothing is corrupt.
+* ``late``: it arrived (its timestamp) longer after its event time than is allowed. The event time
+  is a field of the value. Where there is none it is the record's timestamp, and arrival the moment
+  of the batch that reads it, which Spark keeps for a batch that is done again.
+* Key, value and headers stay the bytes that they were, whatever they are judged to be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.tables.schemas import INGESTED
+
+GOOD: Final = "good"
+LATE: Final = "late"
+CORRUPT: Final = "corrupt"
+_CORRUPT_COLUMN: Final = "_corrupt_record"
+_ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """How records are told apart. ``event_time`` is the path of a field, with dots.
+
+    :raises ConfigError: if the field is not in the schema, or is no time.
+    """
+
+    value_schema: StructType | None = None
+    event_time: str | None = None
+    late_after_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.event_time is None:
+            return
+        if self.value_schema is None:
+            raise ConfigError("--event-time names a field of the value: give its --value-schema")
+        kind = _type_at(self.value_schema, self.event_time)
+        if not isinstance(kind, TimestampType | TimestampNTZType | LongType | IntegerType):
+            raise ConfigError(
+                f"--event-time {self.event_time}: a TIMESTAMP, or a BIGINT of milliseconds since "
+                f"1970, is expected, not {kind.simpleString()}"
+            )
+
+
+def ingested(records: DataFrame, judgement: Judgement) -> DataFrame:
+    """``records`` (``RECORD_WITH_HEADERS``) as ``INGESTED``: every row once."""
+    parsed = _parsed(records, judgement.value_schema)
+    timed = parsed.withColumn("event_time", _event_time(judgement))
+    judged = timed.withColumn("fault", _fault(judgement.value_schema))
+    judged = judged.withColumn("delay", _delay(judgement))
+    judged = judged.withColumn(
+        "status",
+        F.when(F.col("fault").isNotNull(), CORRUPT)
+        .when(F.col("delay").isNotNull(), LATE)
+        .otherwise(GOOD),
+    ).withColumn("reason", F.coalesce("fault", "delay"))
+    return judged.select(*(F.col(f.name).cast(f.dataType).alias(f.name) for f in INGESTED.fields))
+
+
+def _parsed(records: DataFrame, schema: StructType | None) -> DataFrame:
+    """With ``parsed``, the value as its schema says, and what of it does not follow that."""
+    if schema is None:
+        return records
+    lenient = StructType([*schema.fields, StructField(_CORRUPT_COLUMN, StringType())])
+    text = F.when(F.is_valid_utf8(F.col("value").cast("string")), F.col("value").cast("string"))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT_COLUMN}
+    return records.withColumn("parsed", F.from_json(text, lenient, options))
+
+
+def _fault(schema: StructType | None) -> Column:
+    """Why a record is corrupt, or null."""
+    if schema is None:
+        return F.lit(None).cast("string")
+    is_text = F.is_valid_utf8(F.col("value").cast("string"))
+    is_parsed = F.col("parsed").isNotNull() & F.col(f"parsed.{_CORRUPT_COLUMN}").isNull()
+    # Spark's parser stops at the end of the object, and does not look at what follows.
+    is_parsed = is_parsed & F.col("value").cast("string").rlike(_ENDS_WITH_OBJECT)
+    fault = F.when(F.col("value").isNull(), None).when(~is_text, "the value is no UTF-8 text")
+    fault = fault.when(~is_parsed, f"the value is no JSON object of {schema.simpleString()}")
+    for field in schema.fields:
+        if not field.nullable:
+            is_lacking = F.col("parsed").getField(field.name).isNull()
+            fault = fault.when(is_lacking, f"the value has no {field.name}")
+    return fault.cast("string")
+
+
+def _event_time(judgement: Judgement) -> Column:
+    if judgement.event_time is None or judgement.value_schema is None:
+        return F.lit(None).cast("timestamp")
+    field = F.col("parsed")
+    for name in judgement.event_time.split("."):
+        field = field.getField(name)
+    kind = _type_at(judgement.value_schema, judgement.event_time)
+    if isinstance(kind, LongType | IntegerType):
+        return F.timestamp_millis(field.cast("long"))
+    return field.cast("timestamp")
+
+
+def _delay(judgement: Judgement) -> Column:
+    """Why a record is late, or null."""
+    if judgement.late_after_ms is None:
+        return F.lit(None).cast("string")
+    if judgement.event_time is None:
+        happened, arrived = F.col("timestamp"), F.current_timestamp()
+    else:
+        happened, arrived = F.col("event_time"), F.col("timestamp")
+    delay_ms = F.unix_millis(arrived) - F.unix_millis(happened)
+    text = F.format_string(f"%d ms after its time, more than {judgement.late_after_ms}", delay_ms)
+    return F.when(delay_ms > judgement.late_after_ms, text)
+
+
+def _type_at(schema: StructType, path: str) -> DataType:
+    """:raises ConfigError: if there is no such field."""
+    kind: DataType = schema
+    for name in path.split("."):
+        if not isinstance(kind, StructType) or name not in kind.names:
+            known = ", ".join(kind.names) if isinstance(kind, StructType) else "no fields"
+            raise ConfigError(f"--event-time {path}: there is no {name!r} in {known}")
+        kind = kind[name].dataType
+    return kind

@@ -1,0 +1,231 @@
+"""WIRE. ``kraftjbod-pipeline ingest``: topics to one Parquet table, each record exactly once.
+
+One streaming query: source, judgement, file sink. Its checkpoint and the sink's own log
+(``_spark_metadata`` in the table's folder) make a batch that is done again leave its rows once, so
+the job may be killed at any moment and started again. Whoever reads the folder with Spark sees
+whole batches only; other readers must ask ``_spark_metadata`` which files count.
+
+The table lies in folders by ``status``: late and corrupt records are beside the good ones, and
+every record of the topics is in one of the three. Values stay bytes: ``from_json(cast(value AS
+STRING), schema)`` gives the good ones their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.connector.durations import duration_ms
+from kraftjbod.spark.ingest.ingest_frames import Judgement, ingested
+from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_options
+from kraftjbod.spark.tables.schemas import INGESTED
+
+#: Partitions with holes that are named one by one.
+_TOLD_HOLES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Which records are read, and how fast. Exactly one of the first two is given."""
+
+    topics: str | None
+    topics_pattern: str | None
+    max_records_per_trigger: int | None
+    allows_data_loss: bool
+    #: Options ``kafka.NAME`` of the source.
+    kafka: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if (self.topics is None) == (self.topics_pattern is None):
+            raise ConfigError("give either --topics or --topics-pattern")
+
+
+@job_command("ingest")
+@click.option("--topics", metavar="TOPIC,...", help="Topics to take in, by their names.")
+@click.option("--topics-pattern", metavar="REGEX", help="Topics whose whole name matches.")
+@click.option("--name", default="ingested", show_default=True, help="Name of the table.")
+@click.option(
+    "--value-schema",
+    metavar="DDL|FILE",
+    help="What values are, as in `id BIGINT NOT NULL, at TIMESTAMP`: JSON objects of these fields. "
+    "Others are corrupt.  [default: anything is good]",
+)
+@click.option("--event-time", metavar="FIELD", help="Field of the value: when it happened.")
+@click.option(
+    "--late-after",
+    metavar="DURATION",
+    help="Records that arrive longer than this after their event time, or that are read so long "
+    "after they arrived, are late; as in `1 hour`.  [default: none is late]",
+)
+@click.option(
+    "--partition-by",
+    multiple=True,
+    type=click.Choice(["topic", "partition"]),
+    help="More folders, below those by status.",
+)
+@click.option(
+    "--max-records-per-trigger",
+    type=click.IntRange(min=1),
+    help="Bounds a batch: memory, and the size of files.  [default: all that is there]",
+)
+@click.option(
+    "--allow-data-loss",
+    is_flag=True,
+    help="Go on where records went from the topic before they were read.  [default: an error]",
+)
+@streaming_options
+def command(
+    job: Job,
+    *,
+    bootstrap_server: str,
+    topics: str | None,
+    topics_pattern: str | None,
+    name: str,
+    value_schema: str | None,
+    event_time: str | None,
+    late_after: str | None,
+    partition_by: tuple[str, ...],
+    max_records_per_trigger: int | None,
+    allow_data_loss: bool,
+    kafka: Mapping[str, str],
+    checkpoint: str | None,
+    available_now: bool,
+    trigger: str,
+) -> JobOutcome:
+    """Topics to Parquet tables, each record exactly once."""
+    reading = Reading(
+        topics=topics,
+        topics_pattern=topics_pattern,
+        max_records_per_trigger=max_records_per_trigger,
+        allows_data_loss=allow_data_loss,
+        kafka=kafka,
+    )
+    judgement = Judgement(
+        value_schema=None if value_schema is None else read_schema(value_schema),
+        event_time=event_time,
+        late_after_ms=None if late_after is None else duration_ms(late_after, "--late-after"),
+    )
+    table = job.table(name)
+    checkpoint = checkpoint or job.table(f"_checkpoints/{name}")
+    rows = ingested(_records(job.spark, bootstrap_server, reading), judgement)
+    writer = (
+        rows.writeStream.format("parquet")
+        .queryName(f"ingest {name}")
+        .option("path", table)
+        .option("checkpointLocation", checkpoint)
+        .partitionBy("status", *partition_by)
+    )
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=trigger)
+    job.step(f"{topics or topics_pattern} to {table}")
+    query = writer.start()
+    query.awaitTermination()
+    return _outcome(job, table, checkpoint, query)
+
+
+def read_schema(text: str) -> StructType:
+    """``text`` is DDL, or the name of a file that holds it.
+
+    :raises ConfigError: if the file cannot be read, or names no field.
+    :raises ParseException: if it is no DDL.
+    """
+    path = Path(text)
+    if len(text) < 256 and path.is_file():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"cannot read --value-schema {path}: {e}") from e
+    schema = StructType.fromDDL(text.strip())
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise ConfigError(f"--value-schema {text!r} names no fields: say `id BIGINT, ...`")
+    return schema
+
+
+def _records(spark: SparkSession, bootstrap_servers: str, reading: Reading) -> DataFrame:
+    reader = (
+        spark.readStream.format("kraftjbod")
+        .options(**reading.kafka)
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", str(not reading.allows_data_loss).lower())
+    )
+    if reading.topics is not None:
+        reader = reader.option("subscribe", reading.topics)
+    if reading.topics_pattern is not None:
+        reader = reader.option("subscribePattern", reading.topics_pattern)
+    if reading.max_records_per_trigger is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(reading.max_records_per_trigger))
+    return reader.load()
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> JobOutcome:
+    """The whole table, as it is after this run."""
+    partitions = _partitions(job.spark, table)
+    by_topic: dict[str, dict[str, int]] = {}
+    for row in partitions:
+        told = by_topic.setdefault(row.topic, {"good": 0, "late": 0, "corrupt": 0})
+        for status in told:
+            told[status] += row[status]
+    last = query.lastProgress
+    summary = {
+        "table": table,
+        "checkpoint": checkpoint,
+        "batches": None if last is None else last.batchId + 1,
+        "rows": sum(row.rows for row in partitions),
+        "topics": by_topic,
+        "partitions": [
+            {key: row[key] for key in ("topic", "partition", "rows", "first", "last")}
+            for row in partitions
+        ],
+    }
+    return JobOutcome(summary=summary, lines=tuple(_lines(table, by_topic, partitions)))
+
+
+def _partitions(spark: SparkSession, table: str) -> list[Row]:
+    """One row per partition of a topic: rows by status, and offsets."""
+    try:
+        rows = spark.read.schema(INGESTED).parquet(table)
+    except AnalysisException as e:
+        if e.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []  # The topics were empty, and nothing was written.
+    counted = rows.groupBy("topic", "partition").agg(
+        F.count("*").alias("rows"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        *(F.count_if(F.col("status") == s).alias(s) for s in ("good", "late", "corrupt")),
+    )
+    return counted.orderBy("topic", "partition").collect()
+
+
+def _lines(
+    table: str, by_topic: Mapping[str, Mapping[str, int]], partitions: list[Row]
+) -> Iterator[str]:
+    for topic, told in by_topic.items():
+        kinds = ", ".join(f"{count:,} {status}" for status, count in told.items())
+        yield f"{topic}: {sum(told.values()):,} records: {kinds}"
+    if not by_topic:
+        yield "no records"
+    holes = [row for row in partitions if row.rows != row.last - row.first + 1]
+    for row in holes[:_TOLD_HOLES]:
+        offsets = f"offsets {row.first} to {row.last}"
+        yield f"{row.topic}-{row.partition}: {row.rows:,} records in {offsets}"
+    if len(holes) > _TOLD_HOLES:
+        yield f"and {len(holes) - _TOLD_HOLES:,} more partitions with holes in their offsets"
+    yield f"table: {table}"

@@ -1,0 +1,1 @@
+"""`kraftjbod-pipeline plan`: which replicas to move, for kraftjbod-reassign-partitions."""

@@ -1,0 +1,462 @@
+"""FRAME. Directories and replicas in, moves out: a plan of any size, broker by broker on the
+executors.
+
+The frames between, in the order in which they come to be::
+
+    dirs      one row per directory, with what may be done with it        (directories)
+    placed    one row per replica, where it is or is going to be          (placed)
+    sums      dirs with what lies in them                                 (sums)
+    crossings replicas that change brokers, without a directory yet       (crossings)
+    moves     everything that moves, with its directory                   (moves)
+
+A replica on its way counts where it goes, and stays there. What the rules of a choice are is known
+to planner.py and transfer_planner.py, and what a limit leaves of a plan to plan_limits.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kraftjbod.balance.fair_shares import DirLoad, Goals
+from kraftjbod.balance.plan_limits import LimitedMove, within_limits
+from kraftjbod.balance.planner import ReplicaLoad, Tier, plan_broker
+from kraftjbod.balance.transfer_planner import Candidate, Racks, Task, choose
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.spark.plan.plan_tables import (
+    CROSSINGS,
+    DIRECTORY,
+    DIRS,
+    MOVES,
+    PARTITION,
+    PLACED,
+    RANK,
+    REASSIGNED,
+    REPLICA,
+    SENT,
+    SUMS,
+    as_table,
+)
+from kraftjbod.spark.tables.schemas import PLAN_DIRS, PLAN_MOVES
+
+#: Of a directory's free bytes, what a plan may fill: appends go on while replicas are copied.
+SAFE_SHARE: Final = 0.8
+#: Moves within a limit that are handed on together.
+_MOVES_AT_ONCE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A directory, or a whole broker if ``path`` is None, that shall become empty."""
+
+    broker_id: int
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id}" if self.path is None else f"{self.broker_id}:{self.path}"
+
+
+def directories(log_dirs: DataFrame, drains: Collection[Drain] = ()) -> DataFrame:
+    """``log_dirs`` with what may be done with each."""
+    online, saturated = LogDirState.ONLINE.value, LogDirState.SATURATED.value
+    judged = (
+        log_dirs.withColumn("is_drained", _any(_is_drained(drain) for drain in drains))
+        .withColumn("gives", F.col("state").isin(online, saturated))
+        .withColumn(
+            "takes", (F.col("state") == online) & ~F.col("is_cordoned") & ~F.col("is_drained")
+        )
+        .withColumn("room_bytes", F.when(F.col("takes"), F.floor(F.col("free_bytes") * SAFE_SHARE)))
+    )
+    return as_table(judged.fillna(0, ["room_bytes"]), DIRS)
+
+
+def placed(replicas: DataFrame, dirs: DataFrame) -> DataFrame:
+    """Each replica once; moves under way count as done, and nothing else moves such a replica."""
+    future = replicas.where("is_future").select(
+        *REPLICA,
+        F.col("path").alias("future_path"),
+        F.col("size_bytes").alias("future_bytes"),
+    )
+    current = replicas.where("NOT is_future")
+    moving = current.join(future, [*REPLICA], "left")
+    arriving = (
+        replicas.where("is_future")
+        .join(current.select(*REPLICA), [*REPLICA], "left_anti")
+        .withColumn("future_path", F.col("path"))
+        .withColumn("future_bytes", F.col("size_bytes"))
+    )
+    both = moving.unionByName(arriving)
+    settled = (
+        both.withColumn("is_fixed", F.col("future_path").isNotNull())
+        .withColumn("pending_bytes", F.greatest(F.lit(0), F.expr("size_bytes - future_bytes")))
+        .withColumn("size_bytes", F.greatest("size_bytes", "future_bytes"))
+        .withColumn("path", F.coalesce("future_path", "path"))
+    )
+    roles = dirs.select(*DIRECTORY, "gives", "is_drained")
+    known = settled.join(F.broadcast(roles), [*DIRECTORY], "left")
+    is_assigned = F.coalesce(F.array_contains("brokers", F.col("broker_id")), F.lit(False))
+    judged = known.withColumn(
+        "is_movable", F.expr("NOT is_fixed AND gives IS TRUE") & is_assigned
+    ).withColumn("must_leave", F.expr("is_movable AND is_drained"))
+    return as_table(judged.fillna(0, ["pending_bytes", "write_rate"]), PLACED)
+
+
+def sums(dirs: DataFrame, placed: DataFrame) -> DataFrame:
+    """Each directory with what lies in it; what is on its way takes room at once."""
+    fixed = F.expr("NOT is_movable")
+    held = placed.groupBy(*DIRECTORY).agg(
+        F.sum("size_bytes").alias("size_bytes"),
+        F.sum(F.when(fixed, F.col("size_bytes"))).alias("fixed_bytes"),
+        F.sum("pending_bytes").alias("pending_bytes"),
+        F.sum("write_rate").alias("write_rate"),
+        F.sum(F.when(fixed, F.col("write_rate"))).alias("fixed_rate"),
+        F.count(F.lit(1)).alias("replicas"),
+        F.max("size_bytes").alias("largest_bytes"),
+    )
+    figures = [name for name in held.columns if name not in DIRECTORY]
+    joined = dirs.join(held, [*DIRECTORY], "left").fillna(0, figures)
+    left = joined.withColumn(
+        "room_bytes", F.greatest(F.lit(0), F.expr("room_bytes - pending_bytes"))
+    )
+    return as_table(left, SUMS)
+
+
+# --- between brokers -----------------------------------------------------------------------------
+
+
+def candidates(
+    placed: DataFrame, sources: Collection[int], drained: Collection[int], turn: int
+) -> DataFrame:
+    """Replicas that may leave ``sources``: of each partition those of one broker only.
+
+    A hash of the partition and ``turn`` says which; ``drained`` brokers come before others.
+    """
+    urgent = F.filter("brokers", lambda broker: broker.isin(*drained))
+    usual = F.filter("brokers", lambda broker: broker.isin(*sources))
+    pool = F.when(F.size(urgent) > 0, urgent).otherwise(usual) if drained else usual
+    drawn = F.pmod(F.xxhash64(*PARTITION, F.lit(turn)), F.greatest(F.lit(1), F.size("pool")))
+    turned = (
+        placed.where("is_movable")
+        .where(F.col("broker_id").isin(*sources))
+        .withColumn("pool", pool)
+        .withColumn("owner", F.try_element_at("pool", drawn.cast("int") + 1))
+        .where("owner = broker_id")
+    )
+    return as_table(turned, PLACED)
+
+
+def crossings(candidates: DataFrame, tasks: Mapping[int, Task], racks: Racks) -> DataFrame:
+    """What each source sends where, chosen on the executors, a source at a time."""
+    own_tasks, own_racks = dict(tasks), dict(racks)
+
+    # Spark reads the hints of a plain function, and takes a partial for something else.
+    def work(table: pa.Table) -> pa.Table:
+        return _choose_for_broker(table, tasks=own_tasks, racks=own_racks)
+
+    chosen = candidates.groupBy("broker_id").applyInArrow(work, CROSSINGS)
+    return as_table(chosen, CROSSINGS)
+
+
+def without(frame: DataFrame, crossings: DataFrame) -> DataFrame:
+    """``frame`` without the partitions that cross already: one replica of each, once."""
+    taken = crossings.select(*PARTITION)
+    return as_table(frame.join(taken, [*PARTITION], "left_anti"), PLACED)
+
+
+def sent(crossings: DataFrame, end: str) -> DataFrame:
+    """By broker; ``end`` is from_broker or to_broker."""
+    grouped = crossings.groupBy(F.col(end).alias("broker_id")).agg(
+        F.sum("size_bytes").alias("size_bytes"),
+        F.sum("write_rate").alias("write_rate"),
+        F.count(F.lit(1)).alias("replicas"),
+    )
+    return as_table(grouped, SENT)
+
+
+def _choose_for_broker(table: pa.Table, *, tasks: Mapping[int, Task], racks: Racks) -> pa.Table:
+    """One group of ``candidates``; runs on executors."""
+    rows = table.to_pylist()
+    task = tasks[rows[0]["broker_id"]]
+    choices = choose(
+        task,
+        [
+            Candidate(
+                path=row["path"],
+                size_bytes=row["size_bytes"],
+                write_rate=row["write_rate"],
+                brokers=tuple(row["brokers"]),
+                must_leave=row["must_leave"],
+            )
+            for row in rows
+        ],
+        racks,
+    )
+    return _arrow(
+        [
+            {
+                **{name: rows[choice.candidate][name] for name in PARTITION},
+                "from_broker": task.load.broker_id,
+                "to_broker": choice.target,
+                "size_bytes": rows[choice.candidate]["size_bytes"],
+                "write_rate": rows[choice.candidate]["write_rate"],
+                "tier": int(choice.tier),
+                "score": choice.score,
+                "step": step,
+            }
+            for step, choice in enumerate(choices)
+        ],
+        CROSSINGS,
+    )
+
+
+# --- between the directories of a broker ---------------------------------------------------------
+
+
+def moves(
+    placed: DataFrame, sums: DataFrame, goals: Goals, crossings: DataFrame | None = None
+) -> DataFrame:
+    """Everything that moves; a crossing without room in any directory of its target stays out."""
+    homes = _homes(placed, crossings)
+
+    def work(own: pa.Table, dirs: pa.Table) -> pa.Table:
+        return _plan_for_broker(own, dirs, goals=goals)
+
+    planned = homes.groupBy("home").cogroup(sums.groupBy("broker_id")).applyInArrow(work, MOVES)
+    return as_table(planned, MOVES)
+
+
+_HOMES: Final = (
+    *PARTITION,
+    "home",
+    "from_broker",
+    "path",
+    "size_bytes",
+    "write_rate",
+    "is_movable",
+    "tier",
+    "score",
+    "step",
+)
+
+
+def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
+    """Replicas by the broker that shall have them; ``tier`` is null for those that do not cross."""
+    if crossings is None:
+        none = {field.name: F.lit(None).cast(field.dataType) for field in RANK}
+        staying = placed.withColumns({**none, "home": F.col("broker_id")})
+        return staying.withColumnRenamed("broker_id", "from_broker").select(*_HOMES)
+    away = crossings.select(*PARTITION, "from_broker", "to_broker", "tier", "score", "step")
+    renamed = placed.withColumnRenamed("broker_id", "from_broker")
+    joined = renamed.join(away, [*PARTITION, "from_broker"], "left")
+    return joined.withColumn("home", F.coalesce("to_broker", "from_broker")).select(*_HOMES)
+
+
+def _plan_for_broker(replicas: pa.Table, dirs: pa.Table, *, goals: Goals) -> pa.Table:
+    """One broker's replicas and directories; runs on executors."""
+    places = sorted(dirs.to_pylist(), key=lambda row: row["path"])
+    held = replicas.to_pydict()
+    if not places or not held["topic"]:
+        return _arrow([], MOVES)
+    number = {row["path"]: index for index, row in enumerate(places)}
+    crossing = [tier is not None for tier in held["tier"]]
+    # What lies in a directory that nobody tells of cannot be planned with.
+    known = [i for i, path in enumerate(held["path"]) if crossing[i] or path in number]
+    plan = plan_broker(
+        [dir_load(row) for row in places],
+        [
+            ReplicaLoad(
+                directory=None if crossing[i] else number[held["path"][i]],
+                size_bytes=held["size_bytes"][i],
+                write_rate=held["write_rate"][i],
+                is_movable=held["is_movable"][i],
+            )
+            for i in known
+        ],
+        goals,
+    )
+    rows = []
+    for move in plan.moves:
+        at = known[move.replica]
+        rank = {"tier": int(move.tier), "score": move.score, "step": move.step}
+        if crossing[at]:
+            rank = {name: held[name][at] for name in rank}
+        rows.append(
+            {
+                **{name: held[name][at] for name in PARTITION},
+                "from_broker": held["from_broker"][at],
+                "from_path": held["path"][at],
+                "to_broker": held["home"][at],
+                "to_path": places[move.target]["path"],
+                "size_bytes": held["size_bytes"][at],
+                "write_rate": held["write_rate"][at],
+                **rank,
+            }
+        )
+    return _arrow(rows, MOVES)
+
+
+def dir_load(row: Mapping[str, Any]) -> DirLoad:
+    """What planners know of one row of ``sums``."""
+    return DirLoad(
+        total_bytes=row["total_bytes"],
+        room_bytes=row["room_bytes"],
+        takes=row["takes"],
+        gives=row["gives"],
+        is_drained=row["is_drained"],
+    )
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) -> DataFrame:
+    """The first moves by what they are for and how full their source is, as many as allowed.
+
+    What goes to another broker comes before what plans within brokers have made of that. Which are
+    left out, plan_limits.py says.
+    """
+    if most_moves is None and most_bytes is None:
+        return as_table(moves, MOVES)
+    is_within = F.col("from_broker") == F.col("to_broker")
+    is_drain = F.col("tier") == int(Tier.DRAIN)
+    order = (
+        F.when(is_drain, 0).when(~is_within, 1).otherwise(2),
+        *("tier", F.col("score").desc(), "from_broker", "to_broker", "step"),
+        # Only so that the same plan is cut the same way.
+        *PARTITION,
+    )
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _first_of(batches, most_moves, most_bytes)
+
+    one_after_the_other = moves.repartition(1).sortWithinPartitions(*order)
+    return as_table(one_after_the_other.mapInArrow(work, MOVES), MOVES)
+
+
+def _first_of(
+    batches: Iterator[pa.RecordBatch], most_moves: int | None, most_bytes: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Of moves in their order those that are made; runs on one executor."""
+    seen: deque[dict[str, Any]] = deque()
+
+    def moves() -> Iterator[LimitedMove]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                seen.append(row)
+                yield _limited_move(row)
+
+    made: list[dict[str, Any]] = []
+    for is_made in within_limits(moves(), most_moves, most_bytes):
+        row = seen.popleft()
+        if is_made:
+            made.append(row)
+        if len(made) == _MOVES_AT_ONCE:
+            yield from _arrow(made, MOVES).to_batches()
+            made = []
+    yield from _arrow(made, MOVES).to_batches()
+
+
+def _limited_move(row: Mapping[str, Any]) -> LimitedMove:
+    is_within = row["from_broker"] == row["to_broker"]
+    alone = None if is_within else (row["topic"], row["partition"])
+    return LimitedMove(
+        unit=(row["from_broker"], row["to_broker"], row["tier"], row["step"], alone),
+        tier=Tier(row["tier"]),
+        source=(row["from_broker"], row["from_path"]),
+        target=(row["to_broker"], row["to_path"]),
+        size_bytes=row["size_bytes"],
+    )
+
+
+def plan_moves(moves: DataFrame) -> DataFrame:
+    """``moves`` as the table that is written."""
+    return as_table(moves, PLAN_MOVES)
+
+
+def plan_dirs(sums: DataFrame, moves: DataFrame) -> DataFrame:
+    """Each directory before and after."""
+    gone = _ends(moves, "from", "lost")
+    come = _ends(moves, "to", "got")
+    figures = [name for name in (*gone.columns, *come.columns) if name not in DIRECTORY]
+    joined = (
+        sums.join(gone, [*DIRECTORY], "left").join(come, [*DIRECTORY], "left").fillna(0, figures)
+    )
+    named = joined.withColumns(
+        {
+            "bytes_before": F.col("size_bytes"),
+            "bytes_after": F.expr("size_bytes - lost_bytes + got_bytes"),
+            "write_rate_before": F.col("write_rate"),
+            # Sums of floats: what is left of nothing may be a little less than nothing.
+            "write_rate_after": F.expr("greatest(0D, write_rate - lost_rate + got_rate)"),
+            "replicas_before": F.col("replicas"),
+            "replicas_after": F.expr("replicas - lost_replicas + got_replicas"),
+        }
+    )
+    return as_table(named, PLAN_DIRS)
+
+
+def _ends(moves: DataFrame, end: str, word: str) -> DataFrame:
+    return moves.groupBy(
+        F.col(f"{end}_broker").alias("broker_id"), F.col(f"{end}_path").alias("path")
+    ).agg(
+        F.sum("size_bytes").alias(f"{word}_bytes"),
+        F.sum("write_rate").alias(f"{word}_rate"),
+        F.count(F.lit(1)).alias(f"{word}_replicas"),
+    )
+
+
+def reassigned(placed: DataFrame, moves: DataFrame) -> DataFrame:
+    """Partitions that something of moves, with all of their replicas before and after.
+
+    A newcomer takes the turn of the one that it replaces, so preferred leaders stay in turn.
+    """
+    moving = moves.select(
+        *PARTITION, F.col("from_broker").alias("broker_id"), "to_broker", "to_path"
+    )
+    touched = placed.join(moving.select(*PARTITION).distinct(), [*PARTITION], "left_semi")
+    joined = touched.join(moving, [*REPLICA], "left")
+    grouped = joined.groupBy(*PARTITION).agg(
+        F.first("brokers").alias("brokers_before"),
+        _map("broker_id", "path").alias("dirs_before"),
+        _map("broker_id", "to_broker").alias("heirs"),
+        _map(F.coalesce("to_broker", "broker_id"), F.coalesce("to_path", "path")).alias("dirs"),
+    )
+    told = (
+        grouped.withColumn(
+            "brokers",
+            F.transform("brokers_before", lambda b: F.coalesce(F.col("heirs")[b], b)),
+        )
+        .withColumn("log_dirs", F.transform("brokers", lambda b: F.col("dirs")[b]))
+        .withColumn(
+            "log_dirs_before", F.transform("brokers_before", lambda b: F.col("dirs_before")[b])
+        )
+    )
+    return as_table(told, REASSIGNED)
+
+
+def _map(key: Column | str, value: Column | str) -> Column:
+    return F.map_from_entries(F.collect_list(F.struct(key, value)))
+
+
+def _is_drained(drain: Drain) -> Column:
+    broker = F.col("broker_id") == drain.broker_id
+    return broker if drain.path is None else broker & (F.col("path") == drain.path)
+
+
+def _any(conditions: Iterator[Column]) -> Column:
+    result = F.lit(False)
+    for condition in conditions:
+        result = result | condition
+    return result
+
+
+def _arrow(rows: Sequence[Mapping[str, Any]], schema: StructType) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=to_arrow_schema(schema))

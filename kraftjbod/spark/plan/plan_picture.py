@@ -1,0 +1,263 @@
+"""WIRE. The picture of a plan: how full the directories are before and after, and how much they
+write.
+
+Few directories have a line each; of many it shows how they are spread. Rows are ``plan_dirs``'.
+A directory whose size is not known has no share of anything; the picture says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from kraftjbod.cli.command import size_text
+from kraftjbod.core.errors import StartupError
+from kraftjbod.spark.style.plot_style import (
+    AFTER,
+    BEFORE,
+    INK,
+    DirRows,
+    byte_scale,
+    natural,
+    new_figure,
+    panels,
+    picture,
+    rows_only,
+    styled,
+)
+
+#: More directories than this are shown as distributions.
+MOST_LINES: Final = 48
+_KINDS: Final = {".svg": "svg", ".png": "png"}
+_BINS: Final = 60
+_WIDTH_IN: Final = 10.0
+_LINE_IN: Final = 0.24
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One figure per directory before and after.
+
+    ``evens`` is what each would have if the directories of its broker were alike, with the same
+    bytes on the broker as after the plan; ``mean`` that of the whole cluster.
+    """
+
+    title: str
+    before: Sequence[float]
+    after: Sequence[float]
+    evens: Sequence[float]
+    mean: float
+    is_share: bool
+    counted: str = "directories"
+
+    def text(self, value: float) -> str:
+        if not self.is_share:
+            return f"{size_text(value)}/s"
+        # Of a large disk a little is no 0.0%.
+        return f"{100 * value:.2g}%" if 0 < value < 0.01 else f"{value:.1%}"
+
+    @property
+    def story(self) -> str:
+        """The largest, in words."""
+        return f"most: {self.text(max(self.before))} → {self.text(max(self.after))}"
+
+
+def draw_plan(rows: Sequence[Row], path: Path) -> None:
+    """Write the picture to ``path``, as SVG or PNG by its suffix; its folder is made.
+
+    :raises StartupError: for another suffix, or without a directory whose size is known.
+    """
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise StartupError(f"{path}: pictures are written as .svg or .png; name one of these")
+    with styled():
+        content = picture(plan_figure(rows), kind)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def plan_figure(rows: Sequence[Row]) -> Figure:
+    """The picture as a figure; call it inside :func:`~kraftjbod.spark.style.plot_style.styled`.
+
+    :raises StartupError: without a directory whose size is known.
+    """
+    known = sorted(
+        (row for row in rows if (row["total_bytes"] or 0) > 0),
+        key=lambda row: (row["broker_id"], natural(row["path"])),
+    )
+    if not known:
+        raise StartupError("a plan without a directory of known size has no picture")
+    measures = plan_measures(known)
+    if len(known) <= MOST_LINES:
+        figure = _lines(known, measures)
+    else:
+        figure = _distributions(known, measures)
+    unknown = len(rows) - len(known)
+    words = f"{len(known):,} directories before and after"
+    figure.suptitle(
+        words + (f"; {unknown:,} without a known size left out" if unknown else ""),
+        x=0.01,
+        ha="left",
+        fontsize=11,
+        fontweight="bold",
+    )
+    return figure
+
+
+def plan_measures(rows: Sequence[Row]) -> list[Measure]:
+    """How full, and how much written; the second only where anything is written."""
+    measures = [
+        Measure(
+            title="Used by replicas",
+            before=[(row["bytes_before"] or 0) / row["total_bytes"] for row in rows],
+            after=[(row["bytes_after"] or 0) / row["total_bytes"] for row in rows],
+            evens=_evens(rows, "bytes_after", "total_bytes"),
+            mean=_mean(rows, "bytes_after", "total_bytes"),
+            is_share=True,
+        )
+    ]
+    before = [float(row["write_rate_before"] or 0) for row in rows]
+    after = [float(row["write_rate_after"] or 0) for row in rows]
+    if max(*before, *after, 0) > 0:
+        measures.append(
+            Measure(
+                title="Written",
+                before=before,
+                after=after,
+                evens=_evens(rows, "write_rate_after"),
+                mean=_mean(rows, "write_rate_after"),
+                is_share=False,
+            )
+        )
+    return measures
+
+
+def _mean(rows: Sequence[Row], figure: str, whole: str | None = None) -> float:
+    """Of a figure, per directory or as a share of the ``whole``."""
+    of = len(rows) if whole is None else sum(row[whole] for row in rows)
+    return float(sum(row[figure] or 0 for row in rows) / of)
+
+
+def _evens(rows: Sequence[Row], figure: str, whole: str | None = None) -> list[float]:
+    """The mean of its broker for each row; rows are in the order of brokers."""
+    evens: list[float] = []
+    for _, group in groupby(rows, key=lambda row: row["broker_id"]):
+        of_broker = list(group)
+        evens += [_mean(of_broker, figure, whole)] * len(of_broker)
+    return evens
+
+
+def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
+    """One line per directory, from where it was to where it comes to be."""
+    named = DirRows.of((row["broker_id"], row["path"]) for row in rows)
+    places = named.places
+    figure = new_figure(_WIDTH_IN, 1.3 + _LINE_IN * named.height)
+    axes = panels(figure, 1, len(measures), sharey=True)[0]
+    for ax, measure in zip(axes, measures, strict=True):
+        ax.hlines(places, measure.before, measure.after, color=BEFORE.light, linewidth=2.2)
+        ax.plot(
+            measure.before,
+            places,
+            "o",
+            markersize=6.5,
+            markerfacecolor="none",
+            markeredgewidth=1.5,
+            color=BEFORE.light,
+            label="before",
+        )
+        ax.plot(measure.after, places, "o", markersize=6.5, color=AFTER.light, label="after")
+        ax.vlines(
+            measure.evens,
+            [place - 0.5 for place in places],
+            [place + 0.5 for place in places],
+            color=INK.light,
+            linewidth=1,
+            linestyle=(0, (2, 2)),
+            label="even within the broker",
+        )
+        _scale(ax, measure)
+        rows_only(ax)
+    named.label(axes[0])
+    _legend(figure, axes[0])
+    return figure
+
+
+def _distributions(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
+    """How the directories are spread, and how far those of one broker lie from each other."""
+    measures = [*measures, *_gaps(rows, measures[0])]
+    figure = new_figure(_WIDTH_IN, 0.9 + 2.3 * len(measures))
+    column = [row[0] for row in panels(figure, len(measures), 1)]
+    for ax, measure in zip(column, measures, strict=True):
+        top = max(*measure.before, *measure.after)
+        edges = np.linspace(0, top if top > 0 else 1, _BINS + 1).tolist()
+        ax.hist(measure.before, edges, color=BEFORE.light, alpha=0.55, label="before")
+        ax.hist(measure.after, edges, color=AFTER.light, alpha=0.3)
+        ax.hist(
+            measure.after,
+            edges,
+            histtype="step",
+            color=AFTER.light,
+            linewidth=1.6,
+            label="after",
+        )
+        ax.axvline(
+            measure.mean, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="mean after"
+        )
+        # After a good plan all stand in a few bars; the others must stay visible beside them.
+        ax.set_yscale("symlog", linthresh=10)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+        ax.set_ylim(bottom=0)
+        _scale(ax, measure)
+        ax.set_ylabel(measure.counted)
+    _legend(figure, column[0])
+    return figure
+
+
+def _gaps(rows: Sequence[Row], measure: Measure) -> list[Measure]:
+    """Per broker, its fullest directory over its emptiest; nothing where brokers have one each."""
+    gaps: list[tuple[float, float]] = []
+    paired = zip(rows, measure.before, measure.after, strict=True)
+    for _, group in groupby(paired, key=lambda entry: entry[0]["broker_id"]):
+        shares = list(group)
+        if len(shares) > 1:
+            befores, afters = [s[1] for s in shares], [s[2] for s in shares]
+            gaps.append((max(befores) - min(befores), max(afters) - min(afters)))
+    if not gaps:
+        return []
+    return [
+        Measure(
+            title="Fullest less emptiest directory of each broker",
+            before=[before for before, _ in gaps],
+            after=[after for _, after in gaps],
+            evens=[],
+            mean=sum(after for _, after in gaps) / len(gaps),
+            is_share=True,
+            counted="brokers",
+        )
+    ]
+
+
+def _scale(ax: Axes, measure: Measure) -> None:
+    top = max(*measure.before, *measure.after)
+    ax.set_xlim(0, top * 1.06 if top > 0 else 1)
+    if measure.is_share:
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+        ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    else:
+        byte_scale(ax.xaxis, top, "/s")
+    ax.set_title(f"{measure.title} ({measure.story})")
+
+
+def _legend(figure: Figure, ax: Axes) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=3)

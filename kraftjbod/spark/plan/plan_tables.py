@@ -1,0 +1,121 @@
+"""FRAME. Schemas of the frames that plans are made of; what is written to disk has its in
+schemas.py."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from kraftjbod.spark.tables.schemas import PLAN_MOVES
+
+PARTITION: Final = ("topic", "partition")
+REPLICA: Final = (*PARTITION, "broker_id")
+DIRECTORY: Final = ("broker_id", "path")
+
+#: ``dirs``: ``state`` and sizes as told; the rest is what that means for a plan.
+DIRS: Final = StructType(
+    [
+        StructField("broker_id", IntegerType()),
+        StructField("rack", StringType()),
+        StructField("path", StringType()),
+        StructField("state", StringType()),
+        StructField("is_cordoned", BooleanType()),
+        StructField("total_bytes", LongType()),
+        StructField("room_bytes", LongType()),
+        StructField("takes", BooleanType()),
+        StructField("gives", BooleanType()),
+        StructField("is_drained", BooleanType()),
+    ]
+)
+
+#: ``placed``: ``pending_bytes`` are on their way to ``path`` and have not arrived.
+PLACED: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("broker_id", IntegerType()),
+        StructField("path", StringType()),
+        StructField("size_bytes", LongType()),
+        StructField("pending_bytes", LongType()),
+        StructField("write_rate", DoubleType()),
+        StructField("brokers", ArrayType(IntegerType())),
+        StructField("is_movable", BooleanType()),
+        StructField("must_leave", BooleanType()),
+    ]
+)
+
+#: ``sums``: ``fixed`` is what cannot be moved.
+SUMS: Final = StructType(
+    [
+        *DIRS.fields,
+        StructField("size_bytes", LongType()),
+        StructField("fixed_bytes", LongType()),
+        StructField("write_rate", DoubleType()),
+        StructField("fixed_rate", DoubleType()),
+        StructField("replicas", LongType()),
+        StructField("largest_bytes", LongType()),
+    ]
+)
+
+#: Where a move comes among all: ``step`` numbers what belongs together on one broker.
+RANK: Final = (
+    StructField("tier", IntegerType()),
+    StructField("score", DoubleType()),
+    StructField("step", IntegerType()),
+)
+
+CROSSINGS: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("from_broker", IntegerType()),
+        StructField("to_broker", IntegerType()),
+        StructField("size_bytes", LongType()),
+        StructField("write_rate", DoubleType()),
+        *RANK,
+    ]
+)
+
+MOVES: Final = StructType([*PLAN_MOVES.fields, *RANK])
+
+#: ``sent``: bytes, rate and replicas by the broker that gives or gets them.
+SENT: Final = StructType(
+    [
+        StructField("broker_id", IntegerType()),
+        StructField("size_bytes", LongType()),
+        StructField("write_rate", DoubleType()),
+        StructField("replicas", LongType()),
+    ]
+)
+
+#: One partition that something of moves: brokers, and their directories in the same order; null
+#: where the directory is not known.
+REASSIGNED: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("brokers", ArrayType(IntegerType())),
+        StructField("log_dirs", ArrayType(StringType())),
+        StructField("brokers_before", ArrayType(IntegerType())),
+        StructField("log_dirs_before", ArrayType(StringType())),
+    ]
+)
+
+
+def as_table(frame: DataFrame, schema: StructType) -> DataFrame:
+    """The columns of ``schema``, in its order and types."""
+    return frame.select(
+        *(F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields)
+    )

@@ -1,0 +1,70 @@
+"""FRAME. The newest samples of telemetry as the tables ``log_dirs`` and ``replicas``.
+
+What a broker says at one time is one look. A directory or replica that is missing in its broker's
+latest look, give or take :data:`LOOK_S`, is gone from there. ``free_bytes`` is what file systems
+say: what a broker keeps free for itself is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
+
+from kraftjbod.spark.plan.plan_tables import DIRECTORY, REPLICA, as_table
+from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
+
+#: Longer than the time between two samples of one replica, a minute.
+LOOK_S: Final = 90
+
+#: ``age_s`` is how old the newest sample of a broker is.
+AGES: Final = StructType(
+    [StructField("broker_id", IntegerType()), StructField("age_s", DoubleType())]
+)
+
+
+def ages(samples: DataFrame, now_s: float) -> DataFrame:
+    """By broker; ``now_s`` are seconds since 1970."""
+    grouped = samples.groupBy("broker_id").agg(F.max("time").alias("newest"))
+    aged = grouped.withColumn("age_s", F.lit(now_s) - F.col("newest").cast("double"))
+    return as_table(aged, AGES)
+
+
+def log_dirs(samples: DataFrame) -> DataFrame:
+    """``log_dir_samples`` → ``log_dirs``."""
+    return as_table(_latest(samples, DIRECTORY), LOG_DIRS)
+
+
+def replicas(samples: DataFrame) -> DataFrame:
+    """``replica_samples`` → ``replicas``, with the rate between the newest two samples."""
+    per_replica = Window.partitionBy(*REPLICA, "is_future", "incarnation").orderBy("time")
+    before, told = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)
+    compared = samples.withColumn(
+        "elapsed_s", F.col("time").cast("double") - before.cast("double")
+    ).withColumn("appended", F.col("appended_bytes_total") - told)
+    rated = compared.withColumn(
+        "write_rate",
+        F.when(F.expr("elapsed_s > 0 AND appended >= 0"), F.expr("appended / elapsed_s")).otherwise(
+            0.0
+        ),
+    )
+    return as_table(_latest(rated, (*REPLICA, "is_future")), REPLICAS)
+
+
+def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
+    """The newest of each key in its broker's latest look."""
+    newest_first = Window.partitionBy(*key).orderBy(F.col("time").desc())
+    of_broker = F.max("time").over(Window.partitionBy("broker_id"))
+    numbered = samples.withColumn("place", F.row_number().over(newest_first)).withColumn(
+        "look", of_broker
+    )
+    is_there = F.col("time").cast("double") >= F.col("look").cast("double") - LOOK_S
+    return numbered.where((F.col("place") == 1) & is_there)
+
+
+def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
+    """Samples that can be of the latest look of a broker that is not silent, or the one before."""
+    begin_s = now_s - max_age_s - 2 * LOOK_S
+    return samples.where(F.col("time").cast("double") >= begin_s)

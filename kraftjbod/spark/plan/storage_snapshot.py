@@ -1,0 +1,259 @@
+"""WIRE. What lies where in a live cluster, as the tables ``log_dirs`` and ``replicas``.
+
+Any Kafka cluster that tells the sizes of its disks (Kafka 3.3 and later) will do. Where a broker
+tells no states, a directory is online or, with an error, offline.
+
+* ``free_bytes`` is what replicas may still take: what the broker itself keeps free is taken off.
+* A write rate is what a replica has grown by between two looks.
+* Of a partition that is being reassigned, all that is going to stay is marked as future: it counts
+  where it is or goes, with the bytes that it is going to have, and no plan moves it. What leaves is
+  left out.
+
+From telemetry the same two tables come by snapshot_frames.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kraftjbod.cli.cluster_admin import ConfigResource, ResourceType, describe_configs
+from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.drain_run import kept_free
+from kraftjbod.cli.reassignment_status import LogDirs, Ongoing, is_offline
+from kraftjbod.cli.replica_admin import (
+    LogDirDescription,
+    describe_log_dirs,
+    list_partition_reassignments,
+)
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
+
+T = TypeVar("T")
+
+#: Brokers that are asked at one time.
+_AT_ONCE: Final = 64
+
+Rates = Mapping[tuple[int, str, int], float]
+"""Bytes per second by broker, topic and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSnapshot:
+    """One look at a cluster."""
+
+    metadata: ClusterMetadata
+    ongoing: Ongoing
+    log_dirs: LogDirs
+    kept_free: Mapping[int, int]
+    rates: Rates
+
+    @property
+    def notes(self) -> list[str]:
+        """What a plan leaves out, in words."""
+        return _notes(self.metadata, self.ongoing, self.log_dirs)
+
+    def log_dir_frame(self, spark: SparkSession) -> DataFrame:
+        """As the table ``log_dirs``."""
+        return _frame(spark, _dir_rows(self), LOG_DIRS)
+
+    def replica_frame(self, spark: SparkSession) -> DataFrame:
+        """As the table ``replicas``."""
+        return _frame(spark, _replica_rows(self), REPLICAS)
+
+
+async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSnapshot:
+    """Look at every broker, twice if ``observe_s`` is more than 0; without that no rates are known.
+
+    :raises StartupError: for a disk whose size is not told.
+    :raises OperatingError: if a broker does not answer.
+    """
+    metadata = await client.retry(client.refresh_metadata)
+    brokers = sorted(metadata.brokers)
+    rates: Rates = {}
+    began = time.monotonic()
+    log_dirs = await _look(client, brokers)
+    if observe_s > 0:
+        await asyncio.sleep(observe_s)
+        before, log_dirs = log_dirs, await _look(client, brokers)
+        rates = _rates(before, log_dirs, time.monotonic() - began)
+        metadata = await client.retry(client.refresh_metadata)
+    require_sizes(log_dirs)
+    kept = await _each(brokers, partial(_kept_by, client))
+    ongoing = await client.retry(partial(list_partition_reassignments, client))
+    return StorageSnapshot(
+        metadata=metadata,
+        ongoing=ongoing,
+        log_dirs=log_dirs,
+        kept_free=dict(zip(brokers, kept, strict=True)),
+        rates=rates,
+    )
+
+
+async def _look(client: ClusterClient, brokers: Sequence[int]) -> LogDirs:
+    async def ask(broker: int) -> list[LogDirDescription]:
+        return await client.retry(lambda: describe_log_dirs(client, broker))
+
+    return dict(zip(brokers, await _each(brokers, ask), strict=True))
+
+
+async def _each(brokers: Sequence[int], ask: Callable[[int], Awaitable[T]]) -> list[T]:
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(broker: int) -> T:
+        async with gate:
+            return await ask(broker)
+
+    return await asyncio.gather(*map(one, brokers))
+
+
+async def _kept_by(client: ClusterClient, broker: int) -> int:
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    described = await client.retry(lambda: describe_configs(client, [resource]))
+    return kept_free(described[resource])
+
+
+def require_sizes(log_dirs: LogDirs) -> None:
+    """:raises StartupError: naming the first disk whose size is not told."""
+    for broker, told in log_dirs.items():
+        for log_dir in told:
+            if not is_offline(log_dir) and min(log_dir.total_bytes, log_dir.usable_bytes) < 0:
+                raise StartupError(
+                    f"broker {broker} does not tell how large the disk of {log_dir.path} is, so "
+                    "nothing can be planned that is sure not to fill it; brokers tell it since "
+                    "Kafka 3.3"
+                )
+
+
+def _rates(before: LogDirs, now: LogDirs, elapsed_s: float) -> Rates:
+    """Of replicas that stayed where they were; what shrank was not written to."""
+    was = _sizes(before)
+    return {
+        (broker, topic, partition): max(0, size - was[broker, path, topic, partition]) / elapsed_s
+        for (broker, path, topic, partition), size in _sizes(now).items()
+        if (broker, path, topic, partition) in was
+    }
+
+
+def _sizes(log_dirs: LogDirs) -> dict[tuple[int, str, str, int], int]:
+    return {
+        (broker, log_dir.path, held.topic, held.partition): held.size_bytes
+        for broker, told in log_dirs.items()
+        for log_dir in told
+        for held in log_dir.replicas
+        if not held.is_future
+    }
+
+
+def _notes(metadata: ClusterMetadata, ongoing: Ongoing, log_dirs: LogDirs) -> list[str]:
+    notes = [
+        f"log directory {log_dir.path} of broker {broker} is offline: its replicas cannot be read "
+        "and stay out of the plan"
+        for broker, told in log_dirs.items()
+        for log_dir in told
+        if is_offline(log_dir)
+    ]
+    absent = {
+        broker
+        for topic in metadata.topics.values()
+        for partition in topic.partitions.values()
+        for broker in partition.replicas
+    } - metadata.brokers.keys()
+    notes += [
+        f"broker {broker} does not run: its replicas stay out of the plan"
+        for broker in sorted(absent)
+    ]
+    if ongoing:
+        notes.append(
+            f"{len(ongoing)} partitions are being reassigned: they count as if that were done"
+        )
+    return notes
+
+
+def _dir_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
+    return [
+        (
+            broker,
+            snapshot.metadata.brokers[broker].rack,
+            log_dir.path,
+            str(log_dir.directory_id) if log_dir.directory_id else None,
+            _state(log_dir),
+            log_dir.is_cordoned,
+            max(0, log_dir.total_bytes),
+            max(0, log_dir.usable_bytes - snapshot.kept_free[broker]),
+        )
+        for broker, told in snapshot.log_dirs.items()
+        for log_dir in told
+    ]
+
+
+def _state(log_dir: LogDirDescription) -> str:
+    if is_offline(log_dir):
+        return LogDirState.OFFLINE.value
+    return log_dir.state or LogDirState.ONLINE.value
+
+
+def _replica_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
+    assigned = {
+        TopicPartition(name, index): partition
+        for name, topic in snapshot.metadata.topics.items()
+        for index, partition in topic.partitions.items()
+    }
+    full = _full_sizes(snapshot)
+    rows: list[tuple[Any, ...]] = []
+    for broker, told in snapshot.log_dirs.items():
+        for log_dir in told:
+            for held in log_dir.replicas:
+                key = TopicPartition(held.topic, held.partition)
+                ongoing = snapshot.ongoing.get(key)
+                if ongoing is not None and broker in ongoing.removing:
+                    continue
+                partition = assigned.get(key)
+                rows.append(
+                    (
+                        *key,
+                        broker,
+                        log_dir.path,
+                        full.get(key, held.size_bytes),
+                        0.0 if held.is_future else snapshot.rates.get((broker, *key), 0.0),
+                        partition is not None and partition.leader == broker,
+                        held.is_future or ongoing is not None,
+                        list(partition.replicas) if partition else None,
+                    )
+                )
+    return rows
+
+
+def _full_sizes(snapshot: StorageSnapshot) -> dict[TopicPartition, int]:
+    """What each replica of a partition that is being reassigned will have in the end."""
+    sizes: dict[TopicPartition, int] = defaultdict(int)
+    for told in snapshot.log_dirs.values():
+        for log_dir in told:
+            for held in log_dir.replicas:
+                key = TopicPartition(held.topic, held.partition)
+                if key in snapshot.ongoing:
+                    sizes[key] = max(sizes[key], held.size_bytes)
+    return sizes
+
+
+def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
+    """Column by column: Arrow takes a million rows in a second or two."""
+    arrow = to_arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(arrow)
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)],
+        schema=arrow,
+    )
+    return spark.createDataFrame(table, schema=schema)

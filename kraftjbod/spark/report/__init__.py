@@ -1,0 +1,1 @@
+"""`kraftjbod-pipeline report`: one HTML page about the cluster's storage."""

@@ -1,0 +1,1 @@
+"""How figures and plots look, wherever a job shows them."""

@@ -1,0 +1,209 @@
+"""FRAME. Samples of log directories in windows of time: usage, rates and latencies of each window.
+
+* A counter grows from one sample of a directory to the next; the growth counts in the window of the
+  later one, whole, and so does the time between the two. So nothing is lost at a window's edge and
+  nothing counts twice, and a rate is that of the time which its window's samples speak for.
+* That needs the last sample before the window. Windows of twice the length that begin at every
+  window bring it along: their first half is looked at for nothing else. A directory that said
+  nothing for a whole window begins anew: its first sample after that has no growth.
+* A counter that began at 0 again (another incarnation, another ``since``, or less than before) has
+  grown by what it shows.
+* The same sample twice, as a producer's retry leaves it, counts once.
+* A directory is known by broker, id and path: those whose disks were lost before the broker started
+  share an id.
+
+The transform works on streaming frames with a watermark, and on batch frames, alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kraftjbod.spark.tables.schemas import LOG_DIR_WINDOWS
+
+QUANTILE: Final = 0.99
+#: Figures that only grow while a directory lives.
+_COUNTERS: Final = (
+    "appended_bytes_total",
+    "fetched_bytes_total",
+    "io_total",
+    "io_errors_total",
+)
+_LAST: Final = (
+    "rack",
+    "state",
+    "is_cordoned",
+    "total_bytes",
+    "free_bytes",
+    "replica_bytes",
+)
+
+
+def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
+    """``log_dir_windows`` of ``log_dir_samples``, in windows of whole seconds."""
+    series = _with_new_lives(_series(samples, window_s), "series", "ends")
+    grown = series.withColumn(
+        "seconds", F.element_at("series", -1)["second"] - F.element_at("series", 1)["second"]
+    )
+    for counter in _COUNTERS:
+        grown = grown.withColumn(counter, _growth(counter))
+    told = (
+        _with_counts(grown)
+        .withColumn("append_bytes_per_s", _rate("appended_bytes_total"))
+        .withColumn("fetch_bytes_per_s", _rate("fetched_bytes_total"))
+        .withColumn("io_per_s", _rate("io_total"))
+        .withColumn("io_errors", F.when(_has_growth(), F.col("io_errors_total")))
+        .withColumn("p99_latency_ms", quantile(F.col("counts"), F.col("bounds"), QUANTILE))
+        .withColumn(
+            "samples", F.size(F.array_distinct(F.transform("own", lambda one: one["time"])))
+        )
+    )
+    for name in _LAST:
+        told = told.withColumn(name, F.element_at("own", -1)[name])
+    return _as_table(told)
+
+
+def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFrame:
+    """``log_dir_windows`` of the windows after all that are ``closed``."""
+    newest = closed.agg(F.max("window_start").alias("newest"))
+    # The newest closed window holds the samples that the first open one begins with.
+    needed = samples.join(
+        F.broadcast(newest), F.col("newest").isNull() | (F.col("time") >= F.col("newest"))
+    )
+    return _after(log_dir_windows(needed.drop("newest"), window_s), newest)
+
+
+def all_windows(closed: DataFrame, opened: DataFrame) -> DataFrame:
+    """``log_dir_windows``: those that are closed, and of those that were open the rest."""
+    newest = closed.agg(F.max("window_start").alias("newest"))
+    return closed.unionByName(_after(opened, newest))
+
+
+def _after(windows: DataFrame, newest: DataFrame) -> DataFrame:
+    is_later = F.col("newest").isNull() | (F.col("window_start") > F.col("newest"))
+    return windows.join(F.broadcast(newest), is_later).drop("newest")
+
+
+def quantile(counts: Column, bounds: Column, share: float) -> Column:
+    """The value below which ``share`` of the counted lie; null if nothing was counted.
+
+    ``bounds`` are the upper ends of the buckets, the last of ``counts`` has none. Within a bucket
+    values are taken to lie evenly; of the last one only its lower end is known, and told.
+    """
+    zero = F.lit(0).cast("long")
+    rank = share * F.aggregate(counts, zero, lambda sum_, n: sum_ + n)
+
+    def onward(at: Column, n: Column) -> Column:
+        is_there = at["is_there"] | (at["below"] + n >= rank)
+        return F.struct(
+            F.when(is_there, at["below"]).otherwise(at["below"] + n).alias("below"),
+            F.when(is_there, at["bucket"]).otherwise(at["bucket"] + 1).alias("bucket"),
+            is_there.alias("is_there"),
+        )
+
+    def value(at: Column) -> Column:
+        bucket = at["bucket"]
+        lower = F.when(bucket == 0, F.lit(0.0)).otherwise(F.get(bounds, bucket - 1).cast("double"))
+        upper = F.coalesce(F.get(bounds, bucket).cast("double"), lower)
+        into = F.try_divide(rank - at["below"], F.get(counts, bucket))
+        return lower + (upper - lower) * into
+
+    start = F.struct(zero.alias("below"), F.lit(0).alias("bucket"), F.lit(False).alias("is_there"))
+    return F.when(rank > 0, F.aggregate(counts, start, onward, value))
+
+
+def _series(samples: DataFrame, window_s: int) -> DataFrame:
+    """Per window and directory its ``own`` samples in order; ``series`` has the one before too."""
+    fields = ("time", "incarnation", "since", *_LAST, *_COUNTERS, "io_bounds_ms", "io_counts")
+    doubled = F.window("time", f"{2 * window_s} seconds", f"{window_s} seconds")
+    sample = F.struct(*fields, F.col("time").cast("double").alias("second"))
+    placed = samples.withColumn("doubled", doubled).withColumn("sample", sample)
+    start = F.col("doubled.end") - F.make_dt_interval(secs=F.lit(window_s))
+    is_own = F.col("time") >= start
+    grouped = placed.groupBy("doubled", "broker_id", "directory_id", "path").agg(
+        F.max_by("sample", F.when(~is_own, F.col("time"))).alias("before"),
+        F.array_sort(F.collect_list(F.when(is_own, F.col("sample")))).alias("own"),
+    )
+    return (
+        grouped.where(F.size("own") > 0)
+        .withColumn("window_end", F.col("doubled.end"))
+        .withColumn("window_start", start)
+        .withColumn(
+            "series",
+            F.when(F.col("before").isNull(), F.col("own")).otherwise(
+                F.concat(F.array("before"), F.col("own"))
+            ),
+        )
+    )
+
+
+def _with_new_lives(frame: DataFrame, series: str, ends: str) -> DataFrame:
+    """``ends``: the samples of a series after which the counters began at 0 again."""
+    size = F.size(series)
+    neighbours = F.zip_with(
+        F.slice(series, F.lit(1), F.greatest(size - 1, F.lit(0))),
+        F.slice(series, F.lit(2), F.greatest(size - 1, F.lit(0))),
+        lambda before, after: F.when(_began_anew(before, after), before),
+    )
+    return frame.withColumn(ends, F.filter(neighbours, lambda end: end.isNotNull()))
+
+
+def _began_anew(before: Column, after: Column) -> Column:
+    anew = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
+        after["since"]
+    )
+    for counter in _COUNTERS:
+        anew = anew | F.coalesce(after[counter] < before[counter], F.lit(False))
+    return anew
+
+
+def _growth(counter: str) -> Column:
+    """What lies between the first and the last sample, and with each new life all before it."""
+    first, last = F.element_at("series", 1)[counter], F.element_at("series", -1)[counter]
+    return F.aggregate("ends", last - first, lambda sum_, end: sum_ + end[counter])
+
+
+def _rate(counter: str) -> Column:
+    return F.when(_has_growth(), F.col(counter) / F.col("seconds"))
+
+
+def _has_growth() -> Column:
+    return F.col("seconds") > 0
+
+
+def _with_counts(frame: DataFrame) -> DataFrame:
+    """``bounds`` of the newest buckets, and the window's operations in each of them: ``counts``.
+
+    Only samples with the same buckets say something about them: one that is offline has none, and
+    another version of the broker may have others. Those begin with a life of their own.
+    """
+    with_buckets = F.filter("own", lambda sample: F.size(sample["io_bounds_ms"]) > 0)
+    bounded = frame.withColumn(
+        "bounds", F.get(with_buckets, F.size(with_buckets) - 1)["io_bounds_ms"]
+    ).withColumn(
+        "counted",
+        F.filter("series", lambda sample: sample["io_bounds_ms"] == F.col("bounds")),
+    )
+    lived = _with_new_lives(bounded, "counted", "counted_ends")
+    first, last = F.get("counted", F.lit(0)), F.get("counted", F.size("counted") - 1)
+    is_whole = first["time"] == F.element_at("series", 1)["time"]
+    from_first = F.when(
+        is_whole, F.zip_with(last["io_counts"], first["io_counts"], lambda n, m: n - m)
+    ).otherwise(last["io_counts"])
+    return lived.withColumn(
+        "counts",
+        F.aggregate(
+            "counted_ends",
+            from_first,
+            lambda sum_, end: F.zip_with(sum_, end["io_counts"], lambda n, m: n + m),
+        ),
+    )
+
+
+def _as_table(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        *(F.col(field.name).cast(field.dataType) for field in LOG_DIR_WINDOWS.fields)
+    )

@@ -1,0 +1,1 @@
+"""`kraftjbod-pipeline telemetry`: what brokers report of their disks, as tables."""

@@ -1,0 +1,37 @@
+"""FRAME. Which log directories there are now, by what their brokers said last.
+
+A broker tells of all its directories, offline ones too, so one that its broker does not tell of any
+more was given up. A broker that tells nothing any more may be dead: its directories stay.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES
+
+#: A directory that its broker did not tell of for so many windows is gone.
+WINDOWS_TO_GONE: Final = 3
+
+
+def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
+    """The last of ``log_dir_samples`` of each directory that there is, by broker and path."""
+    latest = samples.groupBy("broker_id", "path").agg(
+        F.max_by(F.struct(*samples.columns), "time").alias("latest")
+    )
+    told = latest.select("latest.*").withColumn(
+        "broker_told", F.max("time").over(Window.partitionBy("broker_id"))
+    )
+    there = told.where(F.col("time") > seconds_before("broker_told", WINDOWS_TO_GONE * window_s))
+    return there.select(
+        *(F.col(field.name).cast(field.dataType) for field in LOG_DIR_SAMPLES.fields)
+    )
+
+
+def seconds_before(time: str, seconds: int) -> Column:
+    """A moment so long before the one in a column."""
+    return F.col(time) - F.make_dt_interval(secs=F.lit(seconds))

@@ -1,0 +1,144 @@
+"""FRAME. Records of ``__storage_telemetry`` as tables: directories, replicas, and what is neither.
+
+Every record becomes a row of exactly one of ``log_dir_samples``, ``replica_samples`` and
+``telemetry_rejects``, which says why it is none of the others. A reject is a record that is no JSON
+object with fields of the right types, of a newer schema or an unknown kind, without a field that
+says whose it is, or of a time that is none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kraftjbod.protocol.storage_telemetry import SCHEMA
+from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES, TELEMETRY_REJECTS
+
+LOG_DIR: Final = "log_dir"
+REPLICA: Final = "replica"
+#: Where Spark puts what it could not parse.
+_CORRUPT: Final = "_corrupt_record"
+#: Without these nobody knows what a sample is about.
+_REQUIRED: Final = ("broker_id", "incarnation", "time_ms", "directory_id", "path")
+_REQUIRED_OF_KIND: Final = {
+    LOG_DIR: ("state", "total_bytes", "free_bytes"),
+    REPLICA: ("topic", "partition", "is_future", "size_bytes"),
+}
+#: The first millisecond that Spark's timestamps cannot be printed in any more: the year 10000.
+_END_OF_TIME_MS: Final = 253_402_300_800_000
+
+
+def _as_sent(schema: StructType) -> list[StructField]:
+    """Times travel as milliseconds."""
+    return [
+        StructField(f"{field.name}_ms", LongType()) if field.dataType == TimestampType() else field
+        for field in schema.fields
+    ]
+
+
+_BOTH_KINDS: Final = {
+    field.name: field for field in (*_as_sent(LOG_DIR_SAMPLES), *_as_sent(REPLICA_SAMPLES))
+}
+#: What a record says, of either kind.
+SAID: Final = StructType(
+    [
+        StructField("schema", IntegerType()),
+        StructField("kind", StringType()),
+        *_BOTH_KINDS.values(),
+        StructField(_CORRUPT, StringType()),
+    ]
+)
+
+
+def said(records: DataFrame) -> DataFrame:
+    """``records`` with a column ``said``, and ``reason``: null if it is a sample."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    document = F.from_json(F.col("value").cast("string"), SAID, options)
+    # As one element to explode it is parsed once. As a column it would be put in wherever a filter
+    # or a field names it, and each record parsed some forty times.
+    parsed = records.select("*", F.explode(F.array(document)).alias("said"))
+    return parsed.withColumn("reason", _reason())
+
+
+def log_dir_samples(records: DataFrame) -> DataFrame:
+    """``log_dir_samples`` of the source's records."""
+    return _samples(records, LOG_DIR, LOG_DIR_SAMPLES)
+
+
+def replica_samples(records: DataFrame) -> DataFrame:
+    """``replica_samples`` of the source's records."""
+    return _samples(records, REPLICA, REPLICA_SAMPLES)
+
+
+def rejects(records: DataFrame) -> DataFrame:
+    """``telemetry_rejects``: the records that are no samples."""
+    rejected = said(records).where(F.col("reason").isNotNull())
+    return rejected.select(
+        *(F.col(field.name).cast(field.dataType) for field in TELEMETRY_REJECTS.fields)
+    )
+
+
+def not_from_the_future(samples: DataFrame, leeway_s: int) -> DataFrame:
+    """Samples of either kind without those of brokers whose clocks are wrong by that much."""
+    return samples.where(
+        F.col("time") <= F.current_timestamp() + F.make_dt_interval(secs=F.lit(leeway_s))
+    )
+
+
+def _samples(records: DataFrame, kind: str, schema: StructType) -> DataFrame:
+    of_kind = said(records).where(F.col("reason").isNull() & (F.col("said.kind") == kind))
+    return of_kind.select(
+        *(_value(field).cast(field.dataType).alias(field.name) for field in schema.fields)
+    )
+
+
+def _value(field: StructField) -> Column:
+    if field.dataType != TimestampType():
+        return F.col(f"said.{field.name}")
+    millis = F.col(f"said.{field.name}_ms")
+    return F.when(_is_time(millis), F.timestamp_millis(millis))
+
+
+def _is_time(millis: Column) -> Column:
+    return millis.between(0, _END_OF_TIME_MS - 1)
+
+
+def _reason() -> Column:
+    """The first thing that is wrong with a record."""
+    schema, kind = F.col("said.schema"), F.col("said.kind")
+    wrong = [
+        (F.col("value").isNull(), F.lit("no value")),
+        (
+            schema > SCHEMA,
+            F.concat(F.lit("schema "), schema, F.lit(f" is newer than {SCHEMA}")),
+        ),
+        (
+            F.col("said").isNull() | F.col(f"said.{_CORRUPT}").isNotNull(),
+            F.lit("no JSON object with fields of the right types"),
+        ),
+        (schema.isNull(), F.lit("no schema")),
+        (kind.isNull(), F.lit("no kind")),
+        (~kind.isin(LOG_DIR, REPLICA), F.concat(F.lit("unknown kind "), kind)),
+        *(_lacks(name) for name in _REQUIRED),
+        *(
+            (lacking & (kind == of), reason)
+            for of, names in _REQUIRED_OF_KIND.items()
+            for lacking, reason in map(_lacks, names)
+        ),
+        (~_is_time(F.col("said.time_ms")), F.lit("time_ms is no time")),
+    ]
+    return F.coalesce(*(F.when(is_wrong, reason) for is_wrong, reason in wrong))
+
+
+def _lacks(name: str) -> tuple[Column, Column]:
+    return F.col(f"said.{name}").isNull(), F.lit(f"no {name}")

@@ -1,0 +1,259 @@
+"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers tell of their disks, as tables.
+
+Four streaming queries read ``__storage_telemetry``, each with a checkpoint of its own below
+``--checkpoint`` and a file sink, so each record is in their tables once, whatever is killed when:
+
+* ``log_dir_samples``, ``replica_samples`` and ``telemetry_rejects`` hold every record, in one of
+  the three.
+* ``log_dir_windows`` holds the windows that are closed: the watermark, the newest time told less
+  ``--watermark``, has passed their end. A sample that comes later than that is in its samples
+  table and in no window. So is one from the future, of a broker whose clock is wrong, lest it close
+  everybody's windows.
+
+From these tables the rest is computed anew, at the end of an ``--available-now`` run and every
+``--every`` of a continuous one: ``log_dir_windows_open`` (the windows after the closed ones, so
+that together they tell of everything that was read), ``log_dir_forecasts``, ``log_dir_outliers``,
+``growth`` and ``skew``. ``stored_tables.read_table`` reads them while that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.protocol.storage_telemetry import TOPIC
+from kraftjbod.spark.connector.durations import duration_s
+from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_options
+from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, LOG_DIR_WINDOWS, REPLICA_SAMPLES
+from kraftjbod.spark.tables.stored_tables import (
+    OPEN_WINDOWS,
+    WINDOWS,
+    check_checkpoint,
+    publish,
+    read_folder,
+    read_table,
+)
+from kraftjbod.spark.tables.window_frames import log_dir_windows, open_windows
+from kraftjbod.spark.telemetry import telemetry_frames
+from kraftjbod.spark.telemetry.forecast_frames import log_dir_forecasts
+from kraftjbod.spark.telemetry.growth_frames import growth, skew
+from kraftjbod.spark.telemetry.outlier_frames import log_dir_outliers
+from kraftjbod.spark.telemetry.telemetry_summary import lines, summarize
+
+_POLL_S: Final = 1
+_START_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """All in seconds."""
+
+    window_s: int
+    watermark_s: int
+    history_s: int
+    horizon_s: int
+
+
+@job_command("telemetry")
+@click.option("--window", default="1 minute", show_default=True, help="Length of a window.")
+@click.option(
+    "--watermark",
+    default="2 minutes",
+    show_default=True,
+    help="How long windows wait for samples that come late.",
+)
+@click.option(
+    "--history",
+    default="7 days",
+    show_default=True,
+    help="How far back forecasts, findings and growth look, from the newest sample.",
+)
+@click.option(
+    "--horizon",
+    default="365 days",
+    show_default=True,
+    help="How far ahead forecasts look; what would be full later counts as never full.",
+)
+@click.option(
+    "--every",
+    default="1 minute",
+    show_default=True,
+    help="With --continuous: time between two forecasts.",
+)
+@click.option(
+    "--allow-data-loss",
+    is_flag=True,
+    help="Go on where records went from the topic before they were read.  [default: an error]",
+)
+@streaming_options
+def command(
+    job: Job,
+    *,
+    bootstrap_server: str,
+    window: str,
+    watermark: str,
+    history: str,
+    horizon: str,
+    every: str,
+    allow_data_loss: bool,
+    kafka: Mapping[str, str],
+    checkpoint: str | None,
+    available_now: bool,
+    trigger: str,
+) -> JobOutcome:
+    """Usage, rates, latencies, forecasts and findings of log directories, growth and skew.
+
+    Reads the topic __storage_telemetry, which brokers write. Times are UTC.
+    """
+    spans = Spans(
+        window_s=duration_s(window, "--window"),
+        watermark_s=duration_s(watermark, "--watermark"),
+        history_s=duration_s(history, "--history"),
+        horizon_s=duration_s(horizon, "--horizon"),
+    )
+    every_s = duration_s(every, "--every")
+    _check_windows(job, spans)
+    records = _records(job, bootstrap_server, kafka, allow_data_loss=allow_data_loss)
+    streams = _streams(records, spans)
+    folder = (checkpoint or job.table("_checkpoints/telemetry")).rstrip("/")
+    for name in streams:
+        check_checkpoint(job.spark, job.table(name), f"{folder}/{name}")
+    job.step(f"{TOPIC} to {job.tables}")
+    if available_now:
+        for name, stream in streams.items():
+            # One after the other: each has processes of its own, which take a while to start.
+            _writer(job, name, stream, folder).trigger(availableNow=True).start().awaitTermination()
+        _compute(job, spans)
+    else:
+        writers = [_writer(job, name, stream, folder) for name, stream in streams.items()]
+        _go_on(job, [writer.trigger(processingTime=trigger) for writer in writers], spans, every_s)
+    told = summarize(job.spark, job.tables)
+    return JobOutcome(summary=told, lines=tuple(lines(told)))
+
+
+def _records(
+    job: Job, bootstrap_servers: str, kafka: Mapping[str, str], *, allow_data_loss: bool
+) -> DataFrame:
+    return (
+        job.spark.readStream.format("kraftjbod")
+        .options(**kafka)
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", str(not allow_data_loss).lower())
+        .load()
+    )
+
+
+def _streams(records: DataFrame, spans: Spans) -> dict[str, DataFrame]:
+    """What is appended to which table."""
+    dirs = telemetry_frames.log_dir_samples(records)
+    in_time = telemetry_frames.not_from_the_future(dirs, spans.watermark_s)
+    watermarked = in_time.withWatermark("time", f"{spans.watermark_s} seconds")
+    return {
+        # First, so that no window tells of a sample that is not in its table.
+        WINDOWS: log_dir_windows(watermarked, spans.window_s),
+        "log_dir_samples": dirs,
+        "replica_samples": telemetry_frames.replica_samples(records),
+        "telemetry_rejects": telemetry_frames.rejects(records),
+    }
+
+
+def _writer(job: Job, name: str, stream: DataFrame, folder: str) -> DataStreamWriter:
+    return (
+        stream.writeStream.format("parquet")
+        .queryName(f"telemetry {name}")
+        .option("path", job.table(name))
+        .option("checkpointLocation", f"{folder}/{name}")
+    )
+
+
+def _go_on(job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s: int) -> None:
+    """Compute the rest again and again, until a query fails or somebody stops the job.
+
+    :raises StreamingQueryException: what the first query that failed ended with.
+    """
+    queries: list[StreamingQuery] = []
+    try:
+        for writer in writers:
+            queries.append(writer.start())
+            _await_start(queries[-1])
+        while True:
+            _compute(job, spans)
+            due_s = time.monotonic() + every_s
+            while time.monotonic() < due_s:
+                # True: a query has ended, and without an error, or that were raised.
+                if any(query.awaitTermination(_POLL_S) for query in queries):
+                    return
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def _await_start(query: StreamingQuery) -> None:
+    """Until it has done a batch or failed; not for ever, since there may be nothing to do."""
+    deadline_s = time.monotonic() + _START_S
+    while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+
+def _compute(job: Job, spans: Spans) -> None:
+    """The tables that are computed anew, from those that are appended to."""
+    dirs = _recent(job, "log_dir_samples", LOG_DIR_SAMPLES, spans)
+    replicas = _recent(job, "replica_samples", REPLICA_SAMPLES, spans)
+    if dirs is None or replicas is None:
+        return
+    dirs, replicas = dirs.persist(), replicas.persist()
+    try:
+        closed = read_folder(job.spark, job.table(WINDOWS), LOG_DIR_WINDOWS)
+        nothing = job.spark.createDataFrame([], LOG_DIR_WINDOWS)
+        opened = open_windows(dirs, nothing if closed is None else closed, spans.window_s)
+        publish(opened, job.table(OPEN_WINDOWS))
+        windows = read_table(job.spark, job.tables, WINDOWS, LOG_DIR_WINDOWS)
+        assert windows is not None
+        computed = {
+            "log_dir_forecasts": log_dir_forecasts(dirs, spans.horizon_s),
+            "log_dir_outliers": log_dir_outliers(dirs, windows, spans.window_s),
+            "growth": growth(dirs, replicas, spans.window_s),
+            "skew": skew(dirs, replicas, spans.window_s),
+        }
+        for name, frame in computed.items():
+            publish(frame, job.table(name))
+    finally:
+        dirs.unpersist()
+        replicas.unpersist()
+
+
+def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame | None:
+    """The samples that count; None if there is no such table yet."""
+    samples = read_table(job.spark, job.tables, name, schema)
+    if samples is None:
+        return None
+    told = telemetry_frames.not_from_the_future(samples, spans.watermark_s)
+    [[newest_s]] = told.agg(F.max("time").cast("double")).collect()
+    since_s = 0 if newest_s is None else newest_s - spans.history_s
+    return told.where(F.col("time") >= F.timestamp_seconds(F.lit(since_s)))
+
+
+def _check_windows(job: Job, spans: Spans) -> None:
+    """:raises ConfigError: if the windows that are there already are of another length."""
+    closed = read_folder(job.spark, job.table(WINDOWS), LOG_DIR_WINDOWS)
+    if closed is None:
+        return
+    length = F.col("window_end").cast("double") - F.col("window_start").cast("double")
+    for [seconds] in closed.select(length).limit(1).collect():
+        if seconds != spans.window_s:
+            raise ConfigError(
+                f"--window of {spans.window_s} s: {job.table(WINDOWS)} holds windows of "
+                f"{seconds:.0f} s; give that length, or other --tables"
+            )

@@ -1,0 +1,194 @@
+"""WIRE. What the tables of ``telemetry`` say, in a few figures for people and programs.
+
+Only what is small is collected: counts, and the first rows of tables with a row per directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.spark.style.figure_text import (
+    bytes_text,
+    count_text,
+    duration_text,
+    ms_text,
+    rate_text,
+    share_text,
+    time_text,
+)
+from kraftjbod.spark.tables import schemas
+from kraftjbod.spark.tables.stored_tables import WINDOWS, read_table
+
+#: Rows of each kind that are told.
+MOST: Final = 20
+_READ: Final[dict[str, StructType]] = {
+    "log_dir_samples": schemas.LOG_DIR_SAMPLES,
+    "replica_samples": schemas.REPLICA_SAMPLES,
+    "telemetry_rejects": schemas.TELEMETRY_REJECTS,
+    WINDOWS: schemas.LOG_DIR_WINDOWS,
+    "log_dir_forecasts": schemas.LOG_DIR_FORECASTS,
+    "log_dir_outliers": schemas.LOG_DIR_OUTLIERS,
+    "growth": schemas.GROWTH,
+    "skew": schemas.SKEW,
+}
+
+Summary = Mapping[str, Any]
+
+
+def summarize(spark: SparkSession, tables: str) -> Summary:
+    """Times are seconds since 1970; a table that is not there counts as empty.
+
+    What is dead does not fill up: its forecast, which the table keeps, is not told.
+    """
+    frames = {}
+    for name, schema in _READ.items():
+        found = read_table(spark, tables, name, schema)
+        frames[name] = spark.createDataFrame([], schema) if found is None else found
+    outliers = frames["log_dir_outliers"]
+    dead = outliers.where(F.col("finding") == LogDirState.OFFLINE.value)
+    alive = frames["log_dir_forecasts"].join(dead, ["broker_id", "path"], "left_anti")
+    forecasts = _with_seconds(alive)
+    return {
+        "tables": tables,
+        "log_dirs": _of_samples(frames["log_dir_samples"]),
+        "replicas": _of_samples(frames["replica_samples"], "topic", "partition"),
+        "windows": frames[WINDOWS].count(),
+        "rejects": _counts(frames["telemetry_rejects"], "reason"),
+        "fullest": _first(
+            forecasts, F.desc(F.try_divide("used_bytes", "total_bytes")), "broker_id", "path"
+        ),
+        "soonest_full": _first(
+            forecasts.where(F.col("full_at").isNotNull()), "full_at", "broker_id", "path"
+        ),
+        "findings": _counts(outliers, "finding"),
+        "outliers": _first(_with_seconds(outliers), "finding", "since", "path"),
+        "topics": _first(
+            frames["growth"].where(F.col("scope") == "topic"), F.desc("size_bytes"), "name"
+        ),
+        "skew": {
+            scope: _first(
+                frames["skew"].where(F.col("scope") == scope), F.desc("skew"), "name", most=1
+            )
+            for scope in ("cluster", "broker", "topic")
+        },
+    }
+
+
+def lines(told: Summary) -> Iterator[str]:
+    """The same for people."""
+    yield from _read_lines(told)
+    if told["fullest"]:
+        yield f"fullest: {_forecast_text(told['fullest'][0])}"
+    first = told["soonest_full"][:1]
+    if first and first != told["fullest"][:1]:
+        yield f"full first: {_forecast_text(first[0])}"
+    for outlier in told["outliers"]:
+        yield _outlier_text(outlier)
+    found = sum(told["findings"].values())
+    if found > len(told["outliers"]):
+        yield f"and {found - len(told['outliers']):,} more findings in log_dir_outliers"
+    if not found:
+        yield "no directory is slow, failing or impaired"
+    yield from _skew_lines(told["skew"])
+    yield f"tables: {told['tables']}"
+
+
+def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
+    """How many samples of how many things, from when to when."""
+    things = ("broker_id", *(what or ("path",)))
+    [row] = samples.agg(
+        F.count("*").alias("samples"),
+        F.count_distinct("broker_id").alias("brokers"),
+        F.count_distinct(*things).alias("things"),
+        F.min("time").cast("double").alias("from"),
+        F.max("time").cast("double").alias("to"),
+    ).collect()
+    return row.asDict()
+
+
+def _with_seconds(frame: DataFrame) -> DataFrame:
+    for field in frame.schema.fields:
+        if field.dataType.typeName() == "timestamp":
+            frame = frame.withColumn(field.name, F.col(field.name).cast("double"))
+    return frame
+
+
+def _counts(frame: DataFrame, by: str) -> dict[str, int]:
+    """Rows by kind, the most frequent first."""
+    counted = frame.groupBy(by).count().orderBy(F.desc("count"), by).limit(MOST)
+    return {row[by]: row["count"] for row in counted.collect()}
+
+
+def _first(frame: DataFrame, *order: str | Column, most: int = MOST) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.orderBy(*order).limit(most).collect()]
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def _read_lines(told: Summary) -> Iterator[str]:
+    dirs, replicas, rejects = told["log_dirs"], told["replicas"], told["rejects"]
+    if not dirs["samples"] and not rejects:
+        yield "no telemetry yet: is storage.telemetry.enable true on the brokers?"
+        return
+    yield (
+        f"{count_text(dirs['samples'], 'sample')} of "
+        f"{count_text(dirs['things'], 'directory', 'directories')} and "
+        f"{count_text(replicas['samples'])} of {count_text(replicas['things'], 'replica')} on "
+        f"{count_text(dirs['brokers'], 'broker')}, {time_text(dirs['from'])} to "
+        f"{time_text(dirs['to'])} UTC, in {count_text(told['windows'], 'window')}"
+    )
+    if rejects:
+        kinds = ", ".join(f"{count:,} {reason}" for reason, count in rejects.items())
+        yield f"not samples: {kinds}; they are in telemetry_rejects"
+
+
+def _forecast_text(row: Mapping[str, Any]) -> str:
+    used = share_text(row["used_bytes"], row["total_bytes"])
+    parts = [f"{row['broker_id']}:{row['path']} {used} of {bytes_text(row['total_bytes'])} used"]
+    if row["growth_bytes_per_s"] is not None:
+        error = rate_text(row["growth_error_bytes_per_s"])
+        parts.append(f"grows {rate_text(row['growth_bytes_per_s'])} ± {error}")
+    if row["full_at"] is not None:
+        latest = "never" if row["latest"] is None else time_text(row["latest"])
+        parts.append(
+            f"full in {duration_text(row['full_at'] - row['to'])}, {time_text(row['full_at'])} "
+            f"(95 %: {time_text(row['earliest'])} to {latest})"
+        )
+    elif row["earliest"] is not None:
+        parts.append(f"perhaps full, {time_text(row['earliest'])} at the earliest")
+    return ", ".join(parts)
+
+
+def _outlier_text(row: Mapping[str, Any]) -> str:
+    text = f"{row['finding']}: {row['broker_id']}:{row['path']} since {time_text(row['since'])}"
+    if row["value"] is None:
+        return text
+    as_text = ms_text if row["finding"] == "slow" else _plain_text
+    others = "" if row["peers"] is None else f", others {as_text(row['peers'])}"
+    return f"{text}, {as_text(row['value'])}{others}"
+
+
+def _plain_text(value: float | None) -> str:
+    return count_text(value)
+
+
+def _skew_lines(skew: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    of = {
+        "cluster": "brokers of the cluster",
+        "broker": "directories of broker {name}",
+        "topic": "replicas of topic {name}",
+    }
+    told = [
+        f"{of[scope].format(name=row['name'])} {row['skew']:.2f}"
+        for scope, rows in skew.items()
+        for row in rows
+    ]
+    if told:
+        yield f"most bytes over mean: {', '.join(told)}"

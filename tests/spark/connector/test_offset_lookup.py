@@ -1,0 +1,142 @@
+"""What the driver asks: nothing is created, leaders are waited for, what is gone is left out."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import pytest
+
+from kraftjbod.core.errors import (
+    ConfigError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.connector.offset_lookup import OffsetLookup
+from kraftjbod.spark.connector.options import AtOffsets, parse_source_options
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+from tests.spark import live
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+SHORT_SESSIONS: Final = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=2, dirs=1, config=SHORT_SESSIONS)
+
+
+def lookup(cluster: Cluster, **options: str) -> OffsetLookup:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, **options}
+    return OffsetLookup(parse_source_options(given, is_streaming=True))
+
+
+def test_offsets_of_every_leader(cluster: Cluster) -> None:
+    cluster.create_topic("wide", partitions=6, retention_ms=-1)
+    written = live.write(cluster.bootstrap, "wide", live.values(60, partitions=6))
+    asking = lookup(cluster, subscribe="wide")
+    found = asking.assigned(must_exist=True)
+    assert found.partitions == {TopicPartition("wide", index) for index in range(6)}
+    assert found.topic_ids.keys() == {"wide"}
+    assert {part.leader for part in cluster.partitions("wide").values()} == {1, 2}
+    assert asking.earliest(found.partitions) == dict.fromkeys(found.partitions, 0)
+    assert asking.latest(found.partitions) == dict.fromkeys(found.partitions, len(written) // 6)
+
+
+def test_asking_for_a_topic_does_not_create_it(cluster: Cluster) -> None:
+    asking = lookup(cluster, subscribe="never-made, wide-2")
+    for _ in range(2):
+        with pytest.raises(UnknownTopicOrPartitionError, match="no such topic: never-made, wide-2"):
+            asking.assigned(must_exist=True)
+    left_out = asking.assigned({"also-gone"}, must_exist=False)
+    assert (left_out.partitions, left_out.topic_ids) == (frozenset(), {})
+    assert (
+        not {"never-made", "wide-2", "also-gone"}
+        & live.admin(cluster.bootstrap).list_topics(timeout=10).topics.keys()
+    )
+
+
+def test_a_topic_deleted_between_two_questions_is_left_out(cluster: Cluster) -> None:
+    cluster.create_topic("stays", retention_ms=-1)
+    cluster.create_topic("goes", retention_ms=-1)
+    asking = lookup(cluster, subscribe="stays, goes")
+    partitions = asking.assigned(must_exist=True).partitions
+    live.delete_topic(cluster.bootstrap, "goes")
+    assert asking.latest(partitions) == {TopicPartition("stays", 0): 0}
+    assert asking.earliest([TopicPartition("goes", 0)]) == {}
+
+
+def test_a_stale_end_is_asked_for_again(cluster: Cluster) -> None:
+    """A leader that knows of less than was read already gets another chance, and not for ever."""
+    cluster.create_topic("stale", retention_ms=-1)
+    live.write(cluster.bootstrap, "stale", live.values(3))
+    partition = TopicPartition("stale", 0)
+    asking = lookup(
+        cluster,
+        subscribe="stale",
+        **{"fetchOffset.numRetries": "20", "fetchOffset.retryIntervalMs": "500"},
+    )
+    more = threading.Timer(0.5, live.write, (cluster.bootstrap, "stale", live.values(2, first=3)))
+    more.start()
+    try:
+        assert asking.latest([partition], {partition: 5}) == {partition: 5}
+    finally:
+        more.join()
+    hasty = lookup(cluster, subscribe="stale")
+    assert hasty.latest([partition], {partition: 9}) == {partition: 5}
+
+
+def test_positions_name_every_partition(cluster: Cluster) -> None:
+    cluster.create_topic("named", partitions=2, retention_ms=-1)
+    asking = lookup(cluster, subscribe="named")
+    one, two = TopicPartition("named", 0), TopicPartition("named", 1)
+    found = asking.resolve(AtOffsets(offsets={one: -2, two: 7}), [one, two], is_start=True)
+    assert found == {one: 0, two: 7}
+    with pytest.raises(ConfigError, match="startingOffsets names no offset for named-1"):
+        asking.resolve(AtOffsets(offsets={one: -2}), [one, two], is_start=True)
+
+
+def test_a_partition_without_a_leader_is_waited_for(make_cluster: MakeCluster) -> None:
+    """Its broker is killed and comes back while the driver asks."""
+    cluster = make_cluster(brokers=2, dirs=1, config=SHORT_SESSIONS)
+    cluster.create_topic("lone", assignments={0: [1]}, retention_ms=-1)
+    cluster.create_topic("other", assignments={0: [2]}, retention_ms=-1)
+    live.write(cluster.bootstrap, "lone", live.values(3))
+    asking = lookup(cluster, subscribe="lone,other")
+    lone = TopicPartition("lone", 0)
+    partitions = asking.assigned(must_exist=True).partitions
+    cluster.brokers[1].kill()
+    cluster.wait("no leader", lambda: cluster.partitions("lone", ask=2)[0].leader < 0)
+    back = threading.Timer(1.0, cluster.brokers[1].start)
+    back.start()
+    try:
+        assert asking.latest(partitions)[lone] == 3
+    finally:
+        back.join()
+        cluster.wait_healthy()
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    asking = OffsetLookup(parse_source_options(options, is_streaming=False), patience_s=0.5)
+    with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 did not tell topics in 0.5 s"):
+        asking.assigned(must_exist=True)
+
+
+@pytest.mark.parametrize("name", ["no.such.name", "fetch.min.bites"])
+def test_a_setting_that_the_client_does_not_know_is_named(name: str) -> None:
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", f"kafka.{name}": "1"}
+    with pytest.raises(ConfigError, match=name):
+        OffsetLookup(parse_source_options(options, is_streaming=False))
+
+
+def test_settings_of_consumers_are_no_reason_to_speak(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The driver is no consumer, and its client warns of what it does not use."""
+    asking = lookup(cluster, subscribePattern="wi.*", **{"kafka.fetch.min.bytes": "7"})
+    asking.assigned(must_exist=True)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,169 @@
+"""What a task writes: in order, where Java's clients write it, all of it or an error."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from kafka.partitioner.default import murmur2
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.connector.record_writer import (
+    RecordWriter,
+    Row,
+    WriteError,
+    WrittenRange,
+    producer_settings,
+    task_writer,
+)
+from tests.integration import checker
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=1, dirs=1, config={"auto.create.topics.enable": "false"})
+
+
+def settings(cluster: Cluster, **more: str) -> dict[str, str]:
+    given = {name.replace("_", "."): value for name, value in more.items()}
+    return {"bootstrap.servers": cluster.bootstrap, **given}
+
+
+def row(
+    topic: str, value: bytes, *, key: bytes | None = None, partition: int = -1
+) -> tuple[str, bytes, bytes | None, int, None]:
+    return topic, value, key, partition, None
+
+
+def numbers(topic: str, count: int) -> list[Row]:
+    return [row(topic, b"%d" % number, partition=0) for number in range(count)]
+
+
+def read(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
+    return [value for _, value in checker.read(cluster.bootstrap, topic, partition)]
+
+
+def test_rows_are_written_in_order_and_every_acknowledgement_is_told(cluster: Cluster) -> None:
+    cluster.create_topic("ordered")
+    writer = RecordWriter(settings(cluster))
+    writer.write(numbers("ordered", 2500))
+    told = WrittenRange(
+        topic="ordered", partition=0, first_offset=0, last_offset=2499, records=2500
+    )
+    assert writer.finish() == (told,)
+    assert read(cluster, "ordered", 0) == [b"%d" % number for number in range(2500)]
+    writer.write(numbers("ordered", 1))
+    assert [found.first_offset for found in writer.finish()] == [2500], "each finish tells its own"
+
+
+def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster: Cluster) -> None:
+    cluster.create_topic("narrow")
+    writer = RecordWriter(settings(cluster, queue_buffering_max_messages="7"))
+    writer.write(numbers("narrow", 500))
+    writer.finish()
+    assert read(cluster, "narrow", 0) == [b"%d" % number for number in range(500)]
+
+
+def test_keys_go_where_javas_producers_send_them(cluster: Cluster) -> None:
+    cluster.create_topic("keyed", partitions=PARTITIONS)
+    keys = [b"key-%d" % number for number in range(60)]
+    writer = RecordWriter(settings(cluster))
+    writer.write([row("keyed", key, key=key) for key in keys])
+    writer.finish()
+    found = {key: n for n in range(PARTITIONS) for key in read(cluster, "keyed", n)}
+    assert found == {key: (murmur2(key) & 0x7FFFFFFF) % PARTITIONS for key in keys}
+
+
+def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
+    with pytest.raises(WriteError, match=r"topic nowhere cannot be written: .*Unknown topic"):
+        RecordWriter(settings(cluster)).write([row("nowhere", b"x")])
+
+
+def test_a_topic_that_comes_a_moment_later_is_waited_for(cluster: Cluster) -> None:
+    maker = threading.Timer(0.5, cluster.create_topic, ["late"])
+    maker.start()
+    try:
+        writer = RecordWriter(settings(cluster))
+        writer.write([row("late", b"x")])
+        assert [written.records for written in writer.finish()] == [1]
+    finally:
+        maker.join()
+
+
+def test_a_partition_that_is_not_there(cluster: Cluster) -> None:
+    cluster.create_topic("two", partitions=2)
+    with pytest.raises(WriteError, match=r"two-2.*Unknown partition"):
+        RecordWriter(settings(cluster)).write([row("two", b"x", partition=2)])
+
+
+def test_a_record_that_is_too_large_for_the_client(cluster: Cluster) -> None:
+    cluster.create_topic("small")
+    with pytest.raises(WriteError, match=r"a record of 1100000 bytes for small.*1048576"):
+        RecordWriter(settings(cluster)).write([row("small", b"x" * 1_100_000)])
+
+
+def test_a_record_that_is_too_large_for_the_topic(cluster: Cluster) -> None:
+    cluster.create_topic("smaller", max_message_bytes=2000)
+    writer = RecordWriter(settings(cluster))
+    with pytest.raises(WriteError, match=r"1 records not written: smaller-0: .*3000 bytes"):
+        writer.write([row("smaller", b"x" * 3000)])
+        writer.finish()
+
+
+def test_no_broker_is_waited_for_longer_than_the_delivery_timeout() -> None:
+    nobody = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
+    with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 told of topic t: .*refused"):
+        RecordWriter(nobody).write([row("t", b"x")])
+
+
+def test_records_that_nobody_acknowledges_are_an_error(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1, dirs=1)
+    cluster.create_topic("silent")
+    writer = RecordWriter(settings(cluster, delivery_timeout_ms="2000"))
+    writer.write([row("silent", b"one")])
+    writer.finish()
+    cluster.brokers[1].kill()
+    with pytest.raises(WriteError, match=r"records not written: silent-0: .*timed out"):
+        writer.write(numbers("silent", 10))
+        writer.finish()
+
+
+def test_a_producer_is_used_again_unless_its_task_failed(cluster: Cluster) -> None:
+    cluster.create_topic("again")
+    own = settings(cluster, client_id="again")
+    with task_writer(own) as first:
+        first.write([row("again", b"x")])
+        first.finish()
+    with task_writer(own) as second, task_writer(own) as beside:
+        assert second is first
+        assert beside is not first
+    with pytest.raises(WriteError, match="Unknown partition"), task_writer(own) as third:
+        third.write([row("again", b"x", partition=9)])
+    with task_writer(own) as fourth:
+        assert fourth is not third
+
+
+def test_all_acknowledge_unless_the_settings_say_otherwise() -> None:
+    ours = producer_settings({})
+    assert (ours["acks"], ours["enable.idempotence"]) == ("all", True)
+    fewer = producer_settings({"acks": "1"})
+    assert (fewer["acks"], fewer["enable.idempotence"]) == ("1", False)
+    with pytest.raises(ConfigError, match="must be set to `all`"):
+        RecordWriter({"acks": "1", "enable.idempotence": "true"})
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "soon"])
+def test_a_delivery_timeout_must_be_a_limit(timeout: str) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.delivery\.timeout\.ms is"):
+        producer_settings({"delivery.timeout.ms": timeout})
+
+
+def test_a_setting_that_the_client_does_not_know() -> None:
+    with pytest.raises(ConfigError, match=r'No such configuration property: "wings"'):
+        RecordWriter({"wings": "2"})

@@ -1,0 +1,112 @@
+"""Figures and words of a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from kraftjbod.balance.fair_shares import DirLoad
+from kraftjbod.spark.plan.plan_summary import PlanFigures, PlannedDir, figures, lines, spread
+
+MOVES: Final = {
+    "moves": 3,
+    "moved_bytes": 90,
+    "moves_across": 1,
+    "moved_bytes_across": 30,
+    "moved_bytes_for_rate": 0,
+}
+
+
+def planned(
+    broker: int, path: str, before: int, after: int, *, total: int = 1000, **more: Any
+) -> PlannedDir:
+    given = {"takes": True, "gives": True, "is_drained": False, "room": 10_000, **more}
+    return PlannedDir(
+        broker_id=broker,
+        path=path,
+        load=DirLoad(
+            total_bytes=total,
+            room_bytes=given["room"],
+            takes=given["takes"],
+            gives=given["gives"],
+            is_drained=given["is_drained"],
+        ),
+        fixed_bytes=0,
+        largest_bytes=given.get("largest", 1),
+        bytes_before=before,
+        bytes_after=after,
+        write_rate_before=float(before),
+        write_rate_after=float(after),
+        replicas_after=given.get("replicas", 1),
+    )
+
+
+def told(*dirs: PlannedDir, across: bool = False) -> PlanFigures:
+    return figures(dirs, moves=MOVES, tolerance=0.05, across_brokers=across)
+
+
+def test_skew_is_fullest_over_mean_and_counts_sizes() -> None:
+    small, large = planned(1, "/a", 200, 100), planned(1, "/b", 100, 200, total=2000)
+    before = spread([small, large], is_after=False)
+    assert (before.fullest, before.emptiest, before.mean) == (0.2, 0.05, 0.1)
+    assert (before.skew, before.rate_skew) == (2, pytest.approx(4 / 3))
+    after = spread([small, large], is_after=True)
+    assert (after.skew, after.deviation) == (1, 0)
+
+
+def test_closed_directories_are_in_no_spread() -> None:
+    cordoned = planned(1, "/full", 900, 900, takes=False)
+    assert spread([cordoned, planned(1, "/a", 100, 100)], is_after=True).skew == 1
+    assert spread([cordoned], is_after=True).skew == 1
+
+
+@pytest.mark.parametrize(
+    ("dirs", "across", "least"),
+    [
+        ([planned(1, "/a", 200, 0), planned(1, "/b", 0, 0)], False, 95),
+        ([planned(1, "/a", 200, 0), planned(2, "/b", 0, 0)], False, 0),
+        ([planned(1, "/a", 200, 0), planned(2, "/b", 0, 0)], True, 95),
+        ([planned(1, "/a", 104, 0), planned(1, "/b", 96, 0)], False, 0),
+        # Eleven are a little fuller than the twelfth: none is too full, one lacks bytes.
+        ([planned(1, f"/{n}", 104, 0) for n in range(11)] + [planned(1, "/z", 50, 0)], False, 45),
+    ],
+    ids=["one broker", "two brokers apart", "two brokers together", "even", "one lacks"],
+)
+def test_what_any_plan_must_move(dirs: list[PlannedDir], across: bool, least: int) -> None:
+    assert told(*dirs, across=across).least_bytes == least
+
+
+def test_what_is_not_reached_is_told_with_its_reason_the_worst_first() -> None:
+    missed = told(
+        planned(1, "/a", 200, 120, largest=60),
+        planned(1, "/b", 0, 80),
+        planned(1, "/gone", 10, 0, takes=False, is_drained=True, replicas=0),
+        planned(2, "/drained", 10, 10, takes=False, is_drained=True, replicas=2),
+        planned(3, "/dead", 0, 0, takes=False, gives=False, is_drained=True, replicas=1),
+        planned(4, "/hung", 70, 70, takes=False, gives=False),
+    ).missed
+    assert missed == (
+        "2:/drained keeps 2 replicas: no open directory has the room for them, or what moves was"
+        " limited; plan again later",
+        "3:/dead keeps 1 replicas: it cannot be read",
+        "1:/b stays 25 B (24%) below its share",
+        "1:/a stays 15 B (14%) above its share; its largest replica has 60 B",
+    )
+
+
+def test_few_directories_are_listed_many_are_summed_up() -> None:
+    few = [planned(1, "/a", 2048, 1024, total=4096), planned(1, "/b", 0, 1024, total=4096)]
+    shown = lines(few, told(*few))
+    heads = "directory size bytes after full after written after"
+    assert shown[0].split() == heads.split()
+    assert shown[1].startswith("1:/a") and "50.00%" in shown[1] and "25.00%" in shown[1]
+    many = [planned(n % 8, f"/{n}", 100, 100) for n in range(48)]
+    assert lines(many, told(*many))[0].startswith("broker")
+    most = [planned(n, "/a", 100, 100) for n in range(41)]
+    assert lines(most, told(*most))[0].startswith("skew 1.00 -> 1.00")
+
+
+def test_a_long_list_of_reasons_is_cut() -> None:
+    dirs = [planned(n, "/a", 10, 10, takes=False, is_drained=True, replicas=1) for n in range(50)]
+    assert lines(dirs, told(*dirs))[-1] == "... and 10 more"

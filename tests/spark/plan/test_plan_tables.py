@@ -1,0 +1,27 @@
+"""Every frame of a plan ends in its schema."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.testing import assertDataFrameEqual
+
+from kraftjbod.spark.plan.plan_tables import CROSSINGS, MOVES, SENT, as_table
+from kraftjbod.spark.tables.schemas import PLAN_MOVES
+
+
+def test_columns_come_in_order_and_type_and_no_others(spark: SparkSession) -> None:
+    loose = spark.range(1).select(
+        F.lit("more").alias("extra"),
+        F.lit(3).alias("replicas"),
+        F.lit("7").alias("broker_id"),
+        F.lit(1).alias("write_rate"),
+        F.lit(5.0).alias("size_bytes"),
+    )
+    assertDataFrameEqual(as_table(loose, SENT), spark.createDataFrame([(7, 5, 1.0, 3)], SENT))
+
+
+def test_moves_are_those_that_are_written_with_their_rank() -> None:
+    rank = ["tier", "score", "step"]
+    assert MOVES.fieldNames() == [*PLAN_MOVES.fieldNames(), *rank]
+    assert CROSSINGS.fieldNames()[-3:] == rank

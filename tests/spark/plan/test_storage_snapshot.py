@@ -1,0 +1,137 @@
+"""From what brokers answer to tables; the asking itself is in the live tests of the plan job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from kraftjbod.cli.cluster_client import (
+    BrokerNode,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from kraftjbod.cli.replica_admin import LogDirDescription, OngoingReassignment, ReplicaSize
+from kraftjbod.core.errors import ErrorCode, StartupError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.plan.storage_snapshot import StorageSnapshot, require_sizes
+
+
+def held(partition: int, size: int, *, is_future: bool = False) -> ReplicaSize:
+    return ReplicaSize(
+        topic="t", partition=partition, size_bytes=size, offset_lag=0, is_future=is_future
+    )
+
+
+def log_dir(path: str, *replicas: ReplicaSize, **more: Any) -> LogDirDescription:
+    given = {"error_code": 0, "total_bytes": 1000, "usable_bytes": 500, "is_cordoned": False}
+    return LogDirDescription(path=path, replicas=replicas, **{**given, **more})
+
+
+def metadata(*brokers: int, **partitions: tuple[int, ...]) -> ClusterMetadata:
+    """Partitions as ``p0=(1, 2)``, led by their first broker."""
+    return ClusterMetadata(
+        brokers={
+            n: BrokerNode(node_id=n, host="h", port=1, rack="r" if n == 1 else None)
+            for n in brokers
+        },
+        topics={
+            "t": TopicMetadata(
+                name="t",
+                topic_id=bytes(16),
+                is_internal=False,
+                error_code=0,
+                partitions={
+                    int(name[1:]): PartitionMetadata(
+                        partition=int(name[1:]),
+                        leader=replicas[0],
+                        leader_epoch=0,
+                        replicas=replicas,
+                        isr=replicas,
+                        offline_replicas=(),
+                    )
+                    for name, replicas in partitions.items()
+                },
+            )
+        },
+    )
+
+
+OFFLINE = {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "total_bytes": -1, "usable_bytes": -1}
+
+
+def snapshot(**more: Any) -> StorageSnapshot:
+    log_dirs = {
+        1: [
+            log_dir("/a", held(0, 100), held(1, 50), held(9, 5), state="saturated"),
+            log_dir("/b", held(0, 30, is_future=True), is_cordoned=True),
+        ],
+        2: [log_dir("/a", held(1, 40)), log_dir("/dead", **OFFLINE)],
+    }
+    given = {
+        "metadata": metadata(1, 2, p0=(1, 3), p1=(2, 1)),
+        "ongoing": {},
+        "log_dirs": log_dirs,
+        "kept_free": {1: 100, 2: 600},
+        "rates": {(1, "t", 0): 2.5},
+    }
+    return StorageSnapshot(**{**given, **more})
+
+
+def same(frame: DataFrame, rows: list[tuple[Any, ...]]) -> None:
+    assertDataFrameEqual(frame, frame.sparkSession.createDataFrame(rows, frame.schema))
+
+
+def test_directories_as_told_with_and_without_our_words(spark: SparkSession) -> None:
+    same(
+        snapshot().log_dir_frame(spark),
+        [
+            (1, "r", "/a", None, "saturated", False, 1000, 400),
+            (1, "r", "/b", None, "online", True, 1000, 400),
+            (2, None, "/a", None, "online", False, 1000, 0),
+            (2, None, "/dead", None, "offline", False, 0, 0),
+        ],
+    )
+
+
+def test_replicas_with_their_partitions_assignment(spark: SparkSession) -> None:
+    same(
+        snapshot().replica_frame(spark),
+        [
+            ("t", 0, 1, "/a", 100, 2.5, True, False, [1, 3]),
+            ("t", 0, 1, "/b", 30, 0.0, True, True, [1, 3]),
+            ("t", 1, 1, "/a", 50, 0.0, False, False, [2, 1]),
+            ("t", 1, 2, "/a", 40, 0.0, True, False, [2, 1]),
+            ("t", 9, 1, "/a", 5, 0.0, False, False, None),
+        ],
+    )
+
+
+def test_a_partition_that_is_reassigned_counts_as_if_that_were_done(spark: SparkSession) -> None:
+    ongoing = {
+        TopicPartition("t", 1): OngoingReassignment(replicas=(2, 1), adding=(2,), removing=(1,))
+    }
+    frame = snapshot(ongoing=ongoing).replica_frame(spark).where("partition = 1")
+    same(frame, [("t", 1, 2, "/a", 50, 0.0, True, True, [2, 1])])
+
+
+def test_what_a_plan_leaves_out_is_noted() -> None:
+    ongoing = {TopicPartition("t", 1): OngoingReassignment(replicas=(2,), adding=(), removing=())}
+    offline, absent, moving = snapshot(ongoing=ongoing).notes
+    assert "/dead of broker 2 is offline" in offline
+    assert absent == "broker 3 does not run: its replicas stay out of the plan"
+    assert moving.startswith("1 partitions are being reassigned")
+
+
+def test_a_disk_of_unknown_size_is_an_error() -> None:
+    require_sizes({2: [log_dir("/dead", **OFFLINE)]})
+    with pytest.raises(StartupError, match="broker 1 does not tell how large the disk of /a is"):
+        require_sizes({1: [log_dir("/a", total_bytes=-1)]})
+
+
+def test_nothing_at_all_is_a_frame_too(spark: SparkSession) -> None:
+    empty = snapshot(log_dirs={1: []})
+    assert empty.replica_frame(spark).count() == empty.log_dir_frame(spark).count() == 0

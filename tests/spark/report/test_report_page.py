@@ -1,0 +1,108 @@
+"""Building blocks of a page, with names that mean harm."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from kraftjbod.spark.report import report_page as html
+from kraftjbod.spark.report.report_page import Html, Section, Tile
+
+EVIL = "</td><script>alert('1')</script>&\"\x00\u202e"
+SAFE = "&lt;/td&gt;&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;&amp;&quot;\ufffd\ufffd"
+
+
+class Reader(HTMLParser):
+    """Elements and text, as a browser would have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    return reader
+
+
+def test_only_html_is_html() -> None:
+    assert html.escaped(EVIL) == SAFE
+    assert html.escaped(html.escaped(EVIL)) == SAFE
+    assert html.escaped(Html("<b>")) == "<b>"
+    assert html.escaped(3) == "3"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        html.tiles([Tile(figure=EVIL, label=EVIL, tone=EVIL)]),
+        html.table(EVIL, EVIL, [EVIL], [[EVIL]]),
+        html.figure(EVIL, "<svg></svg>", EVIL),
+        html.state(EVIL),
+        html.meter(0.5, EVIL),
+        html.moment(EVIL),
+        html.command(EVIL),
+        html.page(
+            EVIL, EVIL, Html(""), [Section(name=EVIL, heading=EVIL, lead=EVIL)], {EVIL: EVIL}
+        ),
+    ],
+)
+def test_no_part_lets_a_name_become_an_element(made: str) -> None:
+    reader = read(made)
+    scripts = reader.tags.count("script")
+    assert scripts == ("html" in reader.tags)
+    assert any("alert('1')" in text for text in reader.text)
+
+
+def test_a_table_says_what_it_leaves_out() -> None:
+    made = html.table("t", "Things", ["a", "b"], [[1, "x"], [2, "y"]], numbers=[0], left_out=1200)
+    reader = read(made)
+    assert [text for text in reader.text if text.strip()] == [
+        *("Things", "a", "b", "1", "x", "2", "y", "and 1,200 more")
+    ]
+    assert made.count('class="number"') == 3
+    with pytest.raises(ValueError):
+        html.table("t", "Things", ["a", "b"], [[1]])
+
+
+def test_states_have_their_class_and_unknown_ones_do_no_harm() -> None:
+    assert '<span class="state offline">' in html.state("OFFLINE")
+    assert 'class="state ab"' in html.state('a" onclick="b').replace("onclick", "")
+
+
+@pytest.mark.parametrize(
+    ("share", "width", "tone"),
+    [(0.5, "50.0%", ""), (0.8, "80.0%", "warn"), (0.93, "93.0%", "bad"), (7, "100.0%", "bad")],
+)
+def test_meters(share: float, width: str, tone: str) -> None:
+    made = html.meter(share, "half")
+    assert f"width:{width}" in made and f'class="meter {tone}"' in made
+
+
+def test_a_meter_of_nothing_is_text() -> None:
+    assert html.meter(None, "—") == "—"
+
+
+def test_json_ends_no_element_and_knows_no_infinity() -> None:
+    data = {"a": [1.5, float("nan"), float("inf"), None], "b": {EVIL: (EVIL, 1)}}
+    text = html.json_text(data)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": [1.5, None, None, None], "b": {EVIL: [EVIL, 1]}}
+
+
+def test_the_page_forbids_itself_the_network() -> None:
+    made = html.page("t", "s", Html(""), [], {})
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in made
+    assert "http://" not in made and "https://" not in made
+    assert made.isascii()
