@@ -542,7 +542,7 @@ def test_an_empty_disk_may_be_pulled_once_it_is_forgotten(make_cluster: MakeClus
             "the directories to be empty",
             lambda: not any(d.sizes for d in cluster.directories(BROKER).values()),
         )
-        assert list(Path(other.path).glob("*-delete"))
+        cluster.wait("them to be renamed", lambda: any(Path(other.path).glob("*-delete")))
         ordered(cluster, "--forget", f"{BROKER}:{other.path}")
         _unmount(cluster, other)
         assert _errors(cluster) == {one.path: 0}
