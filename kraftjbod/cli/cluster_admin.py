@@ -12,12 +12,28 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, may_pass
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.kafka_codec import Request
+from kraftjbod.protocol.messages import (
+    ApiVersionsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeTopicPartitionsRequest,
+    IncrementalAlterConfigsRequest,
+    ListOffsetsRequest,
+    UpdateFeaturesRequest,
+)
+
+R = TypeVar("R")
 
 #: For an answer to come, after a broker has waited as long as it may.
 _ANSWER_MS: Final = 5_000
@@ -41,22 +57,23 @@ async def create_topic(
     :param assignment: broker ids by partition, instead of the two numbers.
     :raises OperatingError: TOPIC_ALREADY_EXISTS and what else the cluster has against it.
     """
-    request = message("CreateTopicsRequest")
-    topic = request.CreatableTopic(
+    topic = CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=-1 if assignment else partitions,
         replication_factor=-1 if assignment else replication_factor,
         assignments=[
-            request.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            CreateTopicsRequest.CreatableReplicaAssignment(
+                partition_index=index, broker_ids=list(brokers)
+            )
             for index, brokers in (assignment or {}).items()
         ],
         configs=[
-            request.CreatableTopicConfig(name=key, value=value)
+            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
             for key, value in (configs or {}).items()
         ],
     )
     response = await client.request_controller(
-        request(topics=[topic], timeout_ms=client.request_timeout_ms)
+        CreateTopicsRequest(topics=[topic], timeout_ms=client.request_timeout_ms)
     )
     for result in response.topics:
         require_ok(result, f"topic {result.name}")
@@ -64,10 +81,9 @@ async def create_topic(
 
 async def delete_topic(client: ClusterClient, name: str) -> None:
     """:raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others."""
-    request = message("DeleteTopicsRequest")
     # The name's place moved in version 6; the codec sends the one that the version has.
-    body = request(topic_names=[name], timeout_ms=client.request_timeout_ms)
-    body.topics = [request.DeleteTopicState(name=name)]
+    body = DeleteTopicsRequest(topic_names=[name], timeout_ms=client.request_timeout_ms)
+    body.topics = [DeleteTopicsRequest.DeleteTopicState(name=name)]
     response = await client.request_controller(body)
     for result in response.responses:
         require_ok(result, f"topic {result.name}")
@@ -75,10 +91,13 @@ async def delete_topic(client: ClusterClient, name: str) -> None:
 
 async def create_partitions(client: ClusterClient, topic: str, count: int) -> None:
     """Let ``topic`` have ``count`` partitions, more than it has now."""
-    request = message("CreatePartitionsRequest")
     response = await client.request_controller(
-        request(
-            topics=[request.CreatePartitionsTopic(name=topic, count=count, assignments=None)],
+        CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsRequest.CreatePartitionsTopic(
+                    name=topic, count=count, assignments=None
+                )
+            ],
             timeout_ms=client.request_timeout_ms,
         )
     )
@@ -170,16 +189,15 @@ async def describe_configs(
 
     :raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others, naming the resource.
     """
-    request = message("DescribeConfigsRequest")
 
-    def body(own: Sequence[ConfigResource]) -> Any:
+    def body(own: Sequence[ConfigResource]) -> DescribeConfigsRequest:
         wanted = [
-            request.DescribeConfigsResource(
+            DescribeConfigsRequest.DescribeConfigsResource(
                 resource_type=resource.type, resource_name=resource.name, configuration_keys=None
             )
             for resource in own
         ]
-        return request(resources=wanted, include_synonyms=True)
+        return DescribeConfigsRequest(resources=wanted, include_synonyms=True)
 
     described = {}
     for response in await _ask_each(client, _by_broker(resources), body):
@@ -210,21 +228,22 @@ async def topic_configs(
 class EligibleLeaders(NamedTuple):
     """Who may lead one partition though it is not in sync, and who led it last (KIP-966)."""
 
-    eligible_leader_replicas: list[int]
-    last_known_elr: list[int]
+    eligible_leader_replicas: Sequence[int]
+    last_known_elr: Sequence[int]
 
 
 async def describe_eligible(
     client: ClusterClient, topics: Sequence[str]
 ) -> dict[tuple[str, int], EligibleLeaders]:
     """By topic and partition; nothing of a cluster that cannot be asked for it."""
-    request = message("DescribeTopicPartitionsRequest")
-    wanted = [request.TopicRequest(name=name) for name in topics]
+    wanted = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in topics]
     found: dict[tuple[str, int], EligibleLeaders] = {}
     cursor, told = None, ("", -1)
     while wanted:
         try:
-            response = await client.request_any(request(topics=wanted, cursor=cursor))
+            response = await client.request_any(
+                DescribeTopicPartitionsRequest(topics=wanted, cursor=cursor)
+            )
         except OperatingError as e:
             if e.code is ErrorCode.UNSUPPORTED_VERSION:
                 return {}
@@ -232,14 +251,14 @@ async def describe_eligible(
         for topic in response.topics:
             for part in topic.partitions:
                 if part.eligible_leader_replicas is not None:
-                    found[topic.name, part.partition_index] = EligibleLeaders(
-                        part.eligible_leader_replicas, part.last_known_elr or []
+                    found[topic.name or "", part.partition_index] = EligibleLeaders(
+                        part.eligible_leader_replicas, part.last_known_elr or ()
                     )
         goes_on = response.next_cursor
         if goes_on is None or (goes_on.topic_name, goes_on.partition_index) <= told:
             break
         told = (goes_on.topic_name, goes_on.partition_index)
-        cursor = request.Cursor(topic_name=told[0], partition_index=told[1])
+        cursor = DescribeTopicPartitionsRequest.Cursor(topic_name=told[0], partition_index=told[1])
         wanted = [topic for topic in wanted if topic.name >= cursor.topic_name]
     return found
 
@@ -256,21 +275,22 @@ async def incremental_alter_configs(
 
     :raises OperatingError: INVALID_CONFIG and others, for the first resource refused.
     """
-    request = message("IncrementalAlterConfigsRequest")
 
-    def body(own: Sequence[ConfigResource]) -> Any:
+    def body(own: Sequence[ConfigResource]) -> IncrementalAlterConfigsRequest:
         wanted = [
-            request.AlterConfigsResource(
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
                 resource_type=resource.type,
                 resource_name=resource.name,
                 configs=[
-                    request.AlterableConfig(name=name, config_operation=operation, value=value)
+                    IncrementalAlterConfigsRequest.AlterableConfig(
+                        name=name, config_operation=operation, value=value
+                    )
                     for name, value, operation in changes[resource]
                 ],
             )
             for resource in own
         ]
-        return request(resources=wanted, validate_only=validate_only)
+        return IncrementalAlterConfigsRequest(resources=wanted, validate_only=validate_only)
 
     # A broker that is down can be configured through any other.
     grouped = _by_broker(changes, among=client.metadata.brokers)
@@ -301,8 +321,8 @@ def _by_broker(
 async def _ask_each(
     client: ClusterClient,
     grouped: Mapping[int | None, Sequence[ConfigResource]],
-    body: Callable[[Sequence[ConfigResource]], Any],
-) -> list[Any]:
+    body: Callable[[Sequence[ConfigResource]], Request[R]],
+) -> list[R]:
     return await asyncio.gather(
         *(
             client.request_any(body(own)) if node_id is None else client.request(node_id, body(own))
@@ -311,7 +331,7 @@ async def _ask_each(
     )
 
 
-def _config_entry(entry: Any) -> ConfigEntry:
+def _config_entry(entry: DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         name=entry.name,
         value=entry.value,
@@ -362,9 +382,8 @@ _UPDATE_FEATURES_WITH_TYPES: Final = 1
 
 async def describe_features(client: ClusterClient) -> ClusterFeatures:
     """What one broker supports and what the cluster agreed on, by name."""
-    request = message("ApiVersionsRequest")
     response = await client.request_any(
-        request(client_software_name="kraftjbod", client_software_version="0")
+        ApiVersionsRequest(client_software_name="kraftjbod", client_software_version="0")
     )
     require_ok(response, "features")
     supported = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
@@ -394,13 +413,12 @@ async def update_features(
 
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
-    request = message("UpdateFeaturesRequest")
     is_plain = upgrade_type is UpgradeType.UPGRADE and not validate_only
     response = await client.request_controller(
-        request(
+        UpdateFeaturesRequest(
             timeout_ms=client.request_timeout_ms,
             feature_updates=[
-                request.FeatureUpdateKey(
+                UpdateFeaturesRequest.FeatureUpdateKey(
                     feature=name, max_version_level=level, upgrade_type=upgrade_type
                 )
                 for name, level in levels.items()
@@ -438,14 +456,16 @@ async def list_offsets(
 async def _offsets_at(
     client: ClusterClient, node_id: int, topic: str, partitions: list[int], timestamp: int
 ) -> dict[int, int]:
-    request = message("ListOffsetsRequest")
     wanted = [
-        request.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in partitions
     ]
     response = await client.request(
         node_id,
-        request(replica_id=-1, topics=[request.ListOffsetsTopic(name=topic, partitions=wanted)]),
+        ListOffsetsRequest(
+            replica_id=-1,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted)],
+        ),
     )
     offsets = {}
     for entry in response.topics[0].partitions:
@@ -498,15 +518,14 @@ async def _deleted_by(
     client: ClusterClient, leader: int, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | OperatingError]:
     """What one leader answers."""
-    request = message("DeleteRecordsRequest")
-    by_topic: dict[str, list[Any]] = defaultdict(list)
+    by_topic: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
     for tp, offset in offsets.items():
         by_topic[tp.topic].append(
-            request.DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
+            DeleteRecordsRequest.DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
         )
-    body = request(
+    body = DeleteRecordsRequest(
         topics=[
-            request.DeleteRecordsTopic(name=topic, partitions=partitions)
+            DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ],
         timeout_ms=client.request_timeout_ms,
@@ -536,14 +555,21 @@ async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
     :raises OperatingError: UNSUPPORTED_VERSION, if that one cannot tell.
     """
     response = await client.request_any(
-        message("DescribeClusterRequest")(include_fenced_brokers=True),
+        DescribeClusterRequest(include_fenced_brokers=True),
         min_version=WITH_FENCED_BROKERS,
     )
     require_ok(response, "cluster")
     return {broker.broker_id: broker.is_fenced for broker in response.brokers}
 
 
-def require_ok(result: Any, what: str) -> None:
+class _Result(Protocol):
+    """Whatever says in an answer how it went; many of them say it in words, too."""
+
+    @property
+    def error_code(self) -> int: ...
+
+
+def require_ok(result: _Result, what: str) -> None:
     """:raises OperatingError: what ``result`` says about ``what``, if that is an error."""
     if result.error_code != ErrorCode.NONE:
         raise kafka_error(result.error_code, what, getattr(result, "error_message", None))

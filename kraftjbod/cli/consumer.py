@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, may_pass
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.protocol.records import Record, read_records
 
@@ -136,7 +136,7 @@ class Consumer:
             self._failed(partitions, e)
             return []
 
-    def _failed(self, partitions: Any, error: OperatingError) -> None:
+    def _failed(self, partitions: Iterable[int], error: OperatingError) -> None:
         """Note a failure; raise it if it will not pass or lasts too long."""
         now = time.monotonic()
         self._stale = True
@@ -146,12 +146,11 @@ class Consumer:
                 raise error
 
     async def _fetch(self, leader: int, partitions: list[int]) -> list[FetchedRecords]:
-        request = message("FetchRequest")
-        topic = request.FetchTopic(
+        topic = FetchRequest.FetchTopic(
             topic=self._topic,
             topic_id=self._client.metadata.topic(self._topic).topic_id,
             partitions=[
-                request.FetchPartition(
+                FetchRequest.FetchPartition(
                     partition=partition,
                     fetch_offset=self.positions[partition],
                     partition_max_bytes=self._partition_max_bytes,
@@ -162,7 +161,7 @@ class Consumer:
         )
         response = await self._client.request(
             leader,
-            request(
+            FetchRequest(
                 max_wait_ms=self._max_wait_ms,
                 min_bytes=self._min_bytes,
                 max_bytes=self._max_bytes,
@@ -174,7 +173,7 @@ class Consumer:
         results = [result for answer in response.responses for result in answer.partitions]
         return [fetched for result in results if (fetched := self._read(result)) is not None]
 
-    def _read(self, result: Any) -> FetchedRecords | None:
+    def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
         partition = result.partition_index
         if result.error_code != ErrorCode.NONE:
             self._failed([partition], kafka_error(result.error_code, f"{self._topic}-{partition}"))

@@ -15,7 +15,7 @@ import click
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, DirectoryId
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import AlterLogDirsRequest
 
 ID_PREFIX: Final = "dirid:"
 #: Numbers of AlterLogDirs, by the tool's option.
@@ -88,7 +88,7 @@ async def change_log_dir(
             f"broker {change.broker} does not exist or does not run; running are {existing}",
             code=ErrorCode.BROKER_NOT_AVAILABLE,
         )
-    request = message("AlterLogDirsRequest")(
+    request = AlterLogDirsRequest(
         operation=OPERATIONS[change.operation],
         target=change.target,
         timeout_ms=timeout_ms,

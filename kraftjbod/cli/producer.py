@@ -15,11 +15,11 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import InitProducerIdRequest, ProduceRequest, ProduceResponse
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -109,7 +109,7 @@ class Producer:
 
     async def _init_producer_id(self) -> tuple[int, int]:
         response = await self._client.request_any(
-            message("InitProducerIdRequest")(transactional_id=None, transaction_timeout_ms=60_000)
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         )
         if response.error_code != ErrorCode.NONE:
             raise kafka_error(response.error_code, "no producer id")
@@ -118,28 +118,26 @@ class Producer:
     async def _produce(self, partition: int, batch: bytes) -> int:
         metadata = self._client.metadata
         leader = metadata.leader(self._topic, partition)
-        request = message("ProduceRequest")
-        data = request.TopicProduceData(
+        data = ProduceRequest.TopicProduceData(
             name=self._topic,
             topic_id=metadata.topic(self._topic).topic_id,
-            partition_data=[request.PartitionProduceData(index=partition, records=batch)],
+            partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)],
         )
         response = await self._client.request(
             leader,
-            request(acks=self._acks, timeout_ms=self._request_timeout_ms, topic_data=[data]),
+            ProduceRequest(acks=self._acks, timeout_ms=self._request_timeout_ms, topic_data=[data]),
             # The broker answers within the request's timeout; the answer needs time to travel.
             timeout_ms=self._request_timeout_ms + 5000,
         )
         return -1 if response is None else self._offset(response, partition)
 
-    def _offset(self, response: Any, partition: int) -> int:
+    def _offset(self, response: ProduceResponse, partition: int) -> int:
         result = response.responses[0].partition_responses[0]
         if result.error_code != ErrorCode.NONE:
             what = f"{self._topic}-{partition}"
             said = result.error_message
             raise kafka_error(result.error_code, what, said and f"{what}: {said}")
-        offset: int = result.base_offset
-        return offset
+        return result.base_offset
 
 
 def gzip_batch(batch: bytes) -> bytes:

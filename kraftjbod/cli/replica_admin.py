@@ -18,9 +18,24 @@ from kraftjbod.cli.cluster_admin import WITH_FENCED_BROKERS, require_ok
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicId, TopicPartition
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ListPartitionReassignmentsRequest,
+)
 
 N = TypeVar("N", int, float)
+_Wish = AlterPartitionReassignmentsRequest.ReassignablePartition
+_Outcome = (
+    AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+    | AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+)
 
 #: In place of a growth that was not told.
 MIN_LONG: Final = -(2**63)
@@ -110,7 +125,7 @@ async def describe_log_dirs(
     """Every log directory of one broker, in the broker's order."""
     response = await client.request(
         broker_id,
-        message("DescribeLogDirsRequest")(topics=None, include_strays=include_strays),
+        DescribeLogDirsRequest(topics=None, include_strays=include_strays),
     )
     require_ok(response, f"log directories of broker {broker_id}")
     return [_log_dir(result) for result in response.results]
@@ -118,7 +133,7 @@ async def describe_log_dirs(
 
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
     """``topic-partition`` of replicas that are gone from a broker's disks, the last in sync."""
-    response = await client.request(broker_id, message("DescribeLogDirsRequest")(topics=[]))
+    response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")
     return list(response.lost_replicas)
 
@@ -127,12 +142,12 @@ async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:
     """Those of the broker that answers, and its id; None if it does not tell, as Kafka's."""
-    response = await client.request_any(message("DescribeLogDirsRequest")(topics=[]))
+    response = await client.request_any(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
     return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
 
 
-def _log_dir(result: Any) -> LogDirDescription:
+def _log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
     is_named = result.directory_id != ZERO_UUID
     return LogDirDescription(
         path=result.log_dir,
@@ -188,7 +203,7 @@ class RegisteredBroker(NamedTuple):
 
 async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
     """All that there are, also those that cannot be asked; none of a cluster that does not tell."""
-    request = message("DescribeClusterRequest")(include_fenced_brokers=True, include_log_dirs=True)
+    request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
         response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
     except OperatingError as e:
@@ -204,7 +219,7 @@ async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroke
     }
 
 
-def _registered(log_dir: Any) -> LogDirDescription:
+def _registered(log_dir: DescribeClusterResponse.DescribeClusterLogDir) -> LogDirDescription:
     lost = ", and the directory was lost before" if log_dir.is_offline else ""
     return LogDirDescription(
         path=log_dir.path or "?",
@@ -240,18 +255,19 @@ async def alter_replica_log_dirs(
     REPLICA_NOT_AVAILABLE among the refusals means that the broker does not have the replica yet
     and remembers the wish.
     """
-    request = message("AlterReplicaLogDirsRequest")
     dirs = [
-        request.AlterReplicaLogDir(
+        AlterReplicaLogDirsRequest.AlterReplicaLogDir(
             path=path,
             topics=[
-                request.AlterReplicaLogDirTopic(name=topic, partitions=partitions)
+                AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(
+                    name=topic, partitions=partitions
+                )
                 for topic, partitions in _by_topic(replicas).items()
             ],
         )
         for path, replicas in moves.items()
     ]
-    response = await client.request(broker_id, request(dirs=dirs))
+    response = await client.request(broker_id, AlterReplicaLogDirsRequest(dirs=dirs))
     refusals: Refusals = {}
     for topic in response.results:
         refusals |= _refused(topic.topic_name, topic.partitions)
@@ -297,22 +313,21 @@ async def alter_partition_reassignments(
     :raises OperatingError: an error of the whole call; UNSUPPORTED_VERSION, if the cluster cannot
         hold the replication factor fast.
     """
-    request = message("AlterPartitionReassignmentsRequest")
-    by_topic: dict[str, list[Any]] = defaultdict(list)
+    by_topic: dict[str, list[_Wish]] = defaultdict(list)
     for wish in reassignments:
         by_topic[wish.topic_partition.topic].append(
-            request.ReassignablePartition(
+            _Wish(
                 partition_index=wish.topic_partition.partition,
                 replicas=None if wish.replicas is None else list(wish.replicas),
                 target_directories=list(wish.target_dirs),
             )
         )
     topics = [
-        request.ReassignableTopic(name=topic, partitions=partitions)
+        AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=partitions)
         for topic, partitions in by_topic.items()
     ]
     response = await client.request_controller(
-        request(
+        AlterPartitionReassignmentsRequest(
             timeout_ms=client.request_timeout_ms,
             allow_replication_factor_change=allow_replication_factor_change,
             topics=topics,
@@ -330,15 +345,16 @@ async def list_partition_reassignments(
     client: ClusterClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OngoingReassignment]:
     """Those of ``partitions`` (None: of all) that are being reassigned."""
-    request = message("ListPartitionReassignmentsRequest")
     topics = None
     if partitions is not None:
         topics = [
-            request.ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+            ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
+                name=topic, partition_indexes=indexes
+            )
             for topic, indexes in _by_topic(partitions).items()
         ]
     response = await client.request_controller(
-        request(timeout_ms=client.request_timeout_ms, topics=topics)
+        ListPartitionReassignmentsRequest(timeout_ms=client.request_timeout_ms, topics=topics)
     )
     require_ok(response, "reassignments")
     return {
@@ -359,7 +375,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return by_topic
 
 
-def _refused(topic: str, results: Iterable[Any]) -> Refusals:
+def _refused(topic: str, results: Iterable[_Outcome]) -> Refusals:
     keyed = {TopicPartition(topic, result.partition_index): result for result in results}
     return {
         key: kafka_error(result.error_code, str(key), getattr(result, "error_message", None))

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
@@ -38,6 +38,7 @@ from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY
 from kraftjbod.protocol.schemas.kafka_schema import StructSchema, load_message
 
 Buffer = bytes | bytearray | memoryview
+M = TypeVar("M", bound=Message)
 
 #: How many array elements and tagged fields one frame may bring. One costs up to some 200 bytes
 #: of memory, and a request's up to 2 us of the loop's time, in one go.
@@ -232,6 +233,11 @@ def encode_part(version: int, value: Message) -> bytes:
     chunks: list[Buffer] = []
     write(chunks, value, [])
     return b"".join(chunks)
+
+
+def parts_of(kind: type[M], values: Sequence[M | bytes]) -> Sequence[M]:
+    """``values`` as an array of ``kind``, though :func:`encode_part` may have made some of them."""
+    return cast(Sequence[M], values)
 
 
 def encode_long_arrays(version: int, body: Message) -> Iterator[None]:

@@ -3,6 +3,7 @@
 ``python -m tests.tidy.message_stubs`` writes the stubs; a tidy test compares them with the schemas.
 
 * One class per message, with its inner structs in it, as they are at run time.
+* Arrays are lists when they were read; who writes may give a tuple as well.
 * A field may be None if a version that we speak can say null, or if that is its default.
 """
 
@@ -18,6 +19,8 @@ from tests.tidy.house import PACKAGE
 STUBS: Final = PACKAGE / "protocol" / "messages.pyi"
 
 _HEAD: Final = """# Written by `make stubs` from Kafka's schemas and our extensions; do not edit.
+
+from collections.abc import Sequence
 
 from kraftjbod.protocol.schemas.kafka_compiler import Message, Request
 from kraftjbod.protocol.record_batch import Buffer
@@ -68,7 +71,7 @@ def _type(field: FieldSchema, versions: range, message: str) -> str:
     # Whatever is no more of these is a whole number of some width.
     name = f"{message}.{field.struct.name}" if field.struct else _TYPES.get(field.type, "int")
     if field.is_array:
-        name = f"list[{name}]"
+        name = f"Sequence[{name}]"
     may_be_null = any(v in field.nullable and v in field.versions for v in versions)
     return f"{name} | None" if may_be_null or field.default is None else name
 

@@ -34,16 +34,23 @@ from kraftjbod.core.topic_config import (
 )
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.records import ResourceType
-from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+from kraftjbod.protocol import rpc_config_messages
+from kraftjbod.protocol.kafka_codec import encode_part, parts_of
+from kraftjbod.protocol.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
-    IncrementalAlterConfigsRequest,
     ResourceOutcome,
 )
 
-DescribeConfigsResponse = message("DescribeConfigsResponse")
-IncrementalAlterConfigsResponse = message("IncrementalAlterConfigsResponse")
+Result = DescribeConfigsResponse.DescribeConfigsResult
+Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
+Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
 class ConfigSource(IntEnum):
@@ -138,7 +145,9 @@ class ConfigApis:
             name.replace("_", ".") for name in config.model_fields_set
         )
 
-    async def describe_configs(self, request: Message, context: RequestContext) -> Message:
+    async def describe_configs(
+        self, request: DescribeConfigsRequest, context: RequestContext
+    ) -> DescribeConfigsResponse:
         """Each resource once, however often it is named, and as far as one answer goes."""
         answer = _DescribeAnswer(context.api_version, with_synonyms=request.include_synonyms)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
@@ -148,17 +157,16 @@ class ConfigApis:
                 answer.add(resource_type, name, entries, keys)
             except OperatingError as e:
                 answer.refuse(resource_type, name, e)
-        response: Message = DescribeConfigsResponse(results=answer.results)
-        return response
+        return DescribeConfigsResponse(results=parts_of(Result, answer.results))
 
     async def incremental_alter_configs(
-        self, request: Message, _context: RequestContext
-    ) -> Message:
+        self, request: IncrementalAlterConfigsRequest, _context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
         refused: list[ResourceOutcome] = []
         altered = await forward(
             self._channel,
             self._to_alter(request.resources, refused),
-            ask=lambda part: IncrementalAlterConfigsRequest(
+            ask=lambda part: rpc_config_messages.IncrementalAlterConfigsRequest(
                 resources=part,
                 validate_only=request.validate_only,
                 validated_by=self._broker_id,
@@ -168,7 +176,7 @@ class ConfigApis:
             timeout_ms=self._forward_timeout_ms,
         )
         outcomes = (*altered, *refused)
-        response: Message = IncrementalAlterConfigsResponse(
+        return IncrementalAlterConfigsResponse(
             responses=[
                 IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
                     error_code=outcome.error_code,
@@ -179,10 +187,11 @@ class ConfigApis:
                 for outcome in outcomes
             ]
         )
-        return response
 
     def _to_alter(
-        self, resources: Sequence[Message], refused: list[ResourceOutcome]
+        self,
+        resources: Sequence[Altered],
+        refused: list[ResourceOutcome],
     ) -> Iterator[AlteredResource]:
         """What the controller shall decide about; ``refused`` gets the rest, each once."""
         named = Counter((r.resource_type, r.resource_name) for r in resources)
@@ -358,17 +367,17 @@ class _DescribeAnswer:
         """:param keys: the wanted ones; None for all."""
         configs = [self._encode(e) for e in entries if keys is None or e.key in keys]
         self._put(
-            DescribeConfigsResponse.DescribeConfigsResult(
+            Result(
                 resource_type=resource_type,
                 resource_name=name,
                 error_message=None,
-                configs=configs,
+                configs=parts_of(Entry, configs),
             )
         )
 
     def refuse(self, resource_type: int, name: str, error: OperatingError) -> None:
         self._put(
-            DescribeConfigsResponse.DescribeConfigsResult(
+            Result(
                 resource_type=resource_type,
                 resource_name=name,
                 error_code=error.code,
@@ -376,7 +385,7 @@ class _DescribeAnswer:
             )
         )
 
-    def _put(self, result: Message) -> None:
+    def _put(self, result: Result) -> None:
         encoded = encode_part(self._version, result)
         self._bytes += len(encoded)
         self.results.append(encoded)
@@ -390,7 +399,9 @@ class _DescribeAnswer:
         return found[1]
 
 
-def _folded(resources: Iterable[Message]) -> dict[tuple[int, str], set[str] | None]:
+def _folded(
+    resources: Iterable[DescribeConfigsRequest.DescribeConfigsResource],
+) -> dict[tuple[int, str], set[str] | None]:
     """The wanted keys of each resource that is named; None for all of them."""
     folded: dict[tuple[int, str], set[str] | None] = {}
     for resource in resources:
@@ -409,7 +420,7 @@ def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOu
     )
 
 
-def _altered(resource: Message) -> AlteredResource:
+def _altered(resource: Altered) -> AlteredResource:
     """:raises OperatingError: INVALID_REQUEST, for an operation that Kafka does not have."""
     for change in resource.configs:
         if change.config_operation not in _OPERATIONS:
@@ -428,8 +439,8 @@ def _altered(resource: Message) -> AlteredResource:
     )
 
 
-def _entry(entry: _Entry, *, with_synonyms: bool) -> Message:
-    described: Message = DescribeConfigsResponse.DescribeConfigsResourceResult(
+def _entry(entry: _Entry, *, with_synonyms: bool) -> Entry:
+    return Entry(
         name=entry.key,
         value=None if entry.value is None else _text(entry.value),
         read_only=entry.read_only,
@@ -441,7 +452,6 @@ def _entry(entry: _Entry, *, with_synonyms: bool) -> Message:
         config_type=_type_of(entry.value),
         documentation=None,
     )
-    return described
 
 
 def _type_of(value: Any) -> ConfigType:

@@ -12,10 +12,9 @@ from typing import Final
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.protocol.kafka_codec import Message, message
-from kraftjbod.protocol.rpc_messages import FeatureOutcome, FeatureUpdate, UpdateFeaturesRequest
-
-UpdateFeaturesResponse = message("UpdateFeaturesResponse")
+from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kraftjbod.protocol.rpc_messages import FeatureOutcome, FeatureUpdate
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
@@ -29,10 +28,12 @@ class FeatureApis:
     def __init__(self, *, channel: ControllerChannel) -> None:
         self._channel = channel
 
-    async def update_features(self, request: Message, context: RequestContext) -> Message:
-        response: Message = UpdateFeaturesResponse(error_message=None)
+    async def update_features(
+        self, request: UpdateFeaturesRequest, context: RequestContext
+    ) -> UpdateFeaturesResponse:
+        response = UpdateFeaturesResponse(error_message=None)
         try:
-            forwarded = UpdateFeaturesRequest(
+            forwarded = rpc_messages.UpdateFeaturesRequest(
                 updates=_updates(request, context.api_version),
                 validate_only=request.validate_only,
             )
@@ -56,7 +57,7 @@ class FeatureApis:
         return response
 
 
-def _updates(request: Message, version: int) -> tuple[FeatureUpdate, ...]:
+def _updates(request: UpdateFeaturesRequest, version: int) -> tuple[FeatureUpdate, ...]:
     """:raises OperatingError: INVALID_REQUEST, for what the controller's request cannot say."""
     if len(request.feature_updates) > _MAX_UPDATES:
         raise OperatingError(
@@ -81,7 +82,7 @@ def _updates(request: Message, version: int) -> tuple[FeatureUpdate, ...]:
     return tuple(updates)
 
 
-def _put_error(response: Message, results: Sequence[FeatureOutcome]) -> None:
+def _put_error(response: UpdateFeaturesResponse, results: Sequence[FeatureOutcome]) -> None:
     refused = [result for result in results if result.error_code is not ErrorCode.NONE]
     # One that was refused only because another was says the least.
     refused.sort(key=lambda result: result.error_code is ErrorCode.FEATURE_UPDATE_FAILED)

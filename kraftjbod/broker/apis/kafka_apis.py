@@ -7,6 +7,7 @@ What flies on from here is a bug: the door tells, and closes that connection.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
@@ -22,7 +23,7 @@ from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
 
-_ApiHandler = Callable[[Message, RequestContext], Awaitable[Message | None]]
+_ApiHandler = Callable[[Any, RequestContext], Awaitable[Message | None]]
 
 
 class KafkaApis:

@@ -13,10 +13,8 @@ from kraftjbod.broker.directories.log_dir_admin import LogDirAdmin, LogDirOperat
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import AlterLogDirsRequest, AlterLogDirsResponse
 from kraftjbod.storage.identity.dir_attacher import is_below_any, not_taken
-
-AlterLogDirsResponse = message("AlterLogDirsResponse")
 
 #: No answer takes longer; what is under way then goes on.
 _MAX_WAIT_MS: Final = 3_600_000
@@ -27,8 +25,9 @@ class LogDirAdminApis:
         self._admin = admin
         self._allowed_roots = allowed_roots
 
-    async def alter_log_dirs(self, request: Message, _context: RequestContext) -> Message:
-        response: Message
+    async def alter_log_dirs(
+        self, request: AlterLogDirsRequest, _context: RequestContext
+    ) -> AlterLogDirsResponse:
         try:
             operation = _operation(request.operation)
             _require_path(request.target)

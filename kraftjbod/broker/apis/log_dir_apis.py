@@ -35,7 +35,12 @@ from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.core.work_slices import in_slices
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from kraftjbod.storage.dir_names import future_dir_name
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -43,11 +48,9 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.dir_loading import Stray
 
-AlterReplicaLogDirsResponse = message("AlterReplicaLogDirsResponse")
 _TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 _PartitionResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
-DescribeLogDirsResponse = message("DescribeLogDirsResponse")
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Stray = DescribeLogDirsResponse.DescribeLogDirsStray
 _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -95,8 +98,10 @@ class LogDirApis:
 
     # --- AlterReplicaLogDirs ---------------------------------------------------------------------
 
-    async def alter_replica_log_dirs(self, request: Message, _context: RequestContext) -> Message:
-        results: dict[str, list[Message]] = defaultdict(list)
+    async def alter_replica_log_dirs(
+        self, request: AlterReplicaLogDirsRequest, _context: RequestContext
+    ) -> AlterReplicaLogDirsResponse:
+        results: dict[str, list[_PartitionResult]] = defaultdict(list)
         wishes = (
             (TopicPartition(topic.name, index), wish.path)
             for wish in request.dirs
@@ -113,12 +118,11 @@ class LogDirApis:
             results[topic_partition.topic].append(
                 _PartitionResult(partition_index=topic_partition.partition, error_code=code)
             )
-        response: Message = AlterReplicaLogDirsResponse(
+        return AlterReplicaLogDirsResponse(
             results=[
                 _TopicResult(topic_name=name, partitions=parts) for name, parts in results.items()
             ]
         )
-        return response
 
     async def _alter(
         self, topic_partition: TopicPartition, where: str, *, is_told: bool
@@ -185,7 +189,9 @@ class LogDirApis:
 
     # --- DescribeLogDirs -------------------------------------------------------------------------
 
-    async def describe_log_dirs(self, request: Message, _context: RequestContext) -> Message:
+    async def describe_log_dirs(
+        self, request: DescribeLogDirsRequest, _context: RequestContext
+    ) -> DescribeLogDirsResponse:
         wanted = _wanted(request)
         by_dir: dict[LogDir, list[_Copy]] = defaultdict(list)
         for handle in self._logs.handles():
@@ -204,7 +210,7 @@ class LogDirApis:
         assigned = Counter(
             replica.registration.directory_of(self._broker_id) for replica in self._replicas
         )
-        response: Message = DescribeLogDirsResponse(
+        response = DescribeLogDirsResponse(
             broker_id=self._broker_id,
             lost_replicas=sorted(
                 str(replica.topic_partition)
@@ -220,15 +226,15 @@ class LogDirApis:
             ],
         )
         if request.include_strays:
-            strays: dict[str, list[Message]] = defaultdict(list)
+            strays: dict[str, list[_Stray]] = defaultdict(list)
             for stray in self._logs.strays.all():
                 strays[stray.log_dir.path].append(_describe_stray(stray))
             for result in response.results:
                 result.strays = strays[result.log_dir]
         return response
 
-    def _describe_offline(self, log_dir: LogDir, assigned: int) -> Message:
-        described: Message = _Result(
+    def _describe_offline(self, log_dir: LogDir, assigned: int) -> _Result:
+        return _Result(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,
             log_dir=log_dir.path,
             directory_id=log_dir.directory_id,
@@ -238,16 +244,15 @@ class LogDirApis:
             reason=log_dir.offline_reason,
             assigned_replicas=assigned,
         )
-        return described
 
     async def _describe(
         self, log_dir: LogDir, copies: list[_Copy], wanted: Collection[TopicPartition] | None
-    ) -> Message:
+    ) -> _Result:
         by_topic: dict[str, list[_Copy]] = defaultdict(list)
         for copy in copies:
             if wanted is None or copy.topic_partition in wanted:
                 by_topic[copy.topic_partition.topic].append(copy)
-        described: Message = _Result(
+        described = _Result(
             log_dir=log_dir.path,
             topics=[
                 _Topic(
@@ -299,9 +304,9 @@ class LogDirApis:
         return max(0, replica.partition.high_watermark - handle.log_end_offset)
 
 
-def _describe_stray(stray: Stray) -> Message:
+def _describe_stray(stray: Stray) -> _Stray:
     tp, mark = stray.topic_partition, stray.mark
-    described: Message = _Stray(
+    return _Stray(
         topic_name="" if tp is None else tp.topic,
         partition_index=-1 if tp is None else tp.partition,
         topic_id=stray.topic_id or ZERO_UUID,
@@ -310,14 +315,13 @@ def _describe_stray(stray: Stray) -> Message:
         reason="" if mark is None else mark.reason.value,
         directory=stray.directory.rpartition("/")[2],
     )
-    return described
 
 
 def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:
     return replica is not None and replica.handle is not None and replica.handle.log_dir is log_dir
 
 
-def _wanted(request: Message) -> Collection[TopicPartition] | None:
+def _wanted(request: DescribeLogDirsRequest) -> Collection[TopicPartition] | None:
     """The partitions asked for; None for all."""
     if request.topics is None:
         return None

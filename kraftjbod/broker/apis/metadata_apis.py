@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
@@ -19,14 +19,18 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
-from kraftjbod.protocol.kafka_codec import Message, encode_part, message
+from kraftjbod.protocol.kafka_codec import encode_part, parts_of
+from kraftjbod.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
-
-MetadataResponse = message("MetadataResponse")
-DescribeClusterResponse = message("DescribeClusterResponse")
 
 #: Before version 4 a client could not say whether it wants topics created, so it did.
 _AUTO_CREATION_FLAG_SINCE: Final = 4
+Topic = MetadataResponse.MetadataResponseTopic
 _NULL_MEANS_ALL_SINCE: Final = 1
 _FENCED_BROKERS_SINCE: Final = 2
 _TOPIC_IDS_SINCE: Final = 12
@@ -53,8 +57,9 @@ class MetadataApis:
 
     # --- Metadata --------------------------------------------------------------------------------
 
-    async def metadata(self, request: Message, context: RequestContext) -> Message:
+    async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         wanted = request.topics
+        topics: list[Topic | bytes]
         if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
             everything = list(self._cache.state.topics.values())
             topics = [self._topic(topic, context) async for topic in in_slices(everything)]
@@ -70,13 +75,12 @@ class MetadataApis:
                 self._wanted_topic(name, topic_id, may_create, context)
                 async for name, topic_id in in_slices(named)
             ]
-        response: Message = MetadataResponse(
+        return MetadataResponse(
             brokers=self._brokers(context.listener_name),
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
-            topics=topics,
+            topics=parts_of(Topic, topics),
         )
-        return response
 
     async def _create_missing(self, names: list[str | None]) -> None:
         missing = [
@@ -89,7 +93,7 @@ class MetadataApis:
 
     def _wanted_topic(
         self, name: str | None, topic_id: TopicId, may_create: bool, context: RequestContext
-    ) -> Any:
+    ) -> Topic | bytes:
         is_by_id = name is None or (not name and topic_id != ZERO_UUID)
         if is_by_id and context.api_version < _TOPIC_IDS_SINCE:
             # Two versions have the field and no answer for it: Kafka refuses as well.
@@ -106,11 +110,8 @@ class MetadataApis:
                 code = self._topic_apis.creation_outcome(name)
         return self._absent(code, name, topic_id) if topic is None else self._topic(topic, context)
 
-    def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Message:
-        absent: Message = MetadataResponse.MetadataResponseTopic(
-            error_code=code, name=name, topic_id=topic_id
-        )
-        return absent
+    def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Topic:
+        return Topic(error_code=code, name=name, topic_id=topic_id)
 
     def _topic(self, topic: TopicRegistration, context: RequestContext) -> bytes:
         """The topic, encoded."""
@@ -126,8 +127,8 @@ class MetadataApis:
             self._encoded[key] = encoded
         return encoded
 
-    def _describe_topic(self, topic: TopicRegistration, listener_name: str) -> Message:
-        described: Message = MetadataResponse.MetadataResponseTopic(
+    def _describe_topic(self, topic: TopicRegistration, listener_name: str) -> Topic:
+        return Topic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
@@ -136,13 +137,12 @@ class MetadataApis:
                 for index, partition in sorted(topic.partitions.items())
             ],
         )
-        return described
 
     def _describe_partition(
         self, index: int, partition: PartitionRegistration, listener_name: str
-    ) -> Message:
+    ) -> MetadataResponse.MetadataResponsePartition:
         leader = self._cache.leader_for(partition, listener_name)
-        described: Message = MetadataResponse.MetadataResponsePartition(
+        return MetadataResponse.MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
             partition_index=index,
             leader_id=leader,
@@ -151,9 +151,8 @@ class MetadataApis:
             isr_nodes=partition.isr,
             offline_replicas=self._cache.offline_replicas(partition, listener_name),
         )
-        return described
 
-    def _brokers(self, listener_name: str) -> list[Message]:
+    def _brokers(self, listener_name: str) -> list[MetadataResponse.MetadataResponseBroker]:
         """Where clients may go on: brokers that are alive, or all there are if none is.
 
         A client forgets brokers that are not named, and would not find back from an empty list.
@@ -176,20 +175,20 @@ class MetadataApis:
 
     # --- DescribeCluster -------------------------------------------------------------------------
 
-    async def describe_cluster(self, request: Message, context: RequestContext) -> Message:
-        response: Message
+    async def describe_cluster(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
         if request.endpoint_type != _BROKERS:
-            response = DescribeClusterResponse(
+            return DescribeClusterResponse(
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message="controllers are not reached over this protocol",
             )
-            return response
-        log_dirs: dict[BrokerId, list[Message]] = {}
+        log_dirs: dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]] = {}
         if request.include_log_dirs:
             log_dirs = await self._log_dirs()
         fenced_too = context.api_version >= _FENCED_BROKERS_SINCE and request.include_fenced_brokers
         brokers = sorted(self._cache.state.brokers.items())
-        response = DescribeClusterResponse(
+        return DescribeClusterResponse(
             endpoint_type=_BROKERS,
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
@@ -207,9 +206,10 @@ class MetadataApis:
                 and (listener := listener_of(broker, context.listener_name)) is not None
             ],
         )
-        return response
 
-    async def _log_dirs(self) -> dict[BrokerId, list[Message]]:
+    async def _log_dirs(
+        self,
+    ) -> dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]]:
         """What metadata knows of every broker's directories."""
         held: Counter[tuple[BrokerId, DirectoryId]] = Counter()
         async for _, partition in in_slices(list(self._cache.state.partitions())):

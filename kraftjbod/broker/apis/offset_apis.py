@@ -11,21 +11,22 @@ from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.work_slices import in_slices
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 
-ListOffsetsResponse = message("ListOffsetsResponse")
-OffsetForLeaderEpochResponse = message("OffsetForLeaderEpochResponse")
-
+Wanted = ListOffsetsRequest.ListOffsetsPartition
+Found = ListOffsetsResponse.ListOffsetsPartitionResponse
 #: Before, clients did not know OFFSET_NOT_AVAILABLE (KIP-207).
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LEADER_EPOCH_SINCE: Final = 4
 
 
-def _offset_refused(part: Message) -> Message:
-    listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
-        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
-    )
-    return listed
+def _offset_refused(part: Wanted) -> Found:
+    return Found(partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
 class OffsetApis:
@@ -33,7 +34,9 @@ class OffsetApis:
         self._reads = reads
         self._suspect_after_s = suspect_after_ms / 1000
 
-    async def list_offsets(self, request: Message, context: RequestContext) -> Message:
+    async def list_offsets(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse:
         asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
         found = iter(
             await together(
@@ -42,7 +45,7 @@ class OffsetApis:
                 refuse=lambda one: _offset_refused(one[1]),
             )
         )
-        response: Message = ListOffsetsResponse(
+        return ListOffsetsResponse(
             topics=[
                 ListOffsetsResponse.ListOffsetsTopicResponse(
                     name=topic.name, partitions=[next(found) for _ in topic.partitions]
@@ -50,12 +53,9 @@ class OffsetApis:
                 for topic in request.topics
             ]
         )
-        return response
 
-    async def _find(self, topic: str, part: Message, context: RequestContext) -> Message:
-        listed: Message = ListOffsetsResponse.ListOffsetsPartitionResponse(
-            partition_index=part.partition_index
-        )
+    async def _find(self, topic: str, part: Wanted, context: RequestContext) -> Found:
+        listed = Found(partition_index=part.partition_index)
         try:
             async with asyncio.timeout(self._suspect_after_s):
                 found = await self._reads.find_offset(
@@ -78,8 +78,10 @@ class OffsetApis:
             listed.leader_epoch = leader_epoch
         return listed
 
-    async def offset_for_leader_epoch(self, request: Message, _context: RequestContext) -> Message:
-        response: Message = OffsetForLeaderEpochResponse(
+    async def offset_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest, _context: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                     topic=topic.topic,
@@ -91,10 +93,11 @@ class OffsetApis:
                 for topic in request.topics
             ]
         )
-        return response
 
-    def _end_of_epoch(self, topic: str, part: Message) -> Message:
-        result: Message = OffsetForLeaderEpochResponse.EpochEndOffset(partition=part.partition)
+    def _end_of_epoch(
+        self, topic: str, part: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=part.partition)
         try:
             result.leader_epoch, result.end_offset = self._reads.end_of_epoch(
                 TopicPartition(topic, part.partition),

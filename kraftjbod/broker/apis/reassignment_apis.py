@@ -16,18 +16,22 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.request_limits import MAX_FORWARDED_BYTES, MAX_ITEMS_PER_REQUEST
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from kraftjbod.protocol.rpc_codec import encoded_size
 from kraftjbod.protocol.rpc_messages import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
     ReassignedPartition,
     ReassignmentOutcome,
 )
 
-AlterPartitionReassignmentsResponse = message("AlterPartitionReassignmentsResponse")
-ListPartitionReassignmentsResponse = message("ListPartitionReassignmentsResponse")
-
+Wish = AlterPartitionReassignmentsRequest.ReassignablePartition
+Altered = AlterPartitionReassignmentsResponse
+Listed = ListPartitionReassignmentsResponse
 _NAMED_TWICE: Final = OperatingError(
     "the request names the partition more than once", code=ErrorCode.INVALID_REQUEST
 )
@@ -38,9 +42,9 @@ class ReassignmentApis:
         self._channel = channel
 
     async def alter_partition_reassignments(
-        self, request: Message, _context: RequestContext
-    ) -> Message:
-        response: Message = AlterPartitionReassignmentsResponse(
+        self, request: AlterPartitionReassignmentsRequest, _context: RequestContext
+    ) -> AlterPartitionReassignmentsResponse:
+        response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
             error_message=None,
         )
@@ -50,7 +54,9 @@ class ReassignmentApis:
             response.error_code, response.error_message = e.code, e.message
         return response
 
-    async def _alter(self, request: Message) -> list[Message]:
+    async def _alter(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> list[Altered.ReassignableTopicResponse]:
         count = sum(len(topic.partitions) for topic in request.topics)
         if count > MAX_ITEMS_PER_REQUEST:
             raise OperatingError(
@@ -62,7 +68,7 @@ class ReassignmentApis:
         outcomes = await forward(
             self._channel,
             _wishes(request, twice),
-            ask=lambda part: AlterPartitionReassignmentsRequest(
+            ask=lambda part: rpc_messages.AlterPartitionReassignmentsRequest(
                 partitions=part,
                 allow_replication_factor_change=request.allow_replication_factor_change,
             ),
@@ -71,25 +77,24 @@ class ReassignmentApis:
             timeout_ms=request.timeout_ms,
             raises_first=True,
         )
-        kind = AlterPartitionReassignmentsResponse
-        by_topic: dict[str, list[Message]] = defaultdict(list)
+        by_topic: dict[str, list[Altered.ReassignablePartitionResponse]] = defaultdict(list)
         for outcome in (*outcomes, *twice):
             by_topic[outcome.topic].append(
-                kind.ReassignablePartitionResponse(
+                Altered.ReassignablePartitionResponse(
                     partition_index=outcome.partition,
                     error_code=outcome.error_code,
                     error_message=outcome.error_message,
                 )
             )
         return [
-            kind.ReassignableTopicResponse(name=topic, partitions=partitions)
+            Altered.ReassignableTopicResponse(name=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
 
     async def list_partition_reassignments(
-        self, request: Message, _context: RequestContext
-    ) -> Message:
-        response: Message = ListPartitionReassignmentsResponse(error_message=None)
+        self, request: ListPartitionReassignmentsRequest, _context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        response = ListPartitionReassignmentsResponse(error_message=None)
         asked: dict[str, tuple[int, ...]] | None = None
         if request.topics is not None:
             by_name: dict[str, list[int]] = defaultdict(list)
@@ -104,19 +109,18 @@ class ReassignmentApis:
 
     async def _list(
         self, asked: dict[str, tuple[int, ...]] | None, timeout_ms: int
-    ) -> list[Message]:
-        forwarded = ListPartitionReassignmentsRequest(partitions=asked)
+    ) -> list[Listed.OngoingTopicReassignment]:
+        forwarded = rpc_messages.ListPartitionReassignmentsRequest(partitions=asked)
         if encoded_size(forwarded) > MAX_FORWARDED_BYTES:
             raise OperatingError(
                 "these are more partitions than one request may name; ask for all of them",
                 code=ErrorCode.INVALID_REQUEST,
             )
         answer = await self._channel.forward(forwarded, timeout_ms=forward_timeout_ms(timeout_ms))
-        kind = ListPartitionReassignmentsResponse
-        by_topic: dict[str, list[Message]] = defaultdict(list)
+        by_topic: dict[str, list[Listed.OngoingPartitionReassignment]] = defaultdict(list)
         for ongoing in answer.partitions:
             by_topic[ongoing.topic].append(
-                kind.OngoingPartitionReassignment(
+                Listed.OngoingPartitionReassignment(
                     partition_index=ongoing.partition,
                     replicas=list(ongoing.replicas),
                     adding_replicas=list(ongoing.adding_replicas),
@@ -124,12 +128,14 @@ class ReassignmentApis:
                 )
             )
         return [
-            kind.OngoingTopicReassignment(name=topic, partitions=partitions)
+            Listed.OngoingTopicReassignment(name=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
 
 
-def _wishes(request: Message, twice: list[ReassignmentOutcome]) -> Iterator[ReassignedPartition]:
+def _wishes(
+    request: AlterPartitionReassignmentsRequest, twice: list[ReassignmentOutcome]
+) -> Iterator[ReassignedPartition]:
     """What is asked of each partition; of one that is named again, ``twice`` gets the refusal."""
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -148,7 +154,7 @@ def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentO
     )
 
 
-def _wish(topic: str, partition: Message) -> ReassignedPartition:
+def _wish(topic: str, partition: Wish) -> ReassignedPartition:
     replicas = partition.replicas
     return ReassignedPartition(
         topic=topic,

@@ -28,28 +28,29 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
-DeleteRecordsResponse = message("DeleteRecordsResponse")
-
+Wanted = DeleteRecordsRequest.DeleteRecordsPartition
+Deleted = DeleteRecordsResponse.DeleteRecordsPartitionResult
 _HIGH_WATERMARK: Final = -1
 _UNKNOWN_LOW_WATERMARK: Final = -1
 
 
-def _refused(part: Message) -> Message:
-    result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+def _refused(part: Wanted) -> Deleted:
+    return Deleted(
         partition_index=part.partition_index,
         low_watermark=_UNKNOWN_LOW_WATERMARK,
         error_code=ErrorCode.INVALID_REQUEST,
     )
-    return result
 
 
 class RecordDeletionApis:
     def __init__(self, *, replicas: HostedReplicas) -> None:
         self._replicas = replicas
 
-    async def delete_records(self, request: Message, _context: RequestContext) -> Message:
+    async def delete_records(
+        self, request: DeleteRecordsRequest, _context: RequestContext
+    ) -> DeleteRecordsResponse:
         asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
         ended = iter(
             await together(
@@ -58,7 +59,7 @@ class RecordDeletionApis:
                 refuse=lambda one: _refused(one[1]),
             )
         )
-        response: Message = DeleteRecordsResponse(
+        return DeleteRecordsResponse(
             topics=[
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
                     name=topic.name, partitions=[next(ended) for _ in topic.partitions]
@@ -66,12 +67,9 @@ class RecordDeletionApis:
                 for topic in request.topics
             ]
         )
-        return response
 
-    async def _delete(self, topic: str, part: Message, timeout_ms: int) -> Message:
-        result: Message = DeleteRecordsResponse.DeleteRecordsPartitionResult(
-            partition_index=part.partition_index, low_watermark=_UNKNOWN_LOW_WATERMARK
-        )
+    async def _delete(self, topic: str, part: Wanted, timeout_ms: int) -> Deleted:
+        result = Deleted(partition_index=part.partition_index, low_watermark=_UNKNOWN_LOW_WATERMARK)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 result.low_watermark = await self._start_at(

@@ -20,23 +20,25 @@ from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
 from kraftjbod.core.request_limits import MAX_PARTITIONS_MADE_PER_REQUEST, MAX_TOLD_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.core.work_slices import in_slices
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
     DeletedTopic,
-    DeleteTopicsRequest,
     GrownTopic,
     MorePartitions,
     NewTopic,
     TopicRef,
 )
-
-CreateTopicsResponse = message("CreateTopicsResponse")
-CreatePartitionsResponse = message("CreatePartitionsResponse")
-DeleteTopicsResponse = message("DeleteTopicsResponse")
-InitProducerIdResponse = message("InitProducerIdResponse")
 
 _DELETE_BY_ID_SINCE: Final = 6
 _UNSET: Final = -1
@@ -112,7 +114,9 @@ class TopicApis:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    async def create_topics(self, request: Message, _context: RequestContext) -> Message:
+    async def create_topics(
+        self, request: CreateTopicsRequest, _context: RequestContext
+    ) -> CreateTopicsResponse:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
         created = await self._create(
@@ -122,8 +126,7 @@ class TopicApis:
             refusal=_too_many_partitions(map(self._partition_count, once)),
         )
         created += [_not_created(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
-        response: Message = CreateTopicsResponse(topics=[_created(topic) for topic in created])
-        return response
+        return CreateTopicsResponse(topics=[_created(topic) for topic in created])
 
     def _with_defaults(self, topic: NewTopic) -> NewTopic:
         if topic.assignments:
@@ -138,11 +141,10 @@ class TopicApis:
             }
         )
 
-    def _partition_count(self, topic: Message) -> int:
+    def _partition_count(self, topic: CreateTopicsRequest.CreatableTopic) -> int:
         if topic.num_partitions == _UNSET:
             return len(topic.assignments) or max(1, self._default_partitions)
-        count: int = topic.num_partitions
-        return max(len(topic.assignments), count)
+        return max(len(topic.assignments), topic.num_partitions)
 
     async def _create(
         self,
@@ -157,13 +159,17 @@ class TopicApis:
         return await forward(
             self._channel,
             topics,
-            ask=lambda part: CreateTopicsRequest(topics=part, validate_only=validate_only),
+            ask=lambda part: rpc_messages.CreateTopicsRequest(
+                topics=part, validate_only=validate_only
+            ),
             outcomes=lambda response: response.topics,
             refuse=lambda topic, error: _not_created(topic.name, error),
             timeout_ms=timeout_ms,
         )
 
-    async def delete_topics(self, request: Message, context: RequestContext) -> Message:
+    async def delete_topics(
+        self, request: DeleteTopicsRequest, context: RequestContext
+    ) -> DeleteTopicsResponse:
         refs: Iterable[TopicRef]
         if context.api_version >= _DELETE_BY_ID_SINCE:
             refs = (
@@ -175,12 +181,12 @@ class TopicApis:
         deleted = await forward(
             self._channel,
             refs,
-            ask=lambda part: DeleteTopicsRequest(topics=part),
+            ask=lambda part: rpc_messages.DeleteTopicsRequest(topics=part),
             outcomes=lambda response: response.topics,
             refuse=_not_deleted,
             timeout_ms=request.timeout_ms,
         )
-        response: Message = DeleteTopicsResponse(
+        return DeleteTopicsResponse(
             responses=[
                 DeleteTopicsResponse.DeletableTopicResult(
                     name=topic.name,
@@ -191,9 +197,10 @@ class TopicApis:
                 for topic in deleted
             ]
         )
-        return response
 
-    async def create_partitions(self, request: Message, _context: RequestContext) -> Message:
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, _context: RequestContext
+    ) -> CreatePartitionsResponse:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
         refusal = _too_many_partitions(topic.count for topic in once)
@@ -201,7 +208,7 @@ class TopicApis:
             grown = await forward(
                 self._channel,
                 map(_more_partitions, once),
-                ask=lambda part: CreatePartitionsRequest(
+                ask=lambda part: rpc_messages.CreatePartitionsRequest(
                     topics=part, validate_only=request.validate_only
                 ),
                 outcomes=lambda response: response.topics,
@@ -211,7 +218,7 @@ class TopicApis:
         else:
             grown = [_not_grown(topic.name, refusal) for topic in once]
         grown += [_not_grown(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
-        response: Message = CreatePartitionsResponse(
+        return CreatePartitionsResponse(
             results=[
                 CreatePartitionsResponse.CreatePartitionsTopicResult(
                     name=topic.name, error_code=topic.error_code, error_message=topic.error_message
@@ -219,30 +226,27 @@ class TopicApis:
                 for topic in grown
             ]
         )
-        return response
 
     # --- producer ids ----------------------------------------------------------------------------
 
-    async def init_producer_id(self, request: Message, _context: RequestContext) -> Message:
+    async def init_producer_id(
+        self, request: InitProducerIdRequest, _context: RequestContext
+    ) -> InitProducerIdResponse:
         """A fresh id with epoch 0: without transactions, every producer that asks is a new one."""
-        response: Message
         if request.transactional_id is not None:
             # No client message exists in this response: the code has to say it.
-            response = InitProducerIdResponse(
-                error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
-            )
             self._log.warning(
                 "transactional_id_refused", transactional_id=shortened(request.transactional_id)
             )
-            return response
+            return InitProducerIdResponse(
+                error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
+            )
         try:
             producer_id = await self._producer_ids.next_id()
         except OperatingError as e:
             code = e.code if e.retriable else ErrorCode.REQUEST_TIMED_OUT
-            response = InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-            return response
-        response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
-        return response
+            return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
@@ -256,7 +260,7 @@ def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
     )
 
 
-def _more_partitions(topic: Message) -> MorePartitions:
+def _more_partitions(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
     assignments = topic.assignments
     return MorePartitions(
         name=topic.name,
@@ -281,7 +285,7 @@ def _not_grown(name: str, error: OperatingError) -> GrownTopic:
     return GrownTopic(name=name, error_code=error.code, error_message=error.message)
 
 
-def _new_topic(topic: Message) -> NewTopic:
+def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
     return NewTopic(
         name=topic.name,
         num_partitions=topic.num_partitions,
@@ -293,8 +297,8 @@ def _new_topic(topic: Message) -> NewTopic:
     )
 
 
-def _created(topic: CreatedTopic) -> Message:
-    created: Message = CreateTopicsResponse.CreatableTopicResult(
+def _created(topic: CreatedTopic) -> CreateTopicsResponse.CreatableTopicResult:
+    return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id or ZERO_UUID,
         error_code=topic.error_code,
@@ -303,4 +307,3 @@ def _created(topic: CreatedTopic) -> Message:
         replication_factor=topic.replication_factor,
         configs=[],
     )
-    return created

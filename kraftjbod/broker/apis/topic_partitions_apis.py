@@ -16,10 +16,15 @@ from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
 from kraftjbod.core.request_limits import MAX_PARTITIONS_DESCRIBED_AT_ONCE
 from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
 
-Response = message("DescribeTopicPartitionsResponse")
+Response = DescribeTopicPartitionsResponse
+Topic = Response.DescribeTopicPartitionsResponseTopic
+Partition = Response.DescribeTopicPartitionsResponsePartition
 _COMPLETE: Final = -1
 
 
@@ -27,8 +32,11 @@ class TopicPartitionsApis:
     def __init__(self, *, cache: MetadataCache) -> None:
         self._cache = cache
 
-    async def describe_topic_partitions(self, request: Message, context: RequestContext) -> Message:
-        response: Message = Response(topics=[], next_cursor=None)
+    async def describe_topic_partitions(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        topics: list[Topic] = []
+        response = Response(topics=topics, next_cursor=None)
         try:
             names, first = self._wanted(request)
         except OperatingError as e:
@@ -45,17 +53,17 @@ class TopicPartitionsApis:
             if topic is None:
                 if request.topics:
                     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    response.topics.append(_refused(name, unknown))
+                    topics.append(_refused(name, unknown))
                 continue
             described, goes_on_at = self._describe(topic, first, left, context.listener_name)
-            response.topics.append(described)
+            topics.append(described)
             left, first = left - len(described.partitions), 0
             if goes_on_at != _COMPLETE:
                 response.next_cursor = Response.Cursor(topic_name=name, partition_index=goes_on_at)
                 break
         return response
 
-    def _wanted(self, request: Message) -> tuple[list[str], int]:
+    def _wanted(self, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
         """Names from the cursor's on, in order, and the first partition of the first one.
 
         :raises OperatingError: INVALID_REQUEST, for a cursor that points nowhere.
@@ -77,10 +85,10 @@ class TopicPartitionsApis:
 
     def _describe(
         self, topic: TopicRegistration, first: int, limit: int, listener_name: str
-    ) -> tuple[Message, int]:
+    ) -> tuple[Topic, int]:
         """The topic with partitions ``first`` and on, and the one after them if there is one."""
         end = min(len(topic.partitions), first + limit)
-        described: Message = Response.DescribeTopicPartitionsResponseTopic(
+        described = Topic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
@@ -93,9 +101,9 @@ class TopicPartitionsApis:
 
     def _describe_partition(
         self, index: int, partition: PartitionRegistration, listener_name: str
-    ) -> Message:
+    ) -> Partition:
         leader = self._cache.leader_for(partition, listener_name)
-        described: Message = Response.DescribeTopicPartitionsResponsePartition(
+        return Partition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
             partition_index=index,
             leader_id=leader,
@@ -106,11 +114,7 @@ class TopicPartitionsApis:
             last_known_elr=partition.last_known_elr,
             offline_replicas=self._cache.offline_replicas(partition, listener_name),
         )
-        return described
 
 
-def _refused(name: str, code: ErrorCode) -> Message:
-    refused: Message = Response.DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_id=ZERO_UUID
-    )
-    return refused
+def _refused(name: str, code: ErrorCode) -> Topic:
+    return Topic(error_code=code, name=name, topic_id=ZERO_UUID)

@@ -26,10 +26,8 @@ from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from kraftjbod.storage.log.log_handle import LogHandle
-
-ListOffsetsRequest = message("ListOffsetsRequest")
 
 _INTERVAL_S: Final = 3.0
 
@@ -90,11 +88,11 @@ class SaturatedFollowers:
                     following.append(self._start_at(asking, part.offset))
         await asyncio.gather(*following)
 
-    async def _ask(self, leader: BrokerId, all_asking: Sequence[_Asking]) -> Message:
+    async def _ask(self, leader: BrokerId, all_asking: Sequence[_Asking]) -> ListOffsetsResponse:
         endpoint = self._endpoint_of(leader)
         if endpoint is None:
             raise OperatingError(f"broker {leader} is not in the metadata")
-        by_topic: dict[str, list[Message]] = defaultdict(list)
+        by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
         for asking in all_asking:
             topic, index = asking.replica.topic_partition
             by_topic[topic].append(
@@ -118,10 +116,9 @@ class SaturatedFollowers:
             timeout_ms=self._timeout_ms,
         )
         try:
-            response: Message = await connection.request(request, timeout_ms=self._timeout_ms)
+            return await connection.request(request, timeout_ms=self._timeout_ms)
         finally:
             connection.close()
-        return response
 
     async def _start_at(self, asked: _Asking, leader_log_start: int) -> None:
         handle = asked.handle

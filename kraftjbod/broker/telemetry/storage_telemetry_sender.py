@@ -19,10 +19,8 @@ from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import ProduceRequest
 from kraftjbod.protocol.storage_telemetry import TOPIC
-
-ProduceRequest = message("ProduceRequest")
 
 #: The leader alone answers: samples are not worth waiting for followers.
 _ACKS: Final = 1
@@ -116,7 +114,8 @@ class StorageTelemetrySender:
             ],
         )
         connection = await self._connected(leader, timeout_ms)
-        response: Message = await connection.request(request, timeout_ms=timeout_ms)
+        response = await connection.request(request, timeout_ms=timeout_ms)
+        assert response is not None, "acks"
         (answered,) = response.responses[0].partition_responses
         _require_taken(partition, answered.error_code, answered.error_message)
 

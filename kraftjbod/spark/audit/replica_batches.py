@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, may_pass
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc
 from kraftjbod.spark.audit.log_ranges import ClusterLogs
 from kraftjbod.spark.tables.schemas import REPLICA_BATCHES, REPLICA_RANGES
@@ -150,20 +150,21 @@ class ReplicaReader:
             case code:
                 return await self._wait(str(kafka_error(code, f"broker {self._broker_id}")))
 
-    async def _fetch(self, broker_id: int, position: int, max_bytes: int = _FETCH_BYTES) -> Any:
+    async def _fetch(
+        self, broker_id: int, position: int, max_bytes: int = _FETCH_BYTES
+    ) -> FetchResponse.PartitionData:
         if self._topic not in self._client.metadata.topics:
             await self._client.refresh_metadata([self._topic])
-        request = message("FetchRequest")
-        part = request.FetchPartition(
+        part = FetchRequest.FetchPartition(
             partition=self._partition, fetch_offset=position, partition_max_bytes=max_bytes
         )
         topic_id = self._client.metadata.topic(self._topic).topic_id
-        body = request(
-            replica_state=request.ReplicaState(replica_id=_REPLICA_READER, replica_epoch=-1),
+        body = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(replica_id=_REPLICA_READER, replica_epoch=-1),
             max_wait_ms=_FETCH_WAIT_MS,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[request.FetchTopic(topic_id=topic_id, partitions=[part])],
+            topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[part])],
         )
         response = await self._client.request(broker_id, body, min_version=_FETCH_SINCE)
         if response.error_code != ErrorCode.NONE:
@@ -171,7 +172,7 @@ class ReplicaReader:
         (answer,) = response.responses[0].partitions
         return answer
 
-    async def _take(self, data: Any) -> list[Row]:
+    async def _take(self, data: FetchResponse.PartitionData) -> list[Row]:
         """The batches of a good answer, as far as they are sound."""
         records = memoryview(data.records or b"")
         rows: list[Row] = []
