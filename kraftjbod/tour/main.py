@@ -30,7 +30,7 @@ from kraftjbod.gameday.cluster_watch import Victim, choose_victim, wait_in_sync
 from kraftjbod.gameday.read_back import read_back
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 from kraftjbod.local.privileges import chmod_bites
-from kraftjbod.local.up_and_down import look, make_cluster
+from kraftjbod.local.up_and_down import claimed, look, make_cluster
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.job_session import JobSession
@@ -63,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Whoever ends a tour half way ends its cluster too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return asyncio.run(
-            run(options.run_dir, reporter, with_pipeline=not options.without_pipeline)
-        )
+        with claimed(options.run_dir):
+            return asyncio.run(
+                run(options.run_dir, reporter, with_pipeline=not options.without_pipeline)
+            )
     except (KraftJbodError, OSError) as e:
         reporter.trouble(str(e))
     except KeyboardInterrupt:

@@ -41,6 +41,7 @@ class Controller:
     def __init__(self, root: Path, **overrides: object) -> None:
         self.metadata_dir = root / "metadata"
         self._config = root / "controller.properties"
+        self._command = (sys.executable, "-m", "kraftjbod.daemon.controller_server", self._config)
         self._telemetry = root / "telemetry.json"
         self._overrides = overrides
         self.process: asyncio.subprocess.Process | None = None
@@ -55,7 +56,7 @@ class Controller:
         write_meta_properties(RealVfs(), str(self.metadata_dir), properties)
         write_bootstrap(RealVfs(), str(self.metadata_dir), {"metadata.version": 17})
 
-    async def start(self) -> None:
+    def configure(self) -> None:
         keys: dict[str, object] = {
             "process.roles": "controller",
             "node.id": 100,
@@ -66,10 +67,21 @@ class Controller:
             **self._overrides,
         }
         self._config.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-        self._telemetry.unlink(missing_ok=True)
+
+    async def refusal(self) -> str:
+        """What a start that fails says, with the exit code of what lies on the disk being wrong."""
+        self.configure()
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kraftjbod.daemon.controller_server", str(self._config)
+            *self._command, stderr=asyncio.subprocess.PIPE
         )
+        _, told = await self.process.communicate()
+        assert self.process.returncode == 65
+        return told.decode()
+
+    async def start(self) -> None:
+        self.configure()
+        self._telemetry.unlink(missing_ok=True)
+        self.process = await asyncio.create_subprocess_exec(*self._command)
         while not (started := self.events("controller_started")):
             assert self.process.returncode is None, self._telemetry.read_text()
             await asyncio.sleep(0.02)
@@ -287,13 +299,10 @@ async def test_damage_in_the_middle_of_the_log_is_no_start(tmp_path: Path) -> No
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "kraftjbod.daemon.controller_server",
-        str(tmp_path / "controller.properties"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, told = await process.communicate()
-    assert process.returncode == 65
-    assert f"{path} is damaged" in told.decode()
+    assert f"{path} is damaged" in await node.refusal()
+
+
+async def test_a_disk_of_another_cluster_is_no_start(tmp_path: Path) -> None:
+    node = Controller(tmp_path, **{"cluster.id": "AAAAAAAAAAAAAAAAAAAAAQ"})
+    node.format()
+    assert f"belongs to cluster {_CLUSTER_ID}" in await node.refusal()

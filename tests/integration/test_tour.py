@@ -47,7 +47,9 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         stop_what_runs(tmp_path / "run")
 
 
-def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(tmp_path: Path) -> None:
+def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "kraftjbod.tour.main", "--run-dir", str(run_dir)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as tour:
@@ -55,6 +57,8 @@ def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(tmp_path: Path) -
         while (cluster := ClusterProcesses.load(run_dir)) is None or not cluster.is_running:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        assert main(["--run-dir", str(run_dir)]) == 1
+        assert "another command is starting or stopping the cluster" in capsys.readouterr().out
         tour.send_signal(signal.SIGTERM)
         assert tour.wait(60) == 1
     assert not any(daemon.is_running for daemon in cluster.daemons)
