@@ -55,10 +55,11 @@ from kraftjbod.cli.replica_admin import (
     describe_log_dirs,
     list_partition_reassignments,
 )
-from kraftjbod.core.config import ALL_LOG_DIRS, CORDONED_LOG_DIRS
+from kraftjbod.core.config import CORDONED_LOG_DIRS
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 
 #: What each directory of a broker keeps free, by the broker's own configuration.
 _KEPT_FREE_KEYS: Final = ("log.dir.min.free.bytes", "log.dir.reserve.bytes")

@@ -17,7 +17,6 @@ import click
 
 from kraftjbod.cli.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.cli.earlier_life import sign_of_earlier_life
-from kraftjbod.core.config import StorageSettings
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,
@@ -31,6 +30,7 @@ from kraftjbod.core.metadata_version import (
     SUPPORTED_FEATURES,
     MetadataVersion,
 )
+from kraftjbod.core.node_config import StorageSettings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
@@ -307,9 +307,9 @@ class Formatter:
         raise StartupError(
             f"{metadata_dir} has no metadata, but cluster {self._cluster_id} has lived already: "
             f"{sign}. Formatted anew, the controller would begin with an empty metadata log, which "
-            f"the cluster's brokers refuse. Put the lost directory back: METADATA_BACKUP.md says "
-            f"how. If it is gone for good, use --replace-lost, and have each broker forget it with "
-            f"`kraftjbod-storage forget-metadata`."
+            f"the cluster's brokers refuse. Put the lost directory back: docs/metadata-backup.md "
+            f"says how. If it is gone for good, use --replace-lost, and have each broker forget it "
+            f"with `kraftjbod-storage forget-metadata`."
         )
 
     def _format_dir(self, path: str) -> DirectoryId:

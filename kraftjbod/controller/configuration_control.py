@@ -22,15 +22,11 @@ from typing import Final, assert_never
 from kraftjbod.controller.dynamic_cordons import cordoned_ids, dynamic_cordons, dynamic_value
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_rules import RulesOf, TopicRules
-from kraftjbod.core.config import (
-    ALL_LOG_DIRS,
-    CORDONED_LOG_DIRS,
-    DYNAMIC_LIST_KEYS,
-    DynamicBrokerConfig,
-)
+from kraftjbod.core.config import CORDONED_LOG_DIRS, DYNAMIC_LIST_KEYS, DynamicBrokerConfig
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TOPIC_LIST_KEYS, TopicConfig
 from kraftjbod.metadata.records import (

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kraftjbod.core.config import ALL_LOG_DIRS, CORDONED_LOG_DIRS
+from kraftjbod.core.config import CORDONED_LOG_DIRS
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import BrokerRegistration
 

@@ -14,256 +14,28 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Final, Literal, NamedTuple, Self
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kraftjbod.core.config_model import (
     HOUR_MS,
     KIB,
-    MAX_INT,
     MAX_LONG,
     MIB,
     KeyedModel,
-    list_items,
     parse_model,
     split_list,
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.ids import BrokerId
-from kraftjbod.core.security_keys import PLAINTEXT, require_plain
+from kraftjbod.core.node_config import ALL_LOG_DIRS, ANY_HOST, Endpoint, NodeConfig
+from kraftjbod.core.security_keys import require_plain
 from kraftjbod.core.topic_config import DEFAULT_MIN_INSYNC_REPLICAS, CleanupPolicy, TopicConfig
 
-ALL_LOG_DIRS: Final = "*"
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
-_ANY_HOST = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
-
-
-class Endpoint(NamedTuple):
-    """A listener: ``NAME://host:port``."""
-
-    name: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        name, found, address = text.strip().partition("://")
-        host, colon, port = address.rpartition(":")
-        if not (found and colon and name and port.isdigit() and int(port) <= 65535):
-            raise ValueError(f"{text!r} is not a listener: write NAME://host:port")
-        return cls(name.upper(), host.strip("[]") or _ANY_HOST, int(port))
-
-
-class Voter(NamedTuple):
-    """One controller of the quorum: ``id@host:port``."""
-
-    node_id: BrokerId
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Voter:
-        node, at, address = text.strip().partition("@")
-        host, colon, port = address.rpartition(":")
-        if not (at and colon and host and node.isdigit() and port.isdigit()):
-            raise ValueError(f"{text!r} is not a voter: write id@host:port")
-        return cls(BrokerId(int(node)), host.strip("[]"), int(port))
-
-
-class StorageSettings(KeyedModel):
-    """What every node says about itself and its disks; all that the storage tool needs."""
-
-    process_roles: tuple[Literal["broker", "controller"], ...]
-    node_id: BrokerId = Field(ge=0)
-    log_dirs: tuple[str, ...] = ()
-    log_dir: tuple[str, ...] = ("/tmp/kraftjbod-logs",)  # noqa: S108 - Kafka's kind of default
-    metadata_log_dir: str | None = None
-    controller_quorum_voters: tuple[Voter, ...] = ()
-
-    _base_dir: str = PrivateAttr(default="/")
-
-    @field_validator("process_roles", "log_dirs", "log_dir", mode="before")
-    @classmethod
-    def _lists(cls, value: object) -> object:
-        return split_list(value)
-
-    @field_validator("controller_quorum_voters", mode="before")
-    @classmethod
-    def _voters(cls, value: object) -> object:
-        parts = split_list(value)
-        if isinstance(parts, tuple):
-            return tuple(Voter.parse(part) if isinstance(part, str) else part for part in parts)
-        return parts
-
-    @model_validator(mode="after")
-    def _one_role(self) -> Self:
-        if len(self.process_roles) != 1:
-            raise ValueError("process.roles must be either broker or controller, not both")
-        if len(set(self.data_dirs)) != len(self.data_dirs):
-            raise ValueError("log.dirs names a directory twice")
-        return self
-
-    @classmethod
-    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """The settings in ``values``; relative paths are taken from ``base_dir``.
-
-        :raises ConfigError: naming ``source`` and every key that is missing or wrong.
-        """
-        given: dict[str, Any] = dict(values)
-        for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
-            if key in given:
-                given[key] = _absolute_dirs(given[key], base_dir)
-        for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
-            if given.get(key):
-                given[key] = _absolute(given[key], base_dir)
-        settings = parse_model(cls, given, source)
-        settings._base_dir = base_dir
-        return settings
-
-    def absolute_dirs(self, text: str) -> tuple[str, ...]:
-        """A list of directories as ``log.dirs`` would have them; ``*`` stays what it is."""
-        return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
-
-    @property
-    def data_dirs(self) -> tuple[str, ...]:
-        """The configured log directories: ``log.dirs``, or else ``log.dir``."""
-        return self.log_dirs or self.log_dir
-
-    @property
-    def metadata_dir(self) -> str:
-        """``metadata.log.dir``, or else the first log directory."""
-        return self.metadata_log_dir or self.data_dirs[0]
-
-
-def _absolute(path: str, base_dir: str) -> str:
-    normal = posixpath.normpath(posixpath.join(base_dir, path))
-    # POSIX lets two leading slashes mean something of their own; no file system here does.
-    return normal[1:] if normal.startswith("//") else normal
-
-
-def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
-    return tuple(
-        path if path == ALL_LOG_DIRS else _absolute(path, base_dir) for path in list_items(text)
-    )
-
-
-class _NodeConfig(StorageSettings):
-    """What brokers and controllers have in common."""
-
-    cluster_id: str | None = None
-    """Only for checking: a node whose ``meta.properties`` says another one does not start."""
-    listeners: tuple[Endpoint, ...]
-    advertised_listeners: tuple[Endpoint, ...] = ()
-    controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
-    listener_security_protocol_map: tuple[str, ...] = ()
-    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
-    security_inter_broker_protocol: str = PLAINTEXT
-
-    telemetry_format: Literal["json", "console"] = "json"
-    telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
-    telemetry_path: str | None = None
-    """File that events are appended to; standard error if not set."""
-    metrics_snapshot_path: str | None = None
-    """File that is replaced with the daemon's figures as JSON; none is written if not set."""
-    metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)
-    shutdown_timeout_ms: int = Field(default=30_000, ge=1)
-    """Deadline of the whole orderly stop."""
-
-    log_dir_io_timeout_ms: int = Field(default=30_000, ge=1)
-    """An operation that runs longer takes its directory offline."""
-    log_dir_check_interval_ms: int = Field(default=500, ge=10)
-    """How often a directory proves that it still is the disk it was."""
-    log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
-    """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
-    as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
-    log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
-    """Size of the file that a directory gives up when its disk is full (KIP-928); 0: none."""
-    log_dir_min_free_bytes: int = Field(default=0, ge=0)
-    """With fewer free bytes a directory is SATURATED before its disk is full; 0: only then."""
-    log_dir_heal_free_bytes: int | None = Field(default=None, ge=0)
-    """Bytes above both the reserve and the minimum that must be free before a SATURATED directory
-    is ONLINE again; as many as the reserve has if not set."""
-    log_dir_warn_free_percent: int = Field(default=10, ge=0, le=100)
-    """With less of the disk free the operator is warned; 0: never."""
-    log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
-    log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
-
-    rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
-    rpc_max_in_flight: int = Field(default=1000, ge=1)
-    max_connections: int = Field(default=10_000, ge=1)
-    max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
-    max_connections_per_ip_overrides: tuple[str, ...] = ()
-    """``address:count``, for addresses with another limit."""
-    max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
-    """The last of ``max.connections``, which only brokers get; at most half of them."""
-    connections_max_idle_ms: int = Field(default=600_000, ge=1)
-    queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
-    """Requests that came, whole or in part, and are not answered; of all connections together."""
-    queued_max_response_bytes: int = Field(default=256 * MIB, ge=MIB)
-    """Answers that are not taken; of all connections together."""
-    socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
-    """A request that was begun must get on within this."""
-    socket_send_timeout_ms: int = Field(default=300_000, ge=1)
-    """An answer must be taken on within this."""
-    socket_min_progress_bytes: int = Field(default=16 * KIB, ge=1)
-    """What counts as getting on within those."""
-    socket_memory_grace_ms: int = Field(default=5000, ge=0)
-    """When memory for requests or answers is short, the slowest go that had it for so long."""
-
-    @field_validator("listeners", "advertised_listeners", mode="before")
-    @classmethod
-    def _endpoints(cls, value: object) -> object:
-        parts = split_list(value)
-        if isinstance(parts, tuple):
-            return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
-        return parts
-
-    @classmethod
-    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """As for every node, but nothing that asks for security is taken."""
-        require_plain(values, known=cls.keys(), source=source)
-        return super().from_properties(values, source=source, base_dir=base_dir)
-
-    @field_validator("controller_listener_names", "listener_security_protocol_map", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return split_list(value)
-
-    @field_validator("max_connections_per_ip_overrides", mode="before")
-    @classmethod
-    def _overrides(cls, value: object) -> object:
-        parts = split_list(value)
-        if isinstance(parts, tuple):
-            for part in parts:
-                _limit_of_host(part)
-        return parts
-
-    @property
-    def connection_limits_by_ip(self) -> Mapping[str, int]:
-        """``max.connections.per.ip.overrides`` by numeric address."""
-        return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
-
-    @model_validator(mode="after")
-    def _has_quorum(self) -> Self:
-        if not self.listeners:
-            raise ValueError("listeners names no address")
-        if not self.controller_quorum_voters:
-            raise ValueError("controller.quorum.voters names no controller: write id@host:port")
-        if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
-            raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
-        return self
-
-
-def _limit_of_host(text: str) -> tuple[str, int]:
-    host, _, count = text.rpartition(":")
-    try:
-        return str(ip_address(host.strip().strip("[]"))), int(count)
-    except ValueError as e:
-        raise ValueError(f"{text!r} is no limit of an address such as 10.0.0.7:100") from e
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
@@ -273,30 +45,44 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValueError(f"{text!r} is no address or network such as 10.0.0.0/8") from e
 
 
-class ControllerConfig(_NodeConfig):
+class ControllerConfig(NodeConfig):
     """Configuration of a controller daemon."""
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
+    """A broker that was not heard of for this long is fenced, and its leaders move."""
     leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
+    """How often leaders go home to their preferred replicas."""
     auto_leader_rebalance_enable: bool = True
+    """Whether they do so by themselves."""
     unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
+    """How often partitions without a leader are looked at whose topics allow an unclean one."""
     metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
+    """A snapshot of the metadata is written after this many bytes of records."""
     metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
+    """A segment file of the metadata log is closed at this size."""
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
     """Entries before the newest snapshot that are kept for brokers that lag."""
     metadata_log_last_room_bytes: int = Field(default=64 * KIB, ge=0)
     """What is left of a full disk, so that the controller can start again on it."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
+    """Largest answer with metadata to one broker."""
     metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
+    """The end of the metadata log that is kept in memory, for brokers that keep up."""
     controller_max_unregistered_connections: int = Field(default=500, ge=1)
     """Connections of others than registered brokers."""
     controller_max_queued_events: int = Field(default=10_000, ge=1)
+    """Requests that may wait for their entry in the metadata log; beyond, new ones are refused."""
     max_partitions_per_request: int = Field(default=10_000, ge=1)
+    """Partitions that one request may create."""
     num_partitions: int = Field(default=1, ge=1)
+    """Of a topic whose creator named no number."""
     default_replication_factor: int = Field(default=1, ge=1)
+    """Likewise."""
     min_insync_replicas: int | None = Field(default=None, ge=1)
     """The whole cluster's, unless it has one already."""
     unclean_leader_election_enable: bool = False
+    """Of topics that say nothing themselves: whether a replica that lost data may lead when no
+    other can."""
 
     cluster_action_allowed_hosts: tuple[IPv4Network | IPv6Network, ...] | None = None
     """Addresses and networks that brokers may speak from; any if not set."""
@@ -375,15 +161,20 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
+    """New replicas of a partition are spread over racks."""
 
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
+    """How often this broker is heard of by the controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
+    """What the controllers' files say; at least two heartbeats fit into it."""
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
+    """A broker that could not be registered and take its first metadata for so long stops."""
     log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
+    """A broker stops that leads on a dead directory and could not report it for so long."""
     log_dirs_allowed_roots: tuple[str, ...] = ()
     """Below which directories may be added at run time; the parents of ``log.dirs`` if not set."""
     log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
@@ -397,52 +188,78 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     log_dir_slow_action: Literal["warn", "demote"] = "warn"
     """``demote``: a slow directory counts as STALLED, so that others lead, until it is faster."""
     log_dir_scrub_enable: bool = True
+    """Whether cold segments are read and checked."""
     log_dir_scrub_interval_ms: int = Field(default=168 * HOUR_MS, ge=1)
     """How often every cold segment is read and checked."""
     log_dir_scrub_max_bytes_per_second: int = Field(default=10 * MIB, ge=KIB)
     """What the check may read, per directory."""
     controlled_shutdown_enable: bool = True
+    """Leaders move away before the daemon stops."""
     controlled_shutdown_timeout_ms: int = Field(default=10_000, ge=1)
+    """How long a stop waits for that."""
     controller_request_timeout_ms: int = Field(default=2000, ge=1)
+    """How long one request to the controller may take before it is tried again."""
 
     auto_create_topics_enable: bool = True
+    """A topic is created when a client first asks for it."""
     num_partitions: int | None = Field(default=None, ge=1)
+    """Of a topic whose creator named no number; if not set, the controller's file decides."""
     default_replication_factor: int | None = Field(default=None, ge=1)
     """Of topics whose creator named none; what is not set here the controller's file says."""
     unclean_leader_election_enable: bool = False
+    """As in the controllers' files, which decide."""
     message_max_bytes: int = Field(default=MIB + 12, ge=1)
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
+    """Largest answer to a fetch, whatever the client asks for; one batch always fits."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
+    """Largest request of a client."""
     max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
+    """Requests of one connection that are worked on at once."""
     max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
+    """Bytes of them, likewise."""
 
     replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
+    """A follower that has not caught up for so long leaves the in-sync set."""
     replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
+    """How long a leader may hold a follower's fetch that brings nothing new."""
     replica_fetch_min_bytes: int = Field(default=1, ge=0)
+    """So many bytes make the leader answer before that."""
     replica_fetch_max_bytes: int = Field(default=MIB, ge=1)
+    """Bytes of one partition that a follower asks for at once; one batch always fits."""
     replica_fetch_response_max_bytes: int = Field(default=10 * MIB, ge=1)
+    """Bytes of all partitions that it asks for at once."""
     replica_fetch_backoff_ms: int = Field(default=1000, ge=1)
+    """How long a follower waits after a fetch that failed."""
     replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
+    """How long a follower waits for an answer."""
     max_incremental_fetch_session_cache_slots: int = Field(default=10_000, ge=1)
     """Fetch sessions in all (KIP-227); here only followers have some."""
     max_fetch_sessions_per_follower: int = Field(default=1000, ge=1)
     """A follower has one per directory that follows this broker."""
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
+    """How often high watermarks are written to disk."""
 
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     log_roll_hours: int = Field(default=168, ge=1)
+    """``log.roll.ms`` in hours, where that is not set."""
     log_roll_ms: int | None = Field(default=None, ge=1)
     log_retention_hours: int = Field(default=168, ge=-1)
+    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
     log_retention_ms: int | None = Field(default=None, ge=-1)
     log_retention_bytes: int = Field(default=-1, ge=-1)
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
+    """How often retention is applied; in a full directory every few seconds."""
     log_cleanup_policy: CleanupPolicy = CleanupPolicy()
     log_cleaner_enable: bool = True
+    """Whether topics with ``cleanup.policy=compact`` are compacted."""
     log_cleaner_threads: int = Field(default=1, ge=1)
+    """Directories that are compacted at once."""
     log_cleaner_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    """What all of them may read and write together."""
     log_cleaner_dedupe_buffer_size: int = Field(default=128 * MIB, ge=MIB)
     """Bytes for the keys of one pass, all threads together."""
     log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
+    """How long a cleaner sleeps that finds nothing to do."""
     log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
     log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
     log_cleaner_min_compaction_lag_ms: int = Field(default=0, ge=0)
@@ -454,7 +271,9 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
     log_flush_interval_ms: int | None = Field(default=None, ge=1)
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
+    """How often logs are looked at whose ``flush.ms`` is over."""
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
+    """How often recovery points are written to disk."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
     log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
@@ -465,10 +284,12 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
     """Bytes of large batches, as they were sent, that may wait until their records are checked."""
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
+    """An idempotent producer that sends nothing for so long is forgotten."""
     max_producer_ids_per_partition: int = Field(default=10_000, ge=1)
     """Idempotent producers that are remembered; a new one is refused while all of them have sent
     something in the last ten minutes."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
+    """Most metadata that this broker asks for at once."""
 
     storage_telemetry_enable: bool = True
     """Tell ``__storage_telemetry`` about this broker's directories and replicas."""
@@ -479,7 +300,9 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     storage_telemetry_topic_partitions: int = Field(default=3, ge=1)
     """This and what follows are for the topic's creation; later it is configured as any other."""
     storage_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
+    """Replicas, as soon as so many brokers are alive."""
     storage_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    """How long its records are kept."""
     storage_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
     """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
 
@@ -548,7 +371,7 @@ class BrokerConfig(DynamicBrokerConfig, _NodeConfig):
     def advertised(self) -> tuple[Endpoint, ...]:
         """What clients are told; a wildcard host is advertised as the local host."""
         return self.advertised_listeners or tuple(
-            endpoint._replace(host="127.0.0.1") if endpoint.host == _ANY_HOST else endpoint
+            endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
             for endpoint in self.listeners
         )
 

@@ -87,28 +87,50 @@ class TopicConfig(KeyedModel):
     """Configuration of one topic, by Kafka's topic-level names."""
 
     retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
+    """Records are kept for so long, with ``cleanup.policy=delete``; -1: for ever."""
     retention_bytes: int = Field(default=-1, ge=-1)
+    """A partition keeps this much, the newest; -1: everything."""
     segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
+    """A segment file is closed at this size."""
     segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    """A segment file is closed after this time, so that retention and compaction see it."""
     min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
     """Of a topic with fewer replicas: all of them."""
     unclean_leader_election_enable: bool = False
+    """A replica that lost data may lead when no other can; then records can be lost."""
     cleanup_policy: CleanupPolicy = CleanupPolicy()
+    """Old records are deleted, or the latest of each key is kept, or both."""
     min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)
+    """A log is compacted when this part of it was not compacted before."""
     delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
+    """How long compaction keeps the mark that a key was deleted."""
     min_compaction_lag_ms: int = Field(default=0, ge=0)
+    """Younger records are not compacted."""
     max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
+    """Older records are compacted, whatever the ratio is."""
     compression_type: Literal["producer"] = "producer"
+    """Batches are kept as their producers sent them."""
     flush_messages: int = Field(default=MAX_LONG, ge=1)
+    """After so many records a log is brought to disk."""
     flush_ms: int = Field(default=MAX_LONG, ge=0)
+    """After this time a log is brought to disk."""
     index_interval_bytes: int = Field(default=4096, ge=0)
+    """An entry of the offset index per so many bytes."""
     max_message_bytes: int = Field(default=MIB + 12, ge=0)
+    """Largest batch, as it is sent."""
     file_delete_delay_ms: int = Field(default=60_000, ge=0)
+    """How long the files of a removed segment stay, for who is reading them."""
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    """Whose time a record has: its producer's, or that of the append."""
     message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
+    """A record may be this much older than the broker's clock."""
     message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
+    """A record may be this much newer than the broker's clock."""
     leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+    """Which leaders send at most ``leader.replication.throttled.rate``: ``partition:broker``,
+    or ``*``."""
     follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
+    """Which followers fetch at most ``follower.replication.throttled.rate``, likewise."""
 
     @field_validator(
         "leader_replication_throttled_replicas",

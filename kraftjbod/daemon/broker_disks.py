@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.core.config import ALL_LOG_DIRS, BrokerConfig
+from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import NoLogDirError
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.daemon.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import Environment
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits

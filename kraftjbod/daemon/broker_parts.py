@@ -63,10 +63,11 @@ from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetr
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
 from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
 from kraftjbod.broker.telemetry.storage_telemetry_topic import TelemetryTopicSettings
-from kraftjbod.core.config import BrokerConfig, Endpoint
+from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.runner import Environment

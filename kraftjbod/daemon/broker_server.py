@@ -28,9 +28,10 @@ from typing import Any, Final
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.lifecycle_state import BrokerState
-from kraftjbod.core.config import BrokerConfig, Endpoint
+from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.broker_parts import BrokerParts

@@ -23,9 +23,9 @@ import uvloop
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition, Uuid
+from kraftjbod.core.node_config import Voter
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.runner import SystemClock
 from kraftjbod.metadata.records import decode_entry

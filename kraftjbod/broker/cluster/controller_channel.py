@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -25,6 +24,7 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
+from kraftjbod.core.node_config import Voter
 from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff

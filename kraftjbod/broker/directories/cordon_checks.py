@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kraftjbod.core.config import ALL_LOG_DIRS, STAR_STANDS_ALONE, BrokerConfig
+from kraftjbod.core.config import STAR_STANDS_ALONE, BrokerConfig
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.protocol.rpc_config_messages import ConfigChange
 
 

@@ -12,8 +12,9 @@ from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
-from kraftjbod.core.config import ALL_LOG_DIRS, CORDONED_LOG_DIRS, BrokerConfig
+from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.rpc_config_messages import (

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.core.config import BrokerConfig, Endpoint
+from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.ids import (
     BrokerEpoch,
     BrokerId,
@@ -22,6 +22,7 @@ from kraftjbod.core.ids import (
     TopicPartition,
     Uuid,
 )
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.runner import Environment

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.core.config import Voter
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.node_config import Voter
 from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse

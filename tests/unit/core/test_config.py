@@ -9,12 +9,10 @@ from kraftjbod.core.config import (
     BrokerConfig,
     ControllerConfig,
     DynamicBrokerConfig,
-    Endpoint,
-    StorageSettings,
-    Voter,
 )
 from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.node_config import Endpoint
 
 BROKER = {
     "process.roles": "broker",
@@ -40,13 +38,6 @@ def broker(**more: str) -> BrokerConfig:
 def controller(**more: str) -> ControllerConfig:
     values = CONTROLLER | {key.replace("_", "."): value for key, value in more.items()}
     return ControllerConfig.from_properties(values, source="c.properties", base_dir="/srv")
-
-
-def test_paths_become_absolute_once() -> None:
-    config = broker()
-    assert config.data_dirs == ("/srv/d0", "/mnt/d1")
-    assert config.metadata_dir == "/srv/d0"
-    assert broker(metadata_log_dir="m").metadata_dir == "/srv/m"
 
 
 def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
@@ -91,25 +82,6 @@ def test_telemetry_is_never_without_bounds() -> None:
     for key in ("storage_telemetry_topic_retention_ms", "storage_telemetry_topic_retention_bytes"):
         with pytest.raises(ConfigError, match=key.replace("_", ".")):
             broker(**{key: "-1"})
-
-
-def test_log_dir_is_the_fallback() -> None:
-    values = {key: value for key, value in BROKER.items() if key != "log.dirs"}
-    settings = StorageSettings.from_properties(
-        values | {"log.dir": "one"}, source="x", base_dir="/srv"
-    )
-    assert settings.data_dirs == ("/srv/one",)
-
-
-def test_listeners_and_voters() -> None:
-    config = broker(listeners="plaintext://:9092,OTHER://[::1]:9094")
-    assert config.listeners == (
-        Endpoint("PLAINTEXT", "0.0.0.0", 9092),
-        Endpoint("OTHER", "::1", 9094),
-    )
-    assert config.advertised[0] == Endpoint("PLAINTEXT", "127.0.0.1", 9092)
-    assert config.controller_quorum_voters == (Voter(100, "127.0.0.1", 9093),)  # type: ignore[arg-type]
-    assert controller().endpoint.port == 9093
 
 
 @pytest.mark.parametrize(
@@ -160,7 +132,14 @@ def test_hosts_that_may_speak_as_brokers() -> None:
     assert controller().cluster_action_allowed_hosts is None
 
 
+def test_a_wildcard_is_advertised_as_this_host() -> None:
+    assert broker(listeners="PLAINTEXT://:9092").advertised == (
+        Endpoint("PLAINTEXT", "127.0.0.1", 9092),
+    )
+
+
 def test_a_controller_needs_its_listener() -> None:
+    assert controller().endpoint.port == 9093
     with pytest.raises(ConfigError, match=r"controller\.listener\.names"):
         _ = controller(listeners="PLAINTEXT://127.0.0.1:9092").endpoint
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.lifecycle_state import BrokerState
-from kraftjbod.core.config import Endpoint
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.runner import Environment

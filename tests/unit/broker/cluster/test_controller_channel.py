@@ -8,7 +8,6 @@ import socket
 import pytest
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
-from kraftjbod.core.config import Voter
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -18,6 +17,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.node_config import Voter
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

@@ -1,0 +1,273 @@
+"""PURE. Configuration of every node, whatever its role: where it listens, its disks, its limits.
+
+``config.py`` adds what brokers and controllers have of their own.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from kraftjbod.core.config_model import (
+    KIB,
+    MAX_INT,
+    MIB,
+    KeyedModel,
+    list_items,
+    parse_model,
+    split_list,
+)
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.security_keys import PLAINTEXT, require_plain
+
+ALL_LOG_DIRS: Final = "*"
+ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
+
+
+class Endpoint(NamedTuple):
+    """A listener: ``NAME://host:port``."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        name, found, address = text.strip().partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (found and colon and name and port.isdigit() and int(port) <= 65535):
+            raise ValueError(f"{text!r} is not a listener: write NAME://host:port")
+        return cls(name.upper(), host.strip("[]") or ANY_HOST, int(port))
+
+
+class Voter(NamedTuple):
+    """One controller of the quorum: ``id@host:port``."""
+
+    node_id: BrokerId
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Voter:
+        node, at, address = text.strip().partition("@")
+        host, colon, port = address.rpartition(":")
+        if not (at and colon and host and node.isdigit() and port.isdigit()):
+            raise ValueError(f"{text!r} is not a voter: write id@host:port")
+        return cls(BrokerId(int(node)), host.strip("[]"), int(port))
+
+
+class StorageSettings(KeyedModel):
+    """What every node says about itself and its disks; all that the storage tool needs."""
+
+    process_roles: tuple[Literal["broker", "controller"], ...]
+    """What this node is; one of the two."""
+    node_id: BrokerId = Field(ge=0)
+    """Unique among all controllers and brokers."""
+    log_dirs: tuple[str, ...] = ()
+    """One directory per disk; each is its own failure domain."""
+    log_dir: tuple[str, ...] = ("/tmp/kraftjbod-logs",)  # noqa: S108 - Kafka's kind of default
+    """The only log directory, where ``log.dirs`` is not set."""
+    metadata_log_dir: str | None = None
+    """The node's own notes, a controller's metadata log; its loss stops the daemon, so it is
+    best on none of the data disks. The first log directory if not set."""
+    controller_quorum_voters: tuple[Voter, ...] = ()
+    """Every controller as ``id@host:port``; one, so far."""
+
+    _base_dir: str = PrivateAttr(default="/")
+
+    @field_validator("process_roles", "log_dirs", "log_dir", mode="before")
+    @classmethod
+    def _lists(cls, value: object) -> object:
+        return split_list(value)
+
+    @field_validator("controller_quorum_voters", mode="before")
+    @classmethod
+    def _voters(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            return tuple(Voter.parse(part) if isinstance(part, str) else part for part in parts)
+        return parts
+
+    @model_validator(mode="after")
+    def _one_role(self) -> Self:
+        if len(self.process_roles) != 1:
+            raise ValueError("process.roles must be either broker or controller, not both")
+        if len(set(self.data_dirs)) != len(self.data_dirs):
+            raise ValueError("log.dirs names a directory twice")
+        return self
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
+        """The settings in ``values``; relative paths are taken from ``base_dir``.
+
+        :raises ConfigError: naming ``source`` and every key that is missing or wrong.
+        """
+        given: dict[str, Any] = dict(values)
+        for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
+            if key in given:
+                given[key] = _absolute_dirs(given[key], base_dir)
+        for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
+            if given.get(key):
+                given[key] = _absolute(given[key], base_dir)
+        settings = parse_model(cls, given, source)
+        settings._base_dir = base_dir
+        return settings
+
+    def absolute_dirs(self, text: str) -> tuple[str, ...]:
+        """A list of directories as ``log.dirs`` would have them; ``*`` stays what it is."""
+        return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
+
+    @property
+    def data_dirs(self) -> tuple[str, ...]:
+        """The configured log directories: ``log.dirs``, or else ``log.dir``."""
+        return self.log_dirs or self.log_dir
+
+    @property
+    def metadata_dir(self) -> str:
+        """``metadata.log.dir``, or else the first log directory."""
+        return self.metadata_log_dir or self.data_dirs[0]
+
+
+def _absolute(path: str, base_dir: str) -> str:
+    normal = posixpath.normpath(posixpath.join(base_dir, path))
+    # POSIX lets two leading slashes mean something of their own; no file system here does.
+    return normal[1:] if normal.startswith("//") else normal
+
+
+def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
+    return tuple(
+        path if path == ALL_LOG_DIRS else _absolute(path, base_dir) for path in list_items(text)
+    )
+
+
+class NodeConfig(StorageSettings):
+    """What brokers and controllers have in common."""
+
+    cluster_id: str | None = None
+    """Only for checking: a node whose ``meta.properties`` says another one does not start."""
+    listeners: tuple[Endpoint, ...]
+    """Where connections are taken: ``NAME://host:port``, an empty host for all addresses."""
+    advertised_listeners: tuple[Endpoint, ...] = ()
+    """What clients and brokers are told to connect to; ``listeners`` if not set."""
+    controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
+    """Which of the listeners' names are of the control plane."""
+    listener_security_protocol_map: tuple[str, ...] = ()
+    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
+    security_inter_broker_protocol: str = PLAINTEXT
+    """PLAINTEXT; anything else is refused."""
+
+    telemetry_format: Literal["json", "console"] = "json"
+    """How events are written: one JSON object per line, or for people."""
+    telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Events below it are not written."""
+    telemetry_path: str | None = None
+    """File that events are appended to; standard error if not set."""
+    metrics_snapshot_path: str | None = None
+    """File that is replaced with the daemon's figures as JSON; none is written if not set."""
+    metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)
+    """How often that file is replaced."""
+    shutdown_timeout_ms: int = Field(default=30_000, ge=1)
+    """Deadline of the whole orderly stop."""
+
+    log_dir_io_timeout_ms: int = Field(default=30_000, ge=1)
+    """An operation that runs longer takes its directory offline."""
+    log_dir_check_interval_ms: int = Field(default=500, ge=10)
+    """How often a directory proves that it still is the disk it was."""
+    log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
+    """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
+    as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
+    log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
+    """Size of the file that a directory gives up when its disk is full (KIP-928); 0: none."""
+    log_dir_min_free_bytes: int = Field(default=0, ge=0)
+    """With fewer free bytes a directory is SATURATED before its disk is full; 0: only then."""
+    log_dir_heal_free_bytes: int | None = Field(default=None, ge=0)
+    """Bytes above both the reserve and the minimum that must be free before a SATURATED directory
+    is ONLINE again; as many as the reserve has if not set."""
+    log_dir_warn_free_percent: int = Field(default=10, ge=0, le=100)
+    """With less of the disk free the operator is warned; 0: never."""
+    log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
+    """Operations that may wait for one directory; beyond, new ones are refused."""
+    log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
+    """Bytes to be written that may wait for one directory, likewise."""
+
+    rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
+    """Largest request between brokers and controllers."""
+    rpc_max_in_flight: int = Field(default=1000, ge=1)
+    """Requests of one broker that a controller works on at once."""
+    max_connections: int = Field(default=10_000, ge=1)
+    """Connections that are open at once, of all listeners together."""
+    max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
+    """Of those, from one address."""
+    max_connections_per_ip_overrides: tuple[str, ...] = ()
+    """``address:count``, for addresses with another limit."""
+    max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
+    """The last of ``max.connections``, which only brokers get; at most half of them."""
+    connections_max_idle_ms: int = Field(default=600_000, ge=1)
+    """A connection that says nothing for so long is closed."""
+    queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
+    """Requests that came, whole or in part, and are not answered; of all connections together."""
+    queued_max_response_bytes: int = Field(default=256 * MIB, ge=MIB)
+    """Answers that are not taken; of all connections together."""
+    socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
+    """A request that was begun must get on within this."""
+    socket_send_timeout_ms: int = Field(default=300_000, ge=1)
+    """An answer must be taken on within this."""
+    socket_min_progress_bytes: int = Field(default=16 * KIB, ge=1)
+    """What counts as getting on within those."""
+    socket_memory_grace_ms: int = Field(default=5000, ge=0)
+    """When memory for requests or answers is short, the slowest go that had it for so long."""
+
+    @field_validator("listeners", "advertised_listeners", mode="before")
+    @classmethod
+    def _endpoints(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
+        return parts
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
+        """As for every node, but nothing that asks for security is taken."""
+        require_plain(values, known=cls.keys(), source=source)
+        return super().from_properties(values, source=source, base_dir=base_dir)
+
+    @field_validator("controller_listener_names", "listener_security_protocol_map", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return split_list(value)
+
+    @field_validator("max_connections_per_ip_overrides", mode="before")
+    @classmethod
+    def _overrides(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            for part in parts:
+                _limit_of_host(part)
+        return parts
+
+    @property
+    def connection_limits_by_ip(self) -> Mapping[str, int]:
+        """``max.connections.per.ip.overrides`` by numeric address."""
+        return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
+
+    @model_validator(mode="after")
+    def _has_quorum(self) -> Self:
+        if not self.listeners:
+            raise ValueError("listeners names no address")
+        if not self.controller_quorum_voters:
+            raise ValueError("controller.quorum.voters names no controller: write id@host:port")
+        if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
+            raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
+        return self
+
+
+def _limit_of_host(text: str) -> tuple[str, int]:
+    host, _, count = text.rpartition(":")
+    try:
+        return str(ip_address(host.strip().strip("[]"))), int(count)
+    except ValueError as e:
+        raise ValueError(f"{text!r} is no limit of an address such as 10.0.0.7:100") from e
