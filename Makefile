@@ -209,9 +209,9 @@ tidy: setup  ## Import order, colours, doors and the other rules of the house
 check: lint type tidy unit  ## What every change must pass, in about a minute
 	@$(PYTEST) -m "not long" tests/golden tests/faults $(ARGS)
 
-.PHONY: diagrams
-diagrams: setup  ## Draw the state machines of kraftjbod/STATES.md from the tables in the code
-	@$(PY) -m tests.tidy.diagrams
+.PHONY: docs
+docs: map  ## Write the pages of docs/ that come from the code: configuration, metrics, events, protocol, states
+	@$(PY) -m tests.tidy.manual
 
 .PHONY: map
 map: setup  ## Write kraftjbod/FILES.md from the docstrings

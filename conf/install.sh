@@ -39,6 +39,8 @@ install_all() {
   fill_in conf/systemd/kraftjbod.sysusers "$DESTDIR$SYSCONFDIR/sysusers.d/kraftjbod.conf"
   fill_in conf/systemd/kraftjbod.tmpfiles "$DESTDIR$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
   install -D -m 644 -t "$docs" README.md LICENSE
+  install -D -m 644 -t "$docs/docs" docs/*.md
+  install -D -m 644 -t "$docs/docs/pictures" docs/pictures/*
   (umask 022; "$home/bin/python" -m kraftjbod.local.local_tool samples --out "$config" >/dev/null)
   keep conf/systemd/disks.conf "$DESTDIR$UNITDIR/kraftjbod-broker@.service.d/disks.conf"
   if is_live; then

@@ -109,7 +109,7 @@ stop_engine() {
 
 sources_sum() {
   { echo "${BASE_IMAGE:-}"
-    find Dockerfile .dockerignore pyproject.toml requirements.lock README.md LICENSE conf/docker kraftjbod \
+    find Dockerfile .dockerignore pyproject.toml requirements.lock README.md LICENSE docs conf/docker kraftjbod \
       conf/compile_scans.py conf/wheel_hook.py \
       -type f ! -path '*/__pycache__/*' ! -name '_byte_scans_*' ! -name cluster.sh | LC_ALL=C sort | xargs cksum
   } | cksum | tr ' ' -

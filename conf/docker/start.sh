@@ -22,7 +22,7 @@ if [ ! -e "$(key metadata.log.dir)/meta.properties" ]; then
   if [ "$daemon" = controller ] && [ "$(cat "$mark" 2>/dev/null)" = "$CLUSTER_ID" ] &&
     [ "${REPLACE_LOST_METADATA:-}" != yes ]; then
     echo "start.sh: the controller of cluster $CLUSTER_ID had metadata, and $(key metadata.log.dir)" \
-      "is empty: its volume was lost. Put it back (METADATA_BACKUP.md). If it is gone for good, set" \
+      "is empty: its volume was lost. Put it back (docs/metadata-backup.md). If it is gone for good, set" \
       "REPLACE_LOST_METADATA=yes once and have each broker forget it with" \
       "kraftjbod-storage forget-metadata." >&2
     exit 65

@@ -36,5 +36,5 @@ def require_same_log(
 
 _WHAT_TO_DO = (
     "The controller's metadata directory was lost, formatted anew, or restored from an old backup: "
-    "put the right one back; METADATA_BACKUP.md says how, and what else can be done."
+    "put the right one back; docs/metadata-backup.md says how, and what else can be done."
 )

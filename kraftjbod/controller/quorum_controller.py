@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -510,9 +509,9 @@ class QuorumController:
         gauge("ActiveBrokerCount", lambda: managers.broker_counts()[0])
         gauge("FencedBrokerCount", lambda: managers.broker_counts()[1])
         gauge("ControlledShutdownBrokerCount", lambda: managers.broker_counts()[2])
-        for state in (LogDirState.SATURATED, LogDirState.STALLED):
-            name = f"{state.value.capitalize()}LogDirectoryCount"
-            gauge(name, functools.partial(managers.impaired_dir_count, state))
+        count_dirs = managers.impaired_dir_count
+        gauge("SaturatedLogDirectoryCount", lambda: count_dirs(LogDirState.SATURATED))
+        gauge("StalledLogDirectoryCount", lambda: count_dirs(LogDirState.STALLED))
         gauge("LastResortLeaderCount", managers.last_resort_leader_count)
         gauge("OfflinePartitionsCount", lambda: managers.index.leaderless_count)
         gauge("PreferredReplicaImbalanceCount", lambda: managers.index.imbalanced_count)

@@ -290,7 +290,7 @@ class ClusterProcesses:
                 raise StartupError(
                     f"the metadata directory {files.metadata_dir} of {files.name} is gone; it is "
                     f"not made anew, because the cluster's data would not fit it. Put it back "
-                    f"(kraftjbod/METADATA_BACKUP.md), or remove {self.run_dir} with all its data"
+                    f"(docs/metadata-backup.md), or remove {self.run_dir} with all its data"
                 )
             try:
                 # In this process: a Python for each node would take as long as the daemons do.

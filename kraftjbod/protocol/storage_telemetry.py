@@ -5,7 +5,7 @@ One JSON object per record, keys as the fields here, in two kinds: :class:`LogDi
 older, and finds fields that it does not know harmless. Counters (``…_total``, ``io_counts``) begin
 at 0 with each ``incarnation`` of a broker; a directory that comes back from OFFLINE begins anew too
 and says so by another ``since_ms``. A replica's counters stay with it when it moves to another
-directory of its broker. TELEMETRY.md tells the same for people.
+directory of its broker. docs/storage-telemetry.md tells the same for people.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata that is lost, formatted anew and restored, with real daemons: METADATA_BACKUP.md.
+"""Metadata that is lost, formatted anew and restored, with real daemons: docs/metadata-backup.md.
 
 Whatever a controller of another life says, brokers keep their data as it is, and go on with all of
 it once the metadata that they know is back.
@@ -16,14 +16,13 @@ from typing import Final
 
 import pytest
 
-import kraftjbod
 from kraftjbod.testing.local_cluster import LocalCluster
 from tests.integration.clients import read_confluent, write_confluent
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 BIN: Final = Path(__file__).parents[2] / "bin"
-PAGE: Final = Path(kraftjbod.__file__).parent / "METADATA_BACKUP.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/metadata-backup.md"
 TOPIC: Final = "kept"
 NEWER: Final = "newer"
 FIRST: Final = [b"first-%d" % n for n in range(100)]

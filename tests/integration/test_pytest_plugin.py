@@ -31,7 +31,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
-    text = (ROOT / "kraftjbod/TESTING.md").read_text()
+    text = (ROOT / "docs/testing.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "test_my_app.py").write_text(example)
     done = run_pytest(tmp_path)

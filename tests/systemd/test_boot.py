@@ -1,4 +1,4 @@
-"""The units under a systemd that is PID 1: installed, formatted and started as the README says.
+"""The units under a systemd that is PID 1: installed, formatted and started as docs/deploy.md says.
 
 The machine is one for all tests; each leaves the cluster as it was: everything active, no disk
 missing.

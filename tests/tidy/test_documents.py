@@ -1,13 +1,15 @@
-"""What the documents for operators name is there: events, configuration keys, options of tools."""
+"""What the documents name is there: events, keys, options, commands, and the pages they link to."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.topic_config import TopicConfig
+from tests.tidy import manual
 from tests.tidy.house import PACKAGE, ROOT
 
 KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys()
@@ -16,29 +18,58 @@ CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
 KEY = re.compile(r"`([a-z]+(?:\.[a-z]+){2,})(?:=[^`]*)?`")
 EVENT = re.compile(r"`((?:log_dir|broker|damaged)_[a-z_]+)`")
 OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+#: Of systemctl and docker-compose.
+FOREIGN = {"no-legend", "no-color"}
 COMMAND = re.compile(r"`(kraftjbod-[a-z-]+)")
 
 
-@pytest.fixture(scope="module", params=["WHAT_HAPPENS_WHEN.md", "TESTING.md", "METADATA_BACKUP.md"])
+#: Pages that people write; what is written from the code is compared with it.
+PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/*.md")) - manual.PAGES.keys())]
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module", params=PAGES, ids=lambda path: path.name)
 def text(request: pytest.FixtureRequest) -> str:
-    return (PACKAGE / request.param).read_text()
+    path: Path = request.param
+    return path.read_text()
 
 
 def test_keys_are_keys(text: str) -> None:
     assert set(KEY.findall(text)) - KEYS == set()
 
 
-def test_events_are_told(text: str) -> None:
+def test_events_are_logged(text: str) -> None:
     assert [event for event in set(EVENT.findall(text)) if f'"{event}"' not in CODE] == []
 
 
 def test_options_are_options(text: str) -> None:
-    missing = [
-        o for o in set(OPTION.findall(text)) if f"--{o}" not in CODE and f'"{o}"' not in CODE
-    ]
-    assert missing == []
+    options = set(OPTION.findall(text)) - FOREIGN
+    assert [o for o in options if f"--{o}" not in CODE and f'"{o}"' not in CODE] == []
 
 
 def test_commands_are_installed(text: str) -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
     assert [name for name in set(COMMAND.findall(text)) if f"{name} =" not in scripts] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a browser may jump to, as GitHub spells it."""
+    return {
+        "#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(page.read_text())
+    }
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *PACKAGE.rglob("*.md")]
+    broken = [
+        (page.name, path, anchor)
+        for page in pages
+        for path, anchor in LINK.findall(page.read_text())
+        if "://" not in path
+        for target in [(page.parent / path) if path else page]
+        if not target.exists()
+        or (anchor and target.suffix == ".md" and anchor not in anchors(target))
+    ]
+    assert broken == []

@@ -75,7 +75,7 @@ class ConfigType(IntEnum):
 
 
 #: The broker's keys that set a topic key's default, the strongest first.
-_BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention.ms": ("log.retention.ms", "log.retention.hours"),
     "retention.bytes": ("log.retention.bytes",),
     "segment.bytes": ("log.segment.bytes",),
@@ -295,7 +295,7 @@ class ConfigApis:
         """Of a topic without values of its own; the same object at every call."""
         if not self._default_entries:
             for key, value in self._topic_configs.defaults.by_key().items():
-                broker_keys = _BROKER_KEYS.get(key, ())
+                broker_keys = BROKER_KEYS.get(key, ())
                 synonyms = self._broker_synonyms(broker_keys)
                 if not broker_keys:
                     synonyms.append((key, _text(value), ConfigSource.DEFAULT))

@@ -113,8 +113,8 @@ class MetadataMemory:
         raise ForeignMetadataError(
             f"{what}, but this broker has followed {known} up to offset {self._applied_offset}. "
             "Nothing of it is applied, and no replica is touched. Put the controller's metadata "
-            "directory back as it was; METADATA_BACKUP.md says how, and what to do if that cannot "
-            "be"
+            "directory back as it was; docs/metadata-backup.md says how, and what to do if that "
+            "cannot be"
         )
 
     def note_applied(self, offset: int) -> None:

@@ -77,8 +77,9 @@ class LogDirMetrics:
                 yield f"LogDirectory{name},{tag}", value
 
     def _of(self, log_dir: LogDir) -> Figures:
-        for state in (LogDirState.OFFLINE, LogDirState.SATURATED, LogDirState.STALLED):
-            yield state.value.capitalize(), int(log_dir.state is state)
+        yield "Offline", int(log_dir.state is LogDirState.OFFLINE)
+        yield "Saturated", int(log_dir.state is LogDirState.SATURATED)
+        yield "Stalled", int(log_dir.state is LogDirState.STALLED)
         yield "Cordoned", int(log_dir.is_cordoned)
         if not log_dir.is_online:
             return  # Of what it was like nothing is true any more.

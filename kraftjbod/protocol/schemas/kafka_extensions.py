@@ -24,7 +24,7 @@ from typing import Any, Final
 #: Kafka numbers tagged fields from 0 on, per struct.
 FIRST_OWN_TAG: Final = 10_000
 
-_OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
+OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     # A directory for each new replica, in the same call that names its broker: KIP-858 leaves that
     # to the future. Parallel to Replicas, or empty; "any", an absolute path, or "dirid:<uuid>".
     # To a broker that does not know it, AlterReplicaLogDirs has to say the same afterwards.
@@ -273,7 +273,7 @@ _OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
 #: Kafka numbers its APIs from 0 on.
 FIRST_OWN_API_KEY: Final = 10_000
 
-_OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
+OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
     # To one broker, about one of its own directories: bring it back, take it in, give it up.
     "AlterLogDirsRequest": {
         "apiKey": FIRST_OWN_API_KEY,
@@ -310,9 +310,9 @@ _OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def own_message(name: str) -> Mapping[str, Any] | None:
     """The schema of a message that is ours alone; None if ``name`` is none."""
-    return _OWN_MESSAGES.get(name)
+    return OWN_MESSAGES.get(name)
 
 
 def own_fields(message: str, struct: str) -> Sequence[Mapping[str, Any]]:
     """Our fields of ``struct``, which belongs to ``message``."""
-    return _OWN_FIELDS.get((message, struct), ())
+    return OWN_FIELDS.get((message, struct), ())

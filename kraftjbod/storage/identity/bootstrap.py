@@ -39,7 +39,7 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
         metadata_version = levels[METADATA_VERSION]
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise InconsistentStorageError(
-            f"{path} is damaged ({e}); restore it from a backup (METADATA_BACKUP.md)"
+            f"{path} is damaged ({e}); restore it from a backup (docs/metadata-backup.md)"
         ) from e
     MetadataVersion.of(metadata_version)
     return levels

@@ -1,4 +1,4 @@
-"""What brokers say of their disks, in code and in TELEMETRY.md."""
+"""What brokers say of their disks, in code and in docs/storage-telemetry.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-import kraftjbod
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.protocol.storage_telemetry import (
     LogDirSample,
@@ -20,7 +19,7 @@ from kraftjbod.protocol.storage_telemetry import (
     record_key,
 )
 
-MANUAL: Final = (Path(kraftjbod.__file__).parent / "TELEMETRY.md").read_text()
+MANUAL: Final = (Path(__file__).parents[3] / "docs/storage-telemetry.md").read_text()
 TYPES: Final = {
     "string": "str",
     "string or null": "str | None",

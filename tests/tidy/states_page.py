@@ -1,7 +1,4 @@
-"""``make diagrams``: kraftjbod/STATES.md, drawn from the tables that the code runs on.
-
-``python -m tests.tidy.diagrams`` writes the page; a tidy test compares it with the tables.
-"""
+"""docs/states.md: the state machines, drawn from the tables that the code runs on."""
 
 from __future__ import annotations
 
@@ -12,14 +9,11 @@ from typing import Any, Final, NamedTuple
 from kraftjbod.broker.partitions import replica_states
 from kraftjbod.core import log_dir_state
 from kraftjbod.storage.dirs import log_dir_policy
-from tests.tidy.house import PACKAGE
-
-PAGE: Final = PACKAGE / "STATES.md"
 
 _HEAD: Final = """# State machines
 
 The tables below are the ones that the code runs on.
-`make diagrams` draws this page from them, and a test compares.
+`make docs` draws this page from them, and a test compares.
 An event that a state has no arrow for changes nothing.
 """
 
@@ -59,12 +53,12 @@ MACHINES: Final = (
 
 _ALLOWED_HEAD: Final = """## What a directory takes in which state
 
-Source: [storage/dirs/log_dir_policy.py](storage/dirs/log_dir_policy.py).
+Source: [storage/dirs/log_dir_policy.py](../kraftjbod/storage/dirs/log_dir_policy.py).
 """
 
 
 def page() -> str:
-    """The whole of STATES.md."""
+    """The whole of docs/states.md."""
     return "\n".join([_HEAD, *map(_section, MACHINES), _ALLOWED_HEAD, *_allowed(), ""])
 
 
@@ -74,7 +68,7 @@ def _section(machine: Machine) -> str:
             f"## {machine.title}",
             "",
             f"{machine.intro}",
-            f"Source: [{machine.source}]({machine.source}).",
+            f"Source: [{machine.source}](../kraftjbod/{machine.source}).",
             "",
             "```mermaid",
             "stateDiagram-v2",
@@ -113,7 +107,3 @@ def _allowed() -> Iterable[str]:
 
 def _name(state: Enum) -> str:
     return state.name
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

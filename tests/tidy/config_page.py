@@ -1,0 +1,158 @@
+"""docs/configuration.md: every key, from the models that read it and their fields' docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+
+from kraftjbod.broker.apis.config_apis import BROKER_KEYS
+from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel
+from kraftjbod.core.node_config import NodeConfig
+from kraftjbod.core.topic_config import TopicConfig
+from tests.tidy.house import PACKAGE
+
+_HEAD: Final = """# Configuration
+
+`make docs` writes this page from the models in [core/](../kraftjbod/core), and a test compares.
+
+A daemon reads one `.properties` file; keys are Kafka's where Kafka has one.
+A key that no model knows is logged (`unknown_config_key`) and ignored; one that asks for security is an error.
+*Dynamic* keys can be changed while brokers run, by `kraftjbod-configs --entity-type brokers`; topic keys by `--entity-type topics`.
+`kraftjbod-local samples --out DIR` writes a file to begin with.
+"""
+_SECTIONS: Final = (
+    ("Every daemon", NodeConfig, (), "In the file of brokers and controllers."),
+    ("Brokers", BrokerConfig, (NodeConfig,), "In a broker's file."),
+    ("Controllers", ControllerConfig, (NodeConfig,), "In a controller's file."),
+    (
+        "Topics",
+        TopicConfig,
+        (),
+        "For one topic; the default is what the broker key in brackets says, where there is one.",
+    ),
+)
+_KINDS: Final = {
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "str": "text",
+    "BrokerId": "integer",
+    "Endpoint": "listener",
+    "Voter": "voter",
+    "CleanupPolicy": "`delete`, `compact` or both",
+    "ThrottledReplicas": "list",
+}
+
+
+class _Meanings(dict[str, str]):
+    """Docstrings of a model's fields and of those it inherits, by field name."""
+
+    def __init__(self, model: type[KeyedModel]) -> None:
+        super().__init__()
+        for kind in reversed(model.__mro__):
+            if kind.__module__.startswith("kraftjbod."):
+                self.update(_docstrings(kind))
+
+
+def _docstrings(model: type[Any]) -> Mapping[str, str]:
+    path = PACKAGE.parent / (model.__module__.replace(".", "/") + ".py")
+    body = next(
+        node.body
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == model.__name__
+    )
+    found = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(words))
+            ):
+                found[name] = re.sub(r"``(.*?)``", r"`\1`", " ".join(words.split()))
+    return found
+
+
+class Key(NamedTuple):
+    """One row."""
+
+    name: str
+    kind: str
+    default: str
+    limits: str
+    meaning: str
+
+    def row(self) -> str:
+        cells = (f"`{self.name}`", self.kind, self.default, self.limits, self.meaning)
+        return f"| {' | '.join(cell.replace('|', 'or') for cell in cells)} |"
+
+
+def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -> Iterable[Key]:
+    """What ``model`` has that none of ``without`` has."""
+    meanings, known = _Meanings(model), {name for other in without for name in other.model_fields}
+    sets = {broker: topic for topic, brokers in BROKER_KEYS.items() for broker in brokers}
+    for name, field in model.model_fields.items():
+        if name in known:
+            continue
+        key, meaning = str(field.alias), meanings.get(name, "")
+        if not meaning and key in sets:
+            meaning = f"Of topics that say nothing themselves: `{sets[key]}`."
+        if model is TopicConfig and key in BROKER_KEYS:
+            meaning += f" [{', '.join(f'`{broker}`' for broker in BROKER_KEYS[key])}]"
+        if model is BrokerConfig and key in DYNAMIC_BROKER_KEYS:
+            meaning = f"*Dynamic.* {meaning}"
+        yield Key(key, _kind(field), _default(field), _limits(field), meaning)
+
+
+def _kind(field: FieldInfo) -> str:
+    text = str(field.annotation)
+    choices = re.search(r"Literal\[(.*?)\]", text)
+    is_list = "tuple[" in text
+    if choices:
+        kind = ", ".join(f"`{choice.strip(chr(39))}`" for choice in choices[1].split(", "))
+    else:
+        words = re.findall(r"[A-Za-z0-9_]+", text)
+        kind = next((_KINDS[word] for word in words if word in _KINDS), "text")
+    return f"list: {kind}" if is_list else kind
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "*required*"
+    value = field.default
+    if value is None or value == () or str(value) == "":
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value in (MAX_INT, MAX_LONG):
+        return "no limit"
+    return ",".join(map(str, value)) if type(value) is tuple else str(value)
+
+
+def _limits(field: FieldInfo) -> str:
+    words = []
+    for limit in field.metadata:
+        match limit:
+            case Ge(ge=least):
+                words.append(f"≥ {least}")
+            case Gt(gt=least):
+                words.append(f"> {least}")
+            case Le(le=most):
+                words.append(f"≤ {most}")
+    return ", ".join(words)
+
+
+def page() -> str:
+    """The whole of docs/configuration.md."""
+    lines = [_HEAD]
+    for title, model, without, intro in _SECTIONS:
+        lines += [f"## {title}", "", intro, ""]
+        lines += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
+        lines += [key.row() for key in keys_of(model, without)]
+        lines.append("")
+    return "\n".join(lines)

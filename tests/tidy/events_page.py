@@ -1,0 +1,96 @@
+"""docs/events.md: every event that daemons and tools log, found in the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tests.tidy.house import SourceFile, read_sources
+
+_HEAD: Final = """# Events
+
+`make docs` writes this page from the code, and a test compares.
+
+Daemons write events as JSON lines, to standard error or to `telemetry.path`, and to the journal under systemd.
+Every one has `event` (its name), `level`, `timestamp`, and most have `component`.
+Fields in brackets are those of other events of the same file, too; … stands for those that differ from case to case.
+What most of the warnings mean, and what to do, is in [What happens when…](what-happens-when.md).
+`telemetry.level` leaves out what is below it.
+"""
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
+
+
+class Event(NamedTuple):
+    """One place that logs one event."""
+
+    folder: str
+    name: str
+    level: str
+    fields: tuple[str, ...]
+    context: tuple[str, ...]
+    meaning: str
+    path: str
+
+    def row(self) -> str:
+        fields = ", ".join(f"`{field}`" if field != "…" else field for field in self.fields)
+        context = f" ({', '.join(f'`{name}`' for name in self.context)})" if self.context else ""
+        source = f"[{self.path.rpartition('/')[2]}](../kraftjbod/{self.path})"
+        return f"| `{self.name}` | {self.level} | {fields}{context} | {self.meaning} | {source} |"
+
+
+def events() -> list[Event]:
+    """All of them, by folder and name."""
+    return sorted(event for source in read_sources().values() for event in _events_of(source))
+
+
+def _events_of(source: SourceFile) -> Iterator[Event]:
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+    bound = (
+        name
+        for call in calls
+        if ast.unparse(call.func).endswith(("get_logger", "log.bind"))
+        for name in _fields(call)
+        if name not in ("component", "…")
+    )
+    context = tuple(dict.fromkeys(bound))
+    for call in calls:
+        match call:
+            case ast.Call(
+                func=ast.Attribute(attr=level, value=target),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if level in _LEVELS and _is_logger(target):
+                fields, meaning = tuple(_fields(call)), _comment_above(source, call.lineno)
+                seen = tuple(name for name in context if name not in fields)
+                yield Event(source.folder, name, level, fields, seen, meaning, source.path)
+
+
+def _is_logger(target: ast.expr) -> bool:
+    return ast.unparse(target).split(".")[-1].strip("_") in ("log", "logger")
+
+
+def _fields(call: ast.Call) -> list[str]:
+    return [keyword.arg or "…" for keyword in call.keywords if keyword.arg != "exc_info"]
+
+
+def _comment_above(source: SourceFile, line: int) -> str:
+    """What a comment says that stands directly before the line."""
+    words: list[str] = []
+    for text in reversed(source.text.splitlines()[: line - 1]):
+        if not (found := re.fullmatch(r"\s*# (.+)", text)):
+            break
+        words.insert(0, found[1])
+    return re.sub(r"``(.*?)``", r"`\1`", " ".join(words)).replace("|", "or")
+
+
+def page() -> str:
+    """The whole of docs/events.md."""
+    lines = [_HEAD]
+    for folder, of_folder in groupby(events(), key=lambda event: event.folder):
+        lines += [f"## {folder}/", ""]
+        lines += ["| event | level | fields | why | logged by |", "|---|---|---|---|---|"]
+        lines += [event.row() for event in of_folder]
+        lines.append("")
+    return "\n".join(lines)

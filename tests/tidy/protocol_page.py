@@ -1,0 +1,119 @@
+"""docs/protocol.md: which APIs are served where, in which versions, and what is ours in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kraftjbod.protocol import rpc_config_messages, rpc_messages
+from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name
+from kraftjbod.protocol.rpc_messages import RpcRequest
+from kraftjbod.protocol.schemas.kafka_extensions import (
+    FIRST_OWN_API_KEY,
+    OWN_FIELDS,
+    OWN_MESSAGES,
+)
+from tests.tidy.house import PACKAGE
+
+_HEAD: Final = """# Protocol
+
+`make docs` writes this page from the tables in the code, and a test compares.
+
+## Listeners of brokers
+
+Clients and followers speak Kafka's protocol there; whatever is not in this table is absent from ApiVersions.
+A request of another version closes its connection, but for ApiVersions itself, which is answered in version 0.
+"""
+_RPC: Final = """## Listener of the controller
+
+Brokers, and the tools that take `--bootstrap-controller`, speak a protocol of our own there: one MessagePack map per frame, versioned per request ([decision 9](../kraftjbod/adr/0009-two-protocols.md)).
+An older version is spoken while `metadata.version` is below what the newest needs.
+"""
+_FIELDS: Final = """## Tagged fields of our own
+
+A reader skips a tagged field that it does not know (KIP-482), so that Kafka's clients and brokers understand all of these messages, and miss only what stands here ([decision 9](../kraftjbod/adr/0009-two-protocols.md)).
+"""
+_API: Final = """## An API of our own
+
+It is named in ApiVersions only to those who introduce themselves as kraftjbod ([decision 34](../kraftjbod/adr/0034-an-api-of-our-own.md)).
+"""
+_SCHEMAS: Final = (PACKAGE / "protocol/schemas/kafka_extensions.py").read_text().splitlines()
+
+
+def _apis() -> Iterator[str]:
+    yield "| API | key | versions |"
+    yield "|---|---|---|"
+    for key, (least, greatest) in sorted(SUPPORTED.items()):
+        # librdkafka takes compression for unsupported unless Produce begins at 0 (KIP-896).
+        note = ", and announced from 0 on, as Kafka does" if key == ApiKey.PRODUCE else ""
+        versions = f"{least} to {greatest}" if least < greatest else f"{least}"
+        yield f"| {api_name(key)} | {key} | {versions}{note} |"
+
+
+def _rpc_requests() -> Iterator[str]:
+    yield "| request | version | what it is for |"
+    yield "|---|---|---|"
+    kinds = {
+        kind
+        for module in (rpc_messages, rpc_config_messages)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, RpcRequest) and kind is not RpcRequest
+    }
+    for kind in sorted(kinds, key=lambda kind: kind.api):
+        own = kind.__doc__ if "__doc__" in vars(kind) else ""
+        purpose = " ".join((own or "").partition("\n\n")[0].split())
+        yield f"| {kind.api} | {kind.version} | {_code(purpose)} |"
+
+
+def _own_fields() -> Iterator[str]:
+    yield "| message | struct | field | type | tag | versions | meaning |"
+    yield "|---|---|---|---|---|---|---|"
+    for (message, struct), fields in OWN_FIELDS.items():
+        # A comment above a struct is about its first field; one within is about the next.
+        above = _comment_above(f'    ("{message}", "{struct}"): (')
+        begin = _SCHEMAS.index(f'    ("{message}", "{struct}"): (')
+        for field in fields:
+            words = _comment_above(f'            "name": "{field["name"]}",', begin)
+            words, above = f"{above} {words}".strip(), ""
+            cells = (message, struct, field["name"], f"`{field['type']}`", str(field["tag"]))
+            yield f"| {' | '.join(cells)} | {field['versions']} | {_code(words)} |"
+
+
+def _own_api() -> Iterator[str]:
+    yield "| message | field | type | meaning |"
+    yield "|---|---|---|---|"
+    for message, schema in OWN_MESSAGES.items():
+        begin = _SCHEMAS.index(f'    "{message}": {{')
+        for field in schema["fields"]:
+            start = f'            {{"name": "{field["name"]}"'
+            words = _comment_above(start, begin)
+            yield f"| {message} | {field['name']} | `{field['type']}` | {_code(words)} |"
+
+
+def _comment_above(start: str, after: int = 0) -> str:
+    """What stands in comments directly above the first line that begins so."""
+    line = next(n for n in range(after, len(_SCHEMAS)) if _SCHEMAS[n].startswith(start))
+    words: list[str] = []
+    while found := re.fullmatch(r"\s*# (.+)", _SCHEMAS[line - 1]):
+        words.insert(0, found[1])
+        line -= 1
+    return " ".join(words)
+
+
+def _code(text: str) -> str:
+    text = text.replace("|", "or").replace("<", "&lt;")
+    return re.sub(r"``(.*?)``", r"`\1`", text)
+
+
+def page() -> str:
+    """The whole of docs/protocol.md."""
+    own = f"Key {FIRST_OWN_API_KEY}, AlterLogDirs: `kraftjbod-log-dirs --reattach`, `--add`, `--forget`."
+    return "\n".join(
+        [
+            *(_HEAD, *_apis(), ""),
+            *(_RPC, *_rpc_requests(), ""),
+            *(_FIELDS, *_own_fields(), ""),
+            *(_API, own, "", *_own_api(), ""),
+        ]
+    )
