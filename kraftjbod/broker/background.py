@@ -3,7 +3,7 @@
 * A task that is *started* and ends with an exception nobody expected is a bug in what the whole
   broker stands on: it is raised on the loop, where the runner sees it and ends the process.
 * Work that is *kept* or *attempted* is about one directory, one replica or one leader, or may begin
-  anew at any time: there it costs that work alone (core/job_guard.py).
+  anew at any time: there it costs that work alone (core/loop/job_guard.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.loop.job_guard import JobGuard
 
 
 class BackgroundTasks:

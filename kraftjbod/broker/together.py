@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
-from kraftjbod.core.work_slices import in_slices
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

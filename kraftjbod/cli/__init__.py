@@ -2,5 +2,5 @@
 
 The tools speak Kafka's wire protocol only, so they work against any Kafka cluster; the storage
 tool alone looks at disks.
-Start with cluster_client.py, then topics_tool.py.
+Start with clients/cluster_client.py, then topics_tool.py.
 """

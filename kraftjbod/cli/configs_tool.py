@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import (
+from kraftjbod.cli.clients.cluster_admin import (
     ConfigChange,
     ConfigEntry,
     ConfigOperation,
@@ -26,8 +26,10 @@ from kraftjbod.cli.cluster_admin import (
     describe_configs,
     incremental_alter_configs,
 )
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.controller_client import ControllerClient
+from kraftjbod.cli.clients.first_contact import controllers_at
+from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     config_option,
     echo_json,
@@ -37,8 +39,6 @@ from kraftjbod.cli.command import (
     timeout_option,
     tool,
 )
-from kraftjbod.cli.controller_client import ControllerClient
-from kraftjbod.cli.first_contact import controllers_at
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,

@@ -17,9 +17,11 @@ from typing import BinaryIO, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import EARLIEST, LATEST, list_offsets
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_admin import EARLIEST, LATEST, list_offsets
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.cli.console_producer import unescape
+from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
@@ -28,8 +30,6 @@ from kraftjbod.cli.command import (
     tell,
     tool,
 )
-from kraftjbod.cli.console_producer import unescape
-from kraftjbod.cli.consumer import Consumer
 from kraftjbod.core.errors import ErrorCode, KraftJbodError
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record

@@ -17,8 +17,10 @@ from typing import Any, Final, cast
 
 import click
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.partitioner import partition_of
+from kraftjbod.cli.clients.producer import ACKS_ALL, Producer, now_ms
+from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
@@ -28,8 +30,6 @@ from kraftjbod.cli.command import (
     progress,
     tool,
 )
-from kraftjbod.cli.partitioner import partition_of
-from kraftjbod.cli.producer import ACKS_ALL, Producer, now_ms
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.protocol.records import Record
 

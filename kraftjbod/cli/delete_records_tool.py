@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import delete_records
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_admin import delete_records
+from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
     json_option,

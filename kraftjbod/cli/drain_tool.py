@@ -17,8 +17,11 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.log_dir_changes import broker_path
+from kraftjbod.cli.drain.drain_plan import DrainPlan, Misfit, Move
+from kraftjbod.cli.drain.drain_run import DoesNotFitError, Drain, DrainOptions
+from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
@@ -27,9 +30,6 @@ from kraftjbod.cli.command import (
     tell,
     tool,
 )
-from kraftjbod.cli.drain_plan import DrainPlan, Misfit, Move
-from kraftjbod.cli.drain_run import DoesNotFitError, Drain, DrainOptions
-from kraftjbod.cli.log_dir_changes import broker_path
 
 _DOES_NOT_FIT: Final = 2
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import (
+from kraftjbod.cli.clients.cluster_admin import (
     UpgradeType,
     describe_features,
     update_features,
 )
-from kraftjbod.cli.command import (
+from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,
     answering,

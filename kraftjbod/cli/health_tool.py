@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import describe_fencing
-from kraftjbod.cli.cluster_client import ClusterClient, parse_bootstrap
-from kraftjbod.cli.command import fail, json_option, timeout_option, tool
-from kraftjbod.cli.first_contact import WrongPortError, is_controller, refuse_brokers
-from kraftjbod.cli.replica_admin import LogDirDescription, describe_own_log_dirs
+from kraftjbod.cli.clients.cluster_admin import describe_fencing
+from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
+from kraftjbod.cli.clients.first_contact import WrongPortError, is_controller, refuse_brokers
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_own_log_dirs
+from kraftjbod.cli.terminal.command import fail, json_option, timeout_option, tool
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, KraftJbodError
 
 _ONLINE: Final = "online"
@@ -154,7 +154,7 @@ def _state(log_dir: LogDirDescription) -> str:
 
 async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     # The bodies of the RPC take a tenth of a second to import, and brokers are asked without.
-    from kraftjbod.cli.controller_client import ControllerClient
+    from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
 
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
-from kraftjbod.cli.command import size_text
-from kraftjbod.cli.replica_admin import LogDirDescription
+from kraftjbod.cli.clients.replica_admin import LogDirDescription
+from kraftjbod.cli.terminal.command import size_text
 from kraftjbod.core.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -20,8 +20,17 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir, parse_change
+from kraftjbod.cli.clients.replica_admin import (
+    LogDirDescription,
+    RegisteredBroker,
+    describe_log_dirs,
+    lost_replicas,
+    registered_brokers,
+)
+from kraftjbod.cli.log_dirs_table import LogDirs, lost_lines, move_lines, print_table
+from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
     echo_json,
@@ -31,15 +40,6 @@ from kraftjbod.cli.command import (
     size_text,
     tell,
     tool,
-)
-from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir, parse_change
-from kraftjbod.cli.log_dirs_table import LogDirs, lost_lines, move_lines, print_table
-from kraftjbod.cli.replica_admin import (
-    LogDirDescription,
-    RegisteredBroker,
-    describe_log_dirs,
-    lost_replicas,
-    registered_brokers,
 )
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, RequestTimedOutError
 

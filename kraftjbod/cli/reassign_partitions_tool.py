@@ -18,8 +18,24 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.reassignment.reassignment_plan import (
+    ReassignmentPlan,
+    parse_broker_list,
+    parse_reassignment,
+    parse_topics,
+)
+from kraftjbod.cli.reassignment.reassignment_progress import follow, show_once
+from kraftjbod.cli.reassignment.reassignment_run import (
+    ExecuteOptions,
+    cancel,
+    execute,
+    generate,
+    list_ongoing,
+    look,
+    verify,
+)
+from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     TOOL_TIMEOUT_MS,
     Answer,
@@ -28,22 +44,6 @@ from kraftjbod.cli.command import (
     read_file,
     server_options,
     tool,
-)
-from kraftjbod.cli.reassignment_plan import (
-    ReassignmentPlan,
-    parse_broker_list,
-    parse_reassignment,
-    parse_topics,
-)
-from kraftjbod.cli.reassignment_progress import follow, show_once
-from kraftjbod.cli.reassignment_run import (
-    ExecuteOptions,
-    cancel,
-    execute,
-    generate,
-    list_ongoing,
-    look,
-    verify,
 )
 
 #: Of trying to reach the cluster, where brokers are asked once for replicas.

@@ -15,8 +15,8 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.cli.earlier_life import sign_of_earlier_life
+from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.cluster_admin import (
+from kraftjbod.cli.clients.cluster_admin import (
     EligibleLeaders,
     create_partitions,
     create_topic,
@@ -26,8 +26,8 @@ from kraftjbod.cli.cluster_admin import (
     describe_eligible,
     topic_configs,
 )
-from kraftjbod.cli.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
-from kraftjbod.cli.command import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
+from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
     json_option,

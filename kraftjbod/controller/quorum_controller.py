@@ -34,10 +34,10 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.work_slices import WorkSlices
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock
-from kraftjbod.core.work_slices import WorkSlices
 from kraftjbod.metadata.records import (
     MAX_ENTRY_BYTES,
     BrokerRegistrationChangeRecord,

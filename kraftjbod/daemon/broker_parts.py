@@ -65,10 +65,10 @@ from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetry
 from kraftjbod.broker.telemetry.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
-from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
-from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.daemon.broker_disks import BrokerDisks
 from kraftjbod.daemon.runner import Environment
 from kraftjbod.metadata.records import Listener

@@ -67,12 +67,12 @@ from kraftjbod.core.errors import (
     StartupError,
     UnreportedLogDirError,
 )
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.core.version import package_version
-from kraftjbod.core.wall_guard import PossibleNow, WallGuard
 from kraftjbod.daemon.journal import Journal, is_journal
 from kraftjbod.daemon.line_writer import LineWriter
 from kraftjbod.daemon.metrics_snapshots import MetricsSnapshots
@@ -142,7 +142,7 @@ class Daemon(Protocol):
 
 
 class SystemClock:
-    """The real :class:`~kraftjbod.core.timing.Clock`."""
+    """The real :class:`~kraftjbod.core.loop.timing.Clock`."""
 
     def __init__(self) -> None:
         self._guard = WallGuard()

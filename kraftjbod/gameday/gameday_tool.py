@@ -23,12 +23,18 @@ from typing import Final
 import click
 from rich.console import Console
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import PATIENCE_MS, ClusterAddress, connection_options, tell, tool
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.terminal.command import (
+    PATIENCE_MS,
+    ClusterAddress,
+    connection_options,
+    tell,
+    tool,
+)
 from kraftjbod.core.errors import KraftJbodError
-from kraftjbod.gameday.broker_kill import BrokerKill
-from kraftjbod.gameday.disk_faults import DeadDisk, MountedDisk
-from kraftjbod.gameday.fault import CannotPlay, Fault
+from kraftjbod.gameday.faults.broker_kill import BrokerKill
+from kraftjbod.gameday.faults.disk_faults import DeadDisk, MountedDisk
+from kraftjbod.gameday.faults.fault import CannotPlay, Fault
 from kraftjbod.gameday.outcome import LeftOut, Outcome, report_document
 from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings

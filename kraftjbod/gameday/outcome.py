@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kraftjbod.gameday.acknowledgements import Ack, Gap
-from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.load.acknowledgements import Ack, Gap
+from kraftjbod.gameday.load.check import Findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kraftjbod.cli.cluster_admin import create_topic, delete_topic
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_admin import create_topic, delete_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError, StartupError
-from kraftjbod.gameday.acknowledgements import AckBook
-from kraftjbod.gameday.check import Findings, unread
-from kraftjbod.gameday.cluster_watch import ClusterWatch, victims, wait_in_sync
-from kraftjbod.gameday.fault import RETURN_TIMEOUT_S, Fault, Target
-from kraftjbod.gameday.numbered_stream import NumberedStream
+from kraftjbod.gameday.faults.cluster_watch import ClusterWatch, victims, wait_in_sync
+from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, Fault, Target
+from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.check import Findings, unread
+from kraftjbod.gameday.load.numbered_stream import NumberedStream
+from kraftjbod.gameday.load.read_back import end_offsets, read_back
+from kraftjbod.gameday.load.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
 from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome
-from kraftjbod.gameday.read_back import end_offsets, read_back
 from kraftjbod.gameday.scenarios import MAY_PASS_UNNOTICED, Phases
-from kraftjbod.gameday.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
 
 REPLICATION_FACTOR: Final = 3
 _MIN_INSYNC: Final = "2"

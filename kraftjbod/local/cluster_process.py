@@ -30,9 +30,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.command import Answer
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.storage_tool import Formatter, load_settings
+from kraftjbod.cli.terminal.command import Answer
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import require_known
 from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError

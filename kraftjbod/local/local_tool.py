@@ -19,7 +19,7 @@ from typing import Final
 import click
 from rich.console import Console
 
-from kraftjbod.cli.command import echo_json, fail, json_option, parse_pairs, tool_group
+from kraftjbod.cli.terminal.command import echo_json, fail, json_option, parse_pairs, tool_group
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.local.cluster_process import FIRST_CLIENT_PORT, ClusterProcesses
 from kraftjbod.local.cluster_report import cluster_document, show_cluster

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.core.work_slices import WorkSlices, in_slices
+from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget

@@ -20,7 +20,7 @@ from kraftjbod.core.errors import (
     RemoteProtocolError,
     RequestTimedOutError,
 )
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.connection import Connection, ConnectionLimits, connect
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.rpc_codec import decode_response, encode_request

@@ -19,8 +19,8 @@ from kraftjbod.core.errors import (
     InvalidRecordsError,
     OperatingError,
 )
+from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.protocol import record_scans
 from kraftjbod.protocol.raw_records import raw_records
 from kraftjbod.protocol.record_batch import BatchHeader, Buffer, with_max_timestamp

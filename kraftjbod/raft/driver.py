@@ -30,9 +30,9 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
 from kraftjbod.raft.log_space import LogSpace
 from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, RaftLogStore, Snapshot

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.command import ToolGroup, tool_group
+from kraftjbod.cli.terminal.command import ToolGroup, tool_group
 
 _DOOR: Final = (
     "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "

@@ -37,10 +37,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
-from kraftjbod.cli.cluster_admin import create_topic
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
-from kraftjbod.cli.replica_admin import LogDirDescription, describe_log_dirs
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
 from kraftjbod.local.cluster_process import (
     CONTROLLER_ID,

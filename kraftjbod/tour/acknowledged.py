@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from kraftjbod.gameday.acknowledgements import AckBook
+from kraftjbod.gameday.load.acknowledgements import AckBook
 
 
 def write_acknowledged(path: Path, topic: str, loads: Iterable[AckBook]) -> int:

@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
-from kraftjbod.gameday.acknowledgements import AckBook, Gap
-from kraftjbod.gameday.cluster_watch import Victim, seen
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.gameday.faults.cluster_watch import Victim, seen
+from kraftjbod.gameday.load.acknowledgements import AckBook, Gap
 from kraftjbod.local.daemon_process import DaemonProcess
 
 _POLL_S: Final = 0.02

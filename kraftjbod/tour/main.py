@@ -21,13 +21,13 @@ from typing import Final
 
 from rich.console import Console
 
-from kraftjbod.cli.cluster_admin import create_topic
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.core.errors import KraftJbodError, StartupError
-from kraftjbod.gameday.check import Findings
-from kraftjbod.gameday.cluster_watch import Victim, choose_victim, wait_in_sync
-from kraftjbod.gameday.read_back import read_back
+from kraftjbod.gameday.faults.cluster_watch import Victim, choose_victim, wait_in_sync
+from kraftjbod.gameday.load.check import Findings
+from kraftjbod.gameday.load.read_back import read_back
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 from kraftjbod.local.privileges import chmod_bites
 from kraftjbod.local.up_and_down import claimed, look, make_cluster

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.replica_admin import describe_log_dirs
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.cluster_report import shortened

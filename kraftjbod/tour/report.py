@@ -20,9 +20,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from kraftjbod.gameday.acknowledgements import Gap
-from kraftjbod.gameday.check import Findings
-from kraftjbod.gameday.cluster_watch import Victim
+from kraftjbod.gameday.faults.cluster_watch import Victim
+from kraftjbod.gameday.load.acknowledgements import Gap
+from kraftjbod.gameday.load.check import Findings
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.cluster_report import show_cluster
 from kraftjbod.local.up_and_down import DaemonState

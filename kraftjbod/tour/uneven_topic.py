@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.cli.cluster_admin import create_topic
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.producer import Producer, now_ms
-from kraftjbod.cli.replica_admin import alter_replica_log_dirs
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.producer import Producer, now_ms
+from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.gameday.cluster_watch import wait_in_sync
+from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.protocol.records import Record
 

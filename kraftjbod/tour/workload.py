@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.producer import Producer
-from kraftjbod.gameday.partition_load import PartitionLoad
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.producer import Producer
+from kraftjbod.gameday.load.partition_load import PartitionLoad
 from kraftjbod.tour.source_lines import LineStream
 
 BATCH_RECORDS: Final = 500

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import crc32c
 
 from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
+from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy

@@ -41,8 +41,8 @@ from kraftjbod.broker.partitions.isr_change import IsrChange
 from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition, Role, RoleChange
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition, Uuid
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
-from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import (

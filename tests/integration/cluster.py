@@ -26,7 +26,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.metadata import MetadataRequest
 
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.metadata.records import decode_entry

@@ -20,9 +20,9 @@ from confluent_kafka.admin._config import ConfigResource as ConfluentResource
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError
 
-from kraftjbod.cli import cluster_admin, replica_admin
-from kraftjbod.cli.cluster_admin import ConfigChange, ConfigOperation
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients import cluster_admin, replica_admin
+from kraftjbod.cli.clients.cluster_admin import ConfigChange, ConfigOperation
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from tests.integration import clients

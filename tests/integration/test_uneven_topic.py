@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.tour.uneven_topic import PARTITIONS, TOPIC, make_uneven_topic
 from tests.integration.conftest import MakeCluster
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.log_dir_changes import LogDirChange, change_log_dir
-from kraftjbod.cli.replica_admin import alter_replica_log_dirs
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.gameday.directory_return import bring_back
+from kraftjbod.gameday.faults.directory_return import bring_back
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.local_cluster import Broker, BrokerDir, ClusterTimeoutError, LocalCluster
 from kraftjbod.testing.log_disks import Fault

@@ -25,6 +25,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import BrokerId, is_broker_id
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.topic_config import (
     DEFAULT_MIN_INSYNC_REPLICAS,
@@ -32,7 +33,6 @@ from kraftjbod.core.topic_config import (
     CleanupPolicy,
     ThrottledReplicas,
 )
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of

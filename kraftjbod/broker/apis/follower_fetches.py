@@ -26,7 +26,7 @@ from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedRepli
 from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.kafka_codec import Message, message
 
 FetchResponse = message("FetchResponse")

@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 
 from kraftjbod.broker.cluster.controller_channel import Asks, ControllerChannel, forward_timeout_ms
 from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import (
     MAX_FORWARDED_BYTES,
     MAX_FORWARDED_ITEMS,
     MAX_ITEMS_PER_REQUEST,
 )
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.rpc_codec import encoded_size
 from kraftjbod.protocol.rpc_messages import RpcBody, RpcResponse
 

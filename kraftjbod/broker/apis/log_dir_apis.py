@@ -32,9 +32,9 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol.messages import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -17,7 +17,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
-from kraftjbod.core.work_slices import in_slices
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (

@@ -10,7 +10,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.work_slices import in_slices
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,

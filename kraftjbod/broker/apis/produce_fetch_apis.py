@@ -24,9 +24,9 @@ from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.core.timing import Clock
 from kraftjbod.net.memory_budget import Ledger
 from kraftjbod.protocol.kafka_codec import Message, message
 

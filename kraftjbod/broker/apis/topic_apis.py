@@ -17,9 +17,9 @@ from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_PARTITIONS_MADE_PER_REQUEST, MAX_TOLD_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.protocol import rpc_messages
 from kraftjbod.protocol.messages import (
     CreatePartitionsRequest,

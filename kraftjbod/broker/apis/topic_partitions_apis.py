@@ -13,8 +13,8 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_PARTITIONS_DESCRIBED_AT_ONCE
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.messages import (
     DescribeTopicPartitionsRequest,

@@ -29,8 +29,8 @@ from kraftjbod.broker.cluster.assignments_state import (
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignReplicasToDirsRequest
 
 

@@ -21,7 +21,7 @@ from typing import Final, assert_never
 
 from kraftjbod.core.errors import InvalidTransition
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignedTopic
 
 MAX_ASSIGNMENTS_PER_REQUEST: Final = 2_250

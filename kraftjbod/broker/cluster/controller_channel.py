@@ -23,11 +23,11 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
+from kraftjbod.core.loop.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.core.node_config import Voter
 from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,

@@ -59,11 +59,11 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
-from kraftjbod.core.event_queue import EventQueue
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.event_queue import EventQueue
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from kraftjbod.storage.checkpoints import CleanShutdown

@@ -77,8 +77,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Deadline, ExponentialBackoff
 from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
-from kraftjbod.core.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -40,7 +40,7 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicPartition
-from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dirs.log_dir import LogDir

@@ -18,8 +18,8 @@ from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.directories.scrubs import Scrubs
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import IMPAIRED, LogDirState
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager

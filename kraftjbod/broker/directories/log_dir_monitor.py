@@ -22,9 +22,9 @@ from typing import Final, assert_never
 
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
-from kraftjbod.core.work_slices import in_slices
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.slow_dirs import (

@@ -20,7 +20,7 @@ from kraftjbod.broker.partitions.partition import Role
 from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.core.ids import NO_LEADER
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager

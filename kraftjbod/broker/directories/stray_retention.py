@@ -21,8 +21,8 @@ from typing import Final
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import Stray
 

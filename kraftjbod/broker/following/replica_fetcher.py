@@ -31,9 +31,9 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import (

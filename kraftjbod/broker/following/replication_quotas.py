@@ -20,7 +20,7 @@ from collections.abc import Callable
 from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.ids import BrokerId, TopicPartition
-from kraftjbod.core.timing import TokenBucket
+from kraftjbod.core.loop.timing import TokenBucket
 from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 

@@ -31,7 +31,7 @@ from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 

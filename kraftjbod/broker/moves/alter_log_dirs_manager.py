@@ -52,10 +52,10 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import NO_LEADER, TopicPartition, Uuid
-from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff, TokenBucket
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff, TokenBucket
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from kraftjbod.broker.partitions.follower_state import Speaker
 from kraftjbod.broker.partitions.partition import ANY_EPOCH
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicIdPartition, TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 
 _LAST_EPOCH: Final = 2**31 - 1
 _ID_MASK: Final = 2**31 - 1

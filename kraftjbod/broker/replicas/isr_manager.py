@@ -24,8 +24,8 @@ from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import (
     MAX_PARTITIONS_PER_REQUEST,
     AlteredPartition,

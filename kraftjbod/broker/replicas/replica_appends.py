@@ -28,8 +28,8 @@ from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import Buffer, validate
 from kraftjbod.protocol.record_validation import (

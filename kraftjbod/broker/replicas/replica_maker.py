@@ -20,8 +20,8 @@ from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedRepli
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.asked_moves import AskedMoves

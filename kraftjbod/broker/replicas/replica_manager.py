@@ -55,8 +55,8 @@ from kraftjbod.core.ids import (
     TopicIdPartition,
     TopicPartition,
 )
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock, ExponentialBackoff
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataDelta

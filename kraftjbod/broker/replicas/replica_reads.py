@@ -28,7 +28,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerId, TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.record_batch import Buffer, behind_empty
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 

@@ -12,8 +12,8 @@ import asyncio
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import ExponentialBackoff
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 

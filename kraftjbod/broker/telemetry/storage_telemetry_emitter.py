@@ -27,8 +27,8 @@ from kraftjbod.broker.telemetry.storage_telemetry_topic import (
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, Uuid
+from kraftjbod.core.loop.timing import Clock, Deadline
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.core.timing import Clock, Deadline
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.storage_telemetry import TOPIC, Origin, encode, record_key

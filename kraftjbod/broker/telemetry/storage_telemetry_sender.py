@@ -16,7 +16,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
-from kraftjbod.core.timing import Clock, Deadline, ExponentialBackoff
+from kraftjbod.core.loop.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import ProduceRequest

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark.audit import audit_frames as audit
 from kraftjbod.spark.audit import replica_frames

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kraftjbod.cli.cluster_admin import (
+from kraftjbod.cli.clients.cluster_admin import (
     EARLIEST,
     LATEST,
     ConfigResource,
@@ -20,8 +20,8 @@ from kraftjbod.cli.cluster_admin import (
     describe_configs,
     list_offsets,
 )
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.cli.replica_admin import describe_log_dirs
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import NO_LEADER
 from kraftjbod.spark.audit.audit_sieve import LogRange

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kraftjbod.cli.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc

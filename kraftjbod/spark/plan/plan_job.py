@@ -32,8 +32,8 @@ from kraftjbod.balance.transfer_planner import (
     rate_tasks,
     without_stuck,
 )
-from kraftjbod.cli.command import make_client
-from kraftjbod.cli.reassignment_plan import ReassignmentPlan, Replica
+from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentPlan, Replica
+from kraftjbod.cli.terminal.command import make_client
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.plan import plan_frames, snapshot_frames

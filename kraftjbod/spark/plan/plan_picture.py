@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from kraftjbod.cli.command import size_text
+from kraftjbod.cli.terminal.command import size_text
 from kraftjbod.core.errors import StartupError
 from kraftjbod.spark.style.plot_style import (
     AFTER,

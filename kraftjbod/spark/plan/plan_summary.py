@@ -20,7 +20,7 @@ from statistics import pstdev
 from typing import Any, Final
 
 from kraftjbod.balance.fair_shares import DirLoad, byte_band, shares
-from kraftjbod.cli.command import size_text
+from kraftjbod.cli.terminal.command import size_text
 
 #: More directories or brokers than this are not listed one by one.
 MOST_LINES: Final = 40

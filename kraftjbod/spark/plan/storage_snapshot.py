@@ -27,15 +27,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kraftjbod.cli.cluster_admin import ConfigResource, ResourceType, describe_configs
-from kraftjbod.cli.cluster_client import ClusterClient, ClusterMetadata
-from kraftjbod.cli.drain_run import kept_free
-from kraftjbod.cli.reassignment_status import LogDirs, Ongoing, is_offline
-from kraftjbod.cli.replica_admin import (
+from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.clients.replica_admin import (
     LogDirDescription,
     describe_log_dirs,
     list_partition_reassignments,
 )
+from kraftjbod.cli.drain.drain_run import kept_free
+from kraftjbod.cli.reassignment.reassignment_status import LogDirs, Ongoing, is_offline
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState

@@ -37,7 +37,7 @@ import click
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from kraftjbod.cli.command import fail, parse_pairs, reader_gone
+from kraftjbod.cli.terminal.command import fail, parse_pairs, reader_gone
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.spark.connector.durations import duration_ms
 from kraftjbod.spark.connector.options import source_settings

@@ -28,7 +28,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from kraftjbod.cli.command import parse_pairs
+from kraftjbod.cli.terminal.command import parse_pairs
 from kraftjbod.spark.pipeline_tool import job_named
 from kraftjbod.spark.session.job import (
     EXPECTED_ERRORS,

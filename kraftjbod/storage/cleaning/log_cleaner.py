@@ -28,8 +28,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock, TokenBucket
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock, TokenBucket
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses

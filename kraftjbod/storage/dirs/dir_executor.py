@@ -25,8 +25,8 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dirs.io_statistics import IoGroup, IoStatistics
 
 T = TypeVar("T")

@@ -28,9 +28,9 @@ import aiofiles.threadpool
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
-from kraftjbod.core.job_guard import JobGuard
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_names import LOCK_FILE
 from kraftjbod.storage.dirs.dir_condition import DirCondition

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dirs.log_dir import LogDir

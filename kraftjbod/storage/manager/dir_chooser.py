@@ -14,7 +14,7 @@ from typing import Final
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import DirCandidate, choose_dir

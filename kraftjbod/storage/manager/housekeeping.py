@@ -3,7 +3,7 @@ purges.
 
 * One per dir, so that a disk that hangs holds up the chores of no other.
 * One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`. An error that nobody
-  expected costs a job the replica that it was busy with, or its turn (core/job_guard.py).
+  expected costs a job the replica that it was busy with, or its turn (core/loop/job_guard.py).
 * A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
 * A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
   was to be purged after a while goes now. Nothing of that waits for room.
@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle

@@ -15,7 +15,7 @@ from typing import Final
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.dir_names import ReplicaDirKind

@@ -25,8 +25,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import CleanShutdown, format_clean_shutdown
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from kraftjbod.core.errors import OverloadedError
-from kraftjbod.core.timing import Clock
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 
 #: A move asks for one step after the other; what was cancelled may still run beside the next.

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDir, ReplicaDirKind
 from kraftjbod.storage.dirs.log_dir import LogDir

@@ -24,8 +24,8 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.dir_names import ReplicaDirKind, future_dir_name
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir

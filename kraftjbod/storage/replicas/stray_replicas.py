@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import TopicIdPartition, TopicPartition, Uuid
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind
 from kraftjbod.storage.dirs.log_dir import LogDir

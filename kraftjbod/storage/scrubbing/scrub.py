@@ -25,8 +25,8 @@ from typing import Final, NamedTuple, TypeVar
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.timing import Clock, TokenBucket
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.timing import Clock, TokenBucket
 from kraftjbod.storage.dir_names import SCRUB_FILE
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir

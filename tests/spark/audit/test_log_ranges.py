@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.spark.audit.audit_sieve import LogRange
 from kraftjbod.spark.audit.log_ranges import log_starts, look_at_logs

@@ -12,7 +12,7 @@ import pytest
 from kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.protocol.record_batch import batches, compute_crc
 from kraftjbod.spark.audit.log_ranges import ClusterLogs, look_at_logs
 from kraftjbod.spark.audit.replica_batches import (

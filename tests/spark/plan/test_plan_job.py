@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from kraftjbod.cli.reassignment_plan import ReassignmentError, parse_reassignment
+from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentError, parse_reassignment
 from kraftjbod.spark.plan import plan_job
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, PLAN_DIRS, PLAN_MOVES, REPLICA_SAMPLES
 from kraftjbod.spark.tables.stored_tables import read_table

@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kraftjbod.cli.cluster_client import (
+from kraftjbod.cli.clients.cluster_client import (
     BrokerNode,
     ClusterMetadata,
     PartitionMetadata,
     TopicMetadata,
 )
-from kraftjbod.cli.replica_admin import LogDirDescription, OngoingReassignment, ReplicaSize
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment, ReplicaSize
 from kraftjbod.core.errors import ErrorCode, StartupError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.plan.storage_snapshot import StorageSnapshot, require_sizes

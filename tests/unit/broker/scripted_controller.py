@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.node_config import Voter
-from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 

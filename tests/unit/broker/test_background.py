@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.core.errors import OverloadedError
-from kraftjbod.core.job_guard import JobGuard
+from kraftjbod.core.loop.job_guard import JobGuard
 
 
 async def test_idle_waits_for_every_task_of_now() -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.cli.console_consumer import JsonPrinter, RecordPrinter, main
-from kraftjbod.cli.producer import Producer
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from kraftjbod.cli.clients.partitioner import partition_of
 from kraftjbod.cli.console_producer import main
-from kraftjbod.cli.partitioner import partition_of
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.record_batch import Compression, batches
 from kraftjbod.protocol.records import Record, read_records

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click import unstyle
 
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, ReplicaSize
 from kraftjbod.cli.log_dirs_table import move_lines, print_table
-from kraftjbod.cli.replica_admin import LogDirDescription, ReplicaSize
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, StrayReplica
 from kraftjbod.cli.log_dirs_tool import _print_strays, main, strays_document
-from kraftjbod.cli.replica_admin import LogDirDescription, StrayReplica
 from kraftjbod.core.ids import DirectoryId, TopicId
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, MiniBroker, invoke, mini_broker
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kraftjbod.gameday.acknowledgements import Ack, Gap
-from kraftjbod.gameday.check import Findings
+from kraftjbod.gameday.load.acknowledgements import Ack, Gap
+from kraftjbod.gameday.load.check import Findings
 from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.load.acknowledgements import Gap
 from kraftjbod.gameday.outcome import LeftOut, report_document
 from tests.unit.gameday.outcomes import outcome, partition
 

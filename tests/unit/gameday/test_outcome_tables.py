@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from kraftjbod.gameday.acknowledgements import Gap
+from kraftjbod.gameday.load.acknowledgements import Gap
 from kraftjbod.gameday.outcome import LeftOut
 from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
 from tests.unit.gameday.outcomes import outcome, partition

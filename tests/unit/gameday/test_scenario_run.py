@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kraftjbod.cli.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, StartupError
-from kraftjbod.gameday.fault import CannotPlay, Target
+from kraftjbod.gameday.faults.fault import CannotPlay, Target
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings, own_topic
 from kraftjbod.gameday.scenarios import Phases
 from tests.unit.cli.mini_broker import MiniBroker, mini_broker

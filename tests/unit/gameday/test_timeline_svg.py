@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-from kraftjbod.gameday.acknowledgements import Ack, Gap
+from kraftjbod.gameday.load.acknowledgements import Ack, Gap
 from kraftjbod.gameday.outcome import Mark
 from kraftjbod.gameday.timeline_svg import draw_timeline
 from tests.unit.gameday.outcomes import outcome, partition

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, OverloadedError, RequestTimedOutError
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import (

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_client import RpcClient

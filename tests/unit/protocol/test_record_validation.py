@@ -11,8 +11,8 @@ import pytest
 
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
+from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
-from kraftjbod.core.wall_guard import PossibleNow
 from kraftjbod.protocol import record_scans
 from kraftjbod.protocol.record_batch import (
     BatchHeader,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from zlib import crc32
 
-from kraftjbod.gameday.acknowledgements import Ack, AckBook
+from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
 from kraftjbod.tour.acknowledged import write_acknowledged
 from kraftjbod.tour.source_lines import LineStream, SourceLine
 

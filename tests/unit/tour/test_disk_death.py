@@ -7,9 +7,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kraftjbod.cli.cluster_client import ClusterClient
-from kraftjbod.gameday.acknowledgements import Ack, AckBook, Gap
-from kraftjbod.gameday.cluster_watch import Victim
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.gameday.faults.cluster_watch import Victim
+from kraftjbod.gameday.load.acknowledgements import Ack, AckBook, Gap
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kraftjbod.gameday.acknowledgements import Gap
-from kraftjbod.gameday.check import Findings
-from kraftjbod.gameday.cluster_watch import Victim
+from kraftjbod.gameday.faults.cluster_watch import Victim
+from kraftjbod.gameday.load.acknowledgements import Gap
+from kraftjbod.gameday.load.check import Findings
 from kraftjbod.tour.disk_death import Milestone
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 

@@ -21,7 +21,7 @@ from kraftjbod.broker.cluster.assignments_state import (
 )
 from kraftjbod.core.errors import InvalidTransition
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
-from kraftjbod.core.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import ExponentialBackoff
 
 A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
 T, U = TopicId(b"t" * 16), TopicId(b"u" * 16)

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.core.wall_guard import WallGuard
+from kraftjbod.core.loop.wall_guard import WallGuard
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
 from kraftjbod.storage.vfs import Space

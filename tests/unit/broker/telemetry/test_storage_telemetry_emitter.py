@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicId, TopicPartition
-from kraftjbod.core.timing import Deadline
+from kraftjbod.core.loop.timing import Deadline
 from kraftjbod.protocol.record_batch import Compression, read_header
 from kraftjbod.protocol.records import read_records
 from kraftjbod.protocol.rpc_messages import (

@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
-from kraftjbod.core.timing import Deadline, ExponentialBackoff
+from kraftjbod.core.loop.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import LogDirImpairedError, OffsetOutOfRangeError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.core.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from tests.faults.rig import (

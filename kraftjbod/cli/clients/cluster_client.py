@@ -1,0 +1,337 @@
+"""WIRE. A small client of a Kafka cluster, ours or any other: who leads what, and whom to ask.
+
+* Metadata is fetched when asked for and kept; nothing runs in the background.
+* One connection per broker, opened when needed.
+* :meth:`ClusterClient.retry` is the one place where an operation is tried again: after errors that
+  Kafka calls retriable and lost connections, with back-off and fresh metadata, until a deadline.
+
+For tools and for the tour: no security, no groups, no transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from kraftjbod.core.errors import (
+    ConfigError,
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.kafka_codec import Request, api_name, request_api_key
+from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+DEFAULT_PORT: Final = 9092
+_CONNECT_TIMEOUT_MS: Final = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerNode:
+    """Where a broker is reached."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """``leader`` is -1 if there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    """``topic_id`` is all zeros where the cluster has no topic ids."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    error_code: int
+    partitions: Mapping[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """What one broker said when asked."""
+
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """:raises OperatingError: what the cluster said about the topic, if it is not usable."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+        if topic.error_code != ErrorCode.NONE:
+            raise kafka_error(topic.error_code, f"topic {name}")
+        return topic
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition.
+
+        :raises OperatingError: if there is no such partition, or none leads it now.
+        """
+        found = self.topic(topic).partitions.get(partition)
+        if found is None:
+            raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+        if found.leader not in self.brokers:
+            raise kafka_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition}")
+        return found.leader
+
+
+def kafka_error(code: int, what: str, message: str | None = None) -> OperatingError:
+    """The error that ``code`` from the wire means; codes we have no name for stay numbers.
+
+    :param message: what the broker said; it stands alone, as Kafka's tools print it.
+    """
+    known = ErrorCode(code)
+    if not known.is_known:
+        return OperatingError(message or f"{what}: Kafka error {code}")
+    return OperatingError(message or f"{what}: {known.name}", code=known)
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """``host:port,host:port``; the port may be left out.
+
+    :raises ConfigError: naming the part that is no address.
+    """
+    addresses = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon:
+            addresses.append((part, DEFAULT_PORT))
+        elif host and port.isdigit():
+            addresses.append((host.strip("[]"), int(port)))
+        else:
+            raise ConfigError(f"bootstrap server {part!r} is not host:port")
+    if not addresses:
+        raise ConfigError("no bootstrap server given")
+    return addresses
+
+
+class ClusterClient:
+    """Knows the cluster and keeps one connection per broker."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "kraftjbod-tools",
+        request_timeout_ms: int = 30_000,
+        retry_timeout_ms: int = 60_000,
+        retry_backoff_ms: int = 20,
+        retry_backoff_max_ms: int = 1000,
+    ) -> None:
+        self.request_timeout_ms = request_timeout_ms
+        self.metadata = ClusterMetadata()
+        self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._client_id = client_id
+        self._retry_timeout_ms = retry_timeout_ms
+        self._backoff = ExponentialBackoff(
+            initial_ms=retry_backoff_ms,
+            max_ms=retry_backoff_max_ms,
+            random_unit=random.random,
+        )
+        self._connections: dict[tuple[str, int], KafkaConnection] = {}
+        self._connecting: dict[tuple[str, int], asyncio.Task[KafkaConnection]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ClusterClient {self._bootstrap} connections={len(self._connections)}>"
+
+    async def close(self) -> None:
+        for task in self._connecting.values():
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    async def __aenter__(self) -> ClusterClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def refresh_metadata(
+        self, topics: Sequence[str] | None = None, *, create_missing: bool = False
+    ) -> ClusterMetadata:
+        """Ask any broker about ``topics`` (all of them if None) and keep the answer."""
+        named = MetadataRequest.MetadataRequestTopic
+        wanted = None if topics is None else [named(name=topic) for topic in topics]
+        response = await self.request_any(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing)
+        )
+        self.metadata = _read_metadata(response)
+        return self.metadata
+
+    async def request(
+        self, node_id: int, body: Request[R], *, timeout_ms: int | None = None, min_version: int = 0
+    ) -> R:
+        """Ask one broker.
+
+        :param min_version: of the API, below which the broker would not understand what is asked.
+        :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE for a
+            broker that the metadata does not name; UNSUPPORTED_VERSION.
+        """
+        node = self.metadata.brokers.get(node_id)
+        if node is None:
+            raise ConnectionLostError(f"broker {node_id} is not in the cluster's metadata")
+        connection = await self._connection(node.host, node.port)
+        return await self._ask(connection, body, timeout_ms, min_version)
+
+    async def request_any(self, body: Request[R], *, min_version: int = 0) -> R:
+        """Ask the first broker that answers.
+
+        :raises ConnectionLostError: with the reason of each, if none does.
+        :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know ``min_version``.
+        """
+        known = [(node.host, node.port) for node in self.metadata.brokers.values()]
+        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        # A broker that we talk with already is better than one that may be gone.
+        addresses.sort(key=lambda address: address not in self._connections)
+        reasons = []
+        for host, port in addresses:
+            try:
+                connection = await self._connection(host, port)
+                return await self._ask(connection, body, None, min_version)
+            except (ConnectionLostError, RequestTimedOutError) as e:
+                reasons.append(e.message)
+        raise ConnectionLostError("; ".join(reasons))
+
+    async def request_controller(self, body: Request[R], *, min_version: int = 0) -> R:
+        """Ask the broker that the metadata calls the controller, or any if it names none."""
+        if self.metadata.controller_id in self.metadata.brokers:
+            controller = self.metadata.controller_id
+            return await self.request(controller, body, min_version=min_version)
+        return await self.request_any(body, min_version=min_version)
+
+    async def _ask(
+        self,
+        connection: KafkaConnection,
+        body: Request[R],
+        timeout_ms: int | None,
+        min_version: int,
+    ) -> R:
+        api_key = request_api_key(body)
+        version = connection.version_of(api_key)
+        if version < min_version:
+            raise OperatingError(
+                f"{api_name(api_key)} version {min_version} is needed for this, and the broker "
+                f"knows version {version} only",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return await connection.request(
+            body, timeout_ms=timeout_ms or self.request_timeout_ms, version=version
+        )
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        topics: Sequence[str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> T:
+        """What ``attempt`` returns, tried until it works.
+
+        After a failure that may pass, the metadata of ``topics`` is fetched before the next try.
+
+        :raises OperatingError: the first error that will not pass, or the last one if
+            ``timeout_ms`` (or else the client's) is over.
+        """
+        deadline = time.monotonic() + (timeout_ms or self._retry_timeout_ms) / 1000
+        failures = 0
+        stale = False
+        while True:
+            try:
+                if stale:
+                    await self.refresh_metadata(topics)
+                    stale = False
+                return await attempt()
+            except OperatingError as e:
+                if not may_pass(e) or time.monotonic() >= deadline:
+                    raise
+                failures += 1
+                stale = True
+            await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+
+    async def _connection(self, host: str, port: int) -> KafkaConnection:
+        address = (host, port)
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        self._connections.pop(address, None)
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.create_task(self._connect(host, port))
+            self._connecting[address] = task
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await asyncio.shield(task)
+
+    async def _connect(self, host: str, port: int) -> KafkaConnection:
+        connection = await KafkaConnection.connect(
+            host,
+            port,
+            client_id=self._client_id,
+            timeout_ms=min(_CONNECT_TIMEOUT_MS, self.request_timeout_ms),
+        )
+        self._connections[host, port] = connection
+        return connection
+
+
+def may_pass(error: OperatingError) -> bool:
+    """Whether trying again, after a look at fresh metadata, makes sense."""
+    return error.retriable or isinstance(error, ConnectionLostError)
+
+
+def _read_metadata(response: MetadataResponse) -> ClusterMetadata:
+    return ClusterMetadata(
+        controller_id=response.controller_id,
+        brokers={
+            broker.node_id: BrokerNode(
+                node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
+            for broker in response.brokers
+        },
+        # Only who asks by id, which we do not, may be told of a topic without a name.
+        topics={t.name: _read_topic(t.name, t) for t in response.topics if t.name is not None},
+    )
+
+
+def _read_topic(name: str, topic: MetadataResponse.MetadataResponseTopic) -> TopicMetadata:
+    return TopicMetadata(
+        name=name,
+        topic_id=bytes(topic.topic_id),
+        is_internal=topic.is_internal,
+        error_code=topic.error_code,
+        partitions={
+            partition.partition_index: PartitionMetadata(
+                partition=partition.partition_index,
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                isr=tuple(partition.isr_nodes),
+                offline_replicas=tuple(partition.offline_replicas),
+            )
+            for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
+        },
+    )

@@ -1,0 +1,194 @@
+"""WIRE. Reads partitions of one topic from given offsets; no group, nothing is committed.
+
+One fetch per leader is on its way at a time, and what has arrived is handed out by
+:meth:`Consumer.poll`. A partition that cannot be read right now is tried again with fresh metadata;
+an error that will not pass is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
+from kraftjbod.protocol.record_batch import BatchHeader, batches
+from kraftjbod.protocol.records import Record, read_records
+
+_BACKOFF_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedRecords:
+    """Whole batches of one partition; records before ``start_offset`` are not asked for."""
+
+    partition: int
+    start_offset: int
+    next_offset: int
+    batches: memoryview
+
+    def __iter__(self) -> Iterator[tuple[BatchHeader, Record]]:
+        """Each record with the header of its batch; control batches hold none for readers."""
+        for position, header in batches(self.batches):
+            if header.is_control:
+                continue
+            for record in read_records(self.batches, position):
+                if record.offset >= self.start_offset:
+                    yield header, record
+
+
+class Consumer:
+    """Reads ``topic`` from ``offsets`` (next offset by partition) on."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 50 * 1024 * 1024,
+        partition_max_bytes: int = 1024 * 1024,
+        retry_timeout_ms: int = 60_000,
+    ) -> None:
+        self.positions = dict(offsets)
+        self._client = client
+        self._topic = topic
+        self._max_wait_ms = max_wait_ms
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+        self._partition_max_bytes = partition_max_bytes
+        self._retry_timeout_ms = retry_timeout_ms
+        self._fetches: dict[asyncio.Task[list[FetchedRecords]], frozenset[int]] = {}
+        #: When the present run of failures began, by partition.
+        self._failing_since: dict[int, float] = {}
+        self._stale = False
+
+    async def poll(self, timeout_ms: int) -> list[FetchedRecords]:
+        """What has arrived, waiting at most ``timeout_ms`` for something.
+
+        :raises OperatingError: an error that will not pass, or has lasted too long.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            await self._refresh_if_stale()
+            self._start_fetches()
+            remaining_s = max(0.0, deadline - time.monotonic())
+            # Without a leader for any partition there is no fetch to wait for.
+            waiting: set[asyncio.Future[Any]] = set(self._fetches) or {
+                asyncio.ensure_future(asyncio.sleep(min(remaining_s, _BACKOFF_S)))
+            }
+            done, _ = await asyncio.wait(
+                waiting, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            arrived = [fetched for task in done for fetched in self._take(task)]
+            if arrived or time.monotonic() >= deadline:
+                return arrived
+
+    async def close(self) -> None:
+        """Forget fetches that are on their way."""
+        for task in self._fetches:
+            task.cancel()
+        await asyncio.gather(*self._fetches, return_exceptions=True)
+        self._fetches.clear()
+
+    def stop_reading(self, partition: int) -> None:
+        """Ask for nothing more of ``partition``."""
+        self.positions.pop(partition, None)
+
+    async def _refresh_if_stale(self) -> None:
+        if not self._stale:
+            return
+        await asyncio.sleep(_BACKOFF_S)
+        try:
+            await self._client.refresh_metadata([self._topic])
+            self._stale = False
+        except OperatingError as e:
+            self._failed(self.positions, e)
+
+    def _start_fetches(self) -> None:
+        busy = frozenset().union(*self._fetches.values())
+        by_leader: defaultdict[int, list[int]] = defaultdict(list)
+        for partition in self.positions:
+            if partition in busy:
+                continue
+            try:
+                by_leader[self._client.metadata.leader(self._topic, partition)].append(partition)
+            except OperatingError as e:
+                self._failed([partition], e)
+        for leader, partitions in by_leader.items():
+            task = asyncio.create_task(self._fetch(leader, partitions))
+            self._fetches[task] = frozenset(partitions)
+
+    def _take(self, task: asyncio.Future[Any]) -> list[FetchedRecords]:
+        partitions = self._fetches.pop(task, None)  # type: ignore[call-overload] # or a sleep
+        if partitions is None:
+            return []
+        try:
+            return [fetched for fetched in task.result() if fetched.partition in self.positions]
+        except OperatingError as e:
+            self._failed(partitions, e)
+            return []
+
+    def _failed(self, partitions: Iterable[int], error: OperatingError) -> None:
+        """Note a failure; raise it if it will not pass or lasts too long."""
+        now = time.monotonic()
+        self._stale = True
+        for partition in partitions:
+            since = self._failing_since.setdefault(partition, now)
+            if not may_pass(error) or now - since > self._retry_timeout_ms / 1000:
+                raise error
+
+    async def _fetch(self, leader: int, partitions: list[int]) -> list[FetchedRecords]:
+        topic = FetchRequest.FetchTopic(
+            topic=self._topic,
+            topic_id=self._client.metadata.topic(self._topic).topic_id,
+            partitions=[
+                FetchRequest.FetchPartition(
+                    partition=partition,
+                    fetch_offset=self.positions[partition],
+                    partition_max_bytes=self._partition_max_bytes,
+                )
+                for partition in partitions
+                if partition in self.positions
+            ],
+        )
+        response = await self._client.request(
+            leader,
+            FetchRequest(
+                max_wait_ms=self._max_wait_ms,
+                min_bytes=self._min_bytes,
+                max_bytes=self._max_bytes,
+                topics=[topic],
+            ),
+        )
+        if response.error_code != ErrorCode.NONE:
+            raise kafka_error(response.error_code, f"fetch from broker {leader}")
+        results = [result for answer in response.responses for result in answer.partitions]
+        return [fetched for result in results if (fetched := self._read(result)) is not None]
+
+    def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
+        partition = result.partition_index
+        if result.error_code != ErrorCode.NONE:
+            self._failed([partition], kafka_error(result.error_code, f"{self._topic}-{partition}"))
+            return None
+        self._failing_since.pop(partition, None)
+        records = memoryview(result.records or b"")
+        start = self.positions.get(partition)
+        last = max(batches(records), default=None)
+        if start is None or last is None or last[1].next_offset <= start:
+            return None
+        next_offset = last[1].next_offset
+        self.positions[partition] = next_offset
+        return FetchedRecords(
+            partition=partition,
+            start_offset=start,
+            next_offset=next_offset,
+            batches=records,
+        )

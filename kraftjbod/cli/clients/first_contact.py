@@ -1,0 +1,197 @@
+"""WIRE. Reaching a cluster for the first time, or saying who is in the way: the wrong port, nobody.
+
+* What is tried is told as soon as it did not work at once; it is given up in time.
+* A controller's port where a broker's belongs, and the other way round, is found out by asking in
+  the other's language, and is tried no longer then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
+from kraftjbod.cli.clients.cluster_client import ClusterClient, may_pass, parse_bootstrap
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    KraftJbodError,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.core.loop.timing import ExponentialBackoff
+
+#: How long an answer may be missing before is told what is tried.
+_SILENT_MS: Final = 1_000
+#: For somebody who may speak another language than the one that was tried first.
+_ASK_OTHERWISE_MS: Final = 1_000
+_BACKOFF_MS: Final = 50
+_BACKOFF_MAX_MS: Final = 1_000
+_VOTERS: Final = "controller.quorum.voters"
+_NO_REASON: Final = "the connection is taken, and no answer comes"
+
+Address = tuple[str, int]
+Tell = Callable[[str], None]
+
+
+class WrongPortError(KraftJbodError):
+    """Who listens there is no broker, or no controller; the message says what to give instead."""
+
+
+async def reach(
+    client: ClusterClient, addresses: Sequence[Address], *, timeout_ms: int, tell: Tell
+) -> None:
+    """Ask ``client``'s cluster who its brokers are, again and again until it answers.
+
+    :raises WrongPortError: if a controller listens at one of ``addresses``, and no broker answers.
+    :raises ConnectionLostError: if nobody answers for ``timeout_ms``.
+    """
+    named = ", ".join(f"{host}:{port}" for host, port in addresses)
+    with _Trying(named, timeout_ms, tell) as trying:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await _try(client, addresses, trying)
+        except TimeoutError as e:
+            raise ConnectionLostError(
+                f"no broker answered at {named} within {timeout_ms / 1000:g} s: "
+                f"{trying.reason or _NO_REASON}"
+            ) from e
+
+
+async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Trying) -> None:
+    backoff, failures = _backoff(), 0
+    while True:
+        try:
+            # Who the brokers are, and nothing of topics.
+            await client.refresh_metadata([])
+        except OperatingError as e:
+            if not may_pass(e):
+                raise
+            trying.reason = e.message
+        else:
+            return
+        if not failures:
+            await _refuse_controllers(addresses)
+            trying.say()
+        failures += 1
+        await asyncio.sleep(backoff.wait_ms(failures) / 1000)
+
+
+class _Trying:
+    """Tells once what is tried, if that is not over at once; ``reason`` is why it failed so far."""
+
+    def __init__(self, named: str, timeout_ms: int, tell: Tell) -> None:
+        self._text = f"trying {named} for {timeout_ms / 1000:g} s"
+        self._tell = tell
+        self._is_told = False
+        self.reason = ""
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_SILENT_MS / 1000, self.say)
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+
+    def say(self) -> None:
+        if not self._is_told:
+            self._tell(f"{self._text}: {self.reason}" if self.reason else self._text)
+        self._is_told = True
+
+
+# --- somebody else's port ------------------------------------------------------------------------
+
+
+async def _refuse_controllers(addresses: Sequence[Address]) -> None:
+    answers = await asyncio.gather(*(is_controller(*address) for address in addresses))
+    if any(answers):
+        host, port = addresses[answers.index(True)]
+        raise WrongPortError(
+            f"{host}:{port} is a controller's port, and this needs a broker's: what `listeners` "
+            "says in a broker's configuration, 9092 by default"
+        )
+
+
+async def is_controller(host: str, port: int) -> bool:
+    """Whether somebody there speaks the RPC of kraftjbod's controllers."""
+    # The bodies of the RPC take a tenth of a second to import; tools that reach a broker need none.
+    from kraftjbod.net.rpc_client import RpcClient
+    from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
+
+    client = RpcClient(host, port, backoff=_backoff())
+    try:
+        nothing = ListPartitionReassignmentsRequest(partitions={})
+        await client.call(nothing, timeout_ms=_ASK_OTHERWISE_MS)
+    except (ConnectionLostError, RequestTimedOutError):
+        return False
+    except OperatingError:
+        return True  # It is not the active one: that is an answer too.
+    finally:
+        client.close()
+    return True
+
+
+@asynccontextmanager
+async def controllers_at(addresses: str, *, timeout_ms: int, tell: Tell) -> AsyncIterator[None]:
+    """Around what asks the controllers at ``HOST:PORT,...``.
+
+    :raises WrongPortError: instead of a lost connection, if a broker listens at one of them.
+    :raises ConnectionLostError: if it takes longer than ``timeout_ms``.
+    """
+    with _Trying(addresses, timeout_ms, tell):
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                yield
+        except ConnectionLostError as e:
+            await refuse_brokers(addresses)
+            raise ConnectionLostError(f"no controller answered at {addresses}: {e}") from e
+        except TimeoutError as e:
+            raise ConnectionLostError(
+                f"no controller answered at {addresses} within {timeout_ms / 1000:g} s"
+            ) from e
+
+
+async def refuse_brokers(addresses: str) -> None:
+    """:raises WrongPortError: if a broker listens at one of ``addresses``."""
+    for host, port in parse_bootstrap(addresses):
+        told = await _controllers_of(f"{host}:{port}")
+        if told is not None:
+            raise WrongPortError(
+                f"{host}:{port} is a broker's port, and this needs a controller's: {told}"
+            )
+
+
+async def _controllers_of(address: str) -> str | None:
+    """Where the broker at ``address`` looks for its controllers; None if no broker is there."""
+    somewhere = f"what `{_VOTERS}` says in the broker's configuration"
+    async with ClusterClient(address, request_timeout_ms=_ASK_OTHERWISE_MS) as client:
+        try:
+            metadata = await client.refresh_metadata([])
+        except OperatingError:
+            return None
+        ids = sorted(metadata.brokers)
+        if not ids:
+            return somewhere
+        resource = ConfigResource(ResourceType.BROKER, str(ids[0]))
+        try:
+            entries = (await describe_configs(client, [resource]))[resource]
+        except OperatingError:
+            return somewhere
+    voters = entries[_VOTERS].value if _VOTERS in entries else None
+    named = [voter.partition("@")[2] for voter in (voters or "").split(",") if "@" in voter]
+    return ",".join(named) or somewhere
+
+
+def _backoff() -> ExponentialBackoff:
+    return ExponentialBackoff(
+        initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random.random
+    )

@@ -1,0 +1,105 @@
+"""WIRE. What ``kraftjbod-log-dirs`` orders: a broker's directory comes back, comes, or goes for
+good.
+
+Only kraftjbod's brokers know how; any other says that it serves no such request.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, DirectoryId
+from kraftjbod.protocol.messages import AlterLogDirsRequest
+
+ID_PREFIX: Final = "dirid:"
+#: Numbers of AlterLogDirs, by the tool's option.
+OPERATIONS: Final = {"reattach": 0, "add": 1, "forget": 2}
+#: The broker answers in time, or the connection is of no use.
+_GRACE_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirChange:
+    """``target`` is an absolute path, or ``dirid:`` and an id."""
+
+    operation: str
+    broker: int
+    target: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedLogDir:
+    """What the broker said; ``state`` is empty for a directory that it has no more."""
+
+    directory_id: DirectoryId | None
+    state: str
+    message: str
+
+
+def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
+    """``BROKER:PATH`` or ``BROKER:dirid:ID``.
+
+    :raises click.BadParameter: for any other text.
+    """
+    broker, colon, target = text.partition(":")
+    if not colon or not broker.isdigit() or not target:
+        raise click.BadParameter(
+            f"{text!r} is not BROKER:PATH or BROKER:dirid:ID", param_hint=f"--{operation}"
+        )
+    if force and operation != "forget":
+        raise click.UsageError("--force belongs to --forget")
+    if not target.startswith(ID_PREFIX):
+        target = broker_path(target, f"--{operation}")
+    return LogDirChange(operation=operation, broker=int(broker), target=target, force=force)
+
+
+def broker_path(text: str, option: str) -> str:
+    """A path on a broker's machine, in the form in which the broker has it.
+
+    :raises click.BadParameter: for one that is relative: to what, only the broker's start knows.
+    """
+    if not text.startswith("/"):
+        raise click.BadParameter(
+            f"{text!r} is relative, and a broker's directory is named by its whole path on the "
+            f"broker's machine; if that is this one: {posixpath.abspath(text)}",
+            param_hint=option,
+        )
+    return posixpath.normpath(text)
+
+
+async def change_log_dir(
+    client: ClusterClient, change: LogDirChange, *, timeout_ms: int
+) -> ChangedLogDir:
+    """Have it done, and wait for its end.
+
+    :raises OperatingError: what the broker said; REQUEST_TIMED_OUT if it is still at it.
+    """
+    metadata = await client.retry(client.refresh_metadata)
+    if change.broker not in metadata.brokers:
+        existing = ", ".join(map(str, sorted(metadata.brokers)))
+        raise OperatingError(
+            f"broker {change.broker} does not exist or does not run; running are {existing}",
+            code=ErrorCode.BROKER_NOT_AVAILABLE,
+        )
+    request = AlterLogDirsRequest(
+        operation=OPERATIONS[change.operation],
+        target=change.target,
+        timeout_ms=timeout_ms,
+        force=change.force,
+    )
+    response = await client.request(change.broker, request, timeout_ms=timeout_ms + _GRACE_MS)
+    if response.error_code != ErrorCode.NONE:
+        raise kafka_error(response.error_code, change.target, response.message or None)
+    is_named = response.directory_id != ZERO_UUID
+    return ChangedLogDir(
+        directory_id=DirectoryId(response.directory_id) if is_named else None,
+        state=response.state,
+        message=response.message,
+    )

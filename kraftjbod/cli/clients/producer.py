@@ -1,0 +1,156 @@
+"""WIRE. Sends record batches to one topic, each exactly once in its log when acks is all.
+
+* A batch is built once and sent until it is acknowledged, refused or out of time.
+* With acks=all the producer is idempotent: a batch that was stored but whose answer got lost is
+  recognised by its sequence number when it is sent again.
+* One batch per partition is on its way at a time, so order holds per partition.
+  Different partitions proceed side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.messages import InitProducerIdRequest, ProduceRequest, ProduceResponse
+from kraftjbod.protocol.record_batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Compression,
+    compute_crc,
+)
+from kraftjbod.protocol.records import Record, build_batch
+
+ACKS_ALL: Final = -1
+_NO_PRODUCER_EPOCH: Final = -1
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+_GZIP_WBITS: Final = 31
+_INT32: Final = struct.Struct(">i")
+_UINT32: Final = struct.Struct(">I")
+#: Where fields of a batch header stand: record_batch.py draws it.
+_LENGTH_AT: Final = 8
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+
+
+class Producer:
+    """Sends to ``topic``. All methods are for one event loop."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: str,
+        *,
+        acks: int = ACKS_ALL,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        gzip: bool = False,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._acks = acks
+        self._request_timeout_ms = request_timeout_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._gzip = gzip
+        self._producer: tuple[int, int] | None = None
+        self._start_lock = asyncio.Lock()
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: Next sequence number by partition; -1 once it is not known what the broker has.
+        self._sequences: defaultdict[int, int] = defaultdict(int)
+
+    async def send(self, partition: int, records: Sequence[Record]) -> int:
+        """Send ``records`` as one batch; the offset of the first (-1 with acks=0).
+
+        :raises OperatingError: the batch was refused, or not acknowledged in time; then it is
+            unknown whether it is stored, and an idempotent producer sends no more to the partition.
+        """
+        producer_id, epoch = await self._identity()
+        async with self._locks[partition]:
+            sequence = self._sequences[partition]
+            if sequence < 0:
+                raise OperatingError(f"{self._topic}-{partition}: an earlier batch is in doubt")
+            idempotent = producer_id != NO_PRODUCER_ID
+            batch = build_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence if idempotent else NO_SEQUENCE,
+            )
+            if self._gzip:
+                batch = gzip_batch(batch)
+            if idempotent:
+                self._sequences[partition] = -1
+            offset = await self._client.retry(
+                lambda: self._produce(partition, batch),
+                topics=[self._topic],
+                timeout_ms=self._delivery_timeout_ms,
+            )
+            if idempotent:
+                self._sequences[partition] = (sequence + len(records)) & _SEQUENCE_MASK
+            return offset
+
+    async def _identity(self) -> tuple[int, int]:
+        async with self._start_lock:
+            if self._producer is None:
+                if self._acks == ACKS_ALL:
+                    self._producer = await self._client.retry(self._init_producer_id)
+                else:
+                    self._producer = (NO_PRODUCER_ID, _NO_PRODUCER_EPOCH)
+            return self._producer
+
+    async def _init_producer_id(self) -> tuple[int, int]:
+        response = await self._client.request_any(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        )
+        if response.error_code != ErrorCode.NONE:
+            raise kafka_error(response.error_code, "no producer id")
+        return response.producer_id, response.producer_epoch
+
+    async def _produce(self, partition: int, batch: bytes) -> int:
+        metadata = self._client.metadata
+        leader = metadata.leader(self._topic, partition)
+        data = ProduceRequest.TopicProduceData(
+            name=self._topic,
+            topic_id=metadata.topic(self._topic).topic_id,
+            partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)],
+        )
+        response = await self._client.request(
+            leader,
+            ProduceRequest(acks=self._acks, timeout_ms=self._request_timeout_ms, topic_data=[data]),
+            # The broker answers within the request's timeout; the answer needs time to travel.
+            timeout_ms=self._request_timeout_ms + 5000,
+        )
+        return -1 if response is None else self._offset(response, partition)
+
+    def _offset(self, response: ProduceResponse, partition: int) -> int:
+        result = response.responses[0].partition_responses[0]
+        if result.error_code != ErrorCode.NONE:
+            what = f"{self._topic}-{partition}"
+            said = result.error_message
+            raise kafka_error(result.error_code, what, said and f"{what}: {said}")
+        return result.base_offset
+
+
+def gzip_batch(batch: bytes) -> bytes:
+    """An uncompressed batch with its records compressed."""
+    packer = zlib.compressobj(wbits=_GZIP_WBITS)
+    packed = bytearray(batch[:HEADER_BYTES])
+    packed += packer.compress(memoryview(batch)[HEADER_BYTES:]) + packer.flush()
+    packed[_ATTRIBUTES_AT + 1] |= Compression.GZIP
+    _INT32.pack_into(packed, _LENGTH_AT, len(packed) - LOG_OVERHEAD_BYTES)
+    _UINT32.pack_into(packed, _CRC_AT, compute_crc(packed, 0, len(packed)))
+    return bytes(packed)
+
+
+def now_ms() -> int:
+    """A record's timestamp."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,384 @@
+"""WIRE. Where replicas are and where they shall be: log directories, moves, reassignments.
+
+Beside cluster_admin.py and by its rules. An order about many partitions does not raise for one of
+them: it returns the refusals.
+
+Works with any Kafka cluster. What only kraftjbod tells is None elsewhere, and a target directory
+in a reassignment is not heard there: see :func:`alter_partition_reassignments`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kraftjbod.cli.clients.cluster_admin import WITH_FENCED_BROKERS, require_ok
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, DirectoryId, TopicId, TopicPartition
+from kraftjbod.protocol.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ListPartitionReassignmentsRequest,
+)
+
+N = TypeVar("N", int, float)
+_Wish = AlterPartitionReassignmentsRequest.ReassignablePartition
+_Outcome = (
+    AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+    | AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+)
+
+#: In place of a growth that was not told.
+MIN_LONG: Final = -(2**63)
+#: A target directory that leaves the choice to the broker.
+ANY_DIR: Final = "any"
+
+#: AlterPartitionReassignments: the first version that can hold the replication factor fast.
+_WITH_FIXED_REPLICATION_FACTOR: Final = 1
+
+Refusals = dict[TopicPartition, OperatingError]
+"""Why some of the asked partitions were refused; all others were accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSize:
+    """One copy of a replica in a log directory.
+
+    ``offset_lag`` counts records: behind the committed end, or, for a future copy, behind the
+    current one; -1 if the broker does not know.
+    """
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayReplica:
+    """A copy that a broker keeps and does not serve; None where it does not say.
+
+    ``directory`` is its name below the log directory, ``set_aside_ms`` wall time.
+    """
+
+    topic: str | None
+    partition: int | None
+    topic_id: TopicId | None
+    size_bytes: int
+    set_aside_ms: int | None
+    reason: str | None
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirDescription:
+    """One log directory; byte figures are -1 where the broker does not tell them.
+
+    Only kraftjbod tells what has a default: what the directory is called in metadata, how it is
+    ("online", "saturated", "stalled", "offline"), how many replicas the controller does not know
+    to be there yet, and how its disk does. Wall milliseconds; ``last_scrub_ms`` is None too where
+    no pass ever came to its end.
+    """
+
+    path: str
+    error_code: int
+    total_bytes: int
+    usable_bytes: int
+    is_cordoned: bool
+    """False too where the cluster knows no cordoning."""
+    replicas: tuple[ReplicaSize, ...]
+    directory_id: DirectoryId | None = None
+    state: str | None = None
+    queued_assignments: int | None = None
+    reserve_bytes: int | None = None
+    growth_bytes_per_second: int | None = None
+    """Of its logs."""
+    disk_growth_bytes_per_second: int | None = None
+    """Of all that is on its file system."""
+    seconds_until_full: int | None = None
+    """By the faster of the two; None too if neither grows."""
+    reason: str | None = None
+    """Why it is not online."""
+    assigned_replicas: int | None = None
+    """How many metadata puts there; told where it cannot be looked into."""
+    latency_ms: float | None = None
+    is_slow: bool = False
+    last_scrub_ms: int | None = None
+    scrub_errors: int | None = None
+    strays: tuple[StrayReplica, ...] = ()
+    """Empty unless they were asked for."""
+
+
+async def describe_log_dirs(
+    client: ClusterClient, broker_id: int, *, include_strays: bool = False
+) -> list[LogDirDescription]:
+    """Every log directory of one broker, in the broker's order."""
+    response = await client.request(
+        broker_id,
+        DescribeLogDirsRequest(topics=None, include_strays=include_strays),
+    )
+    require_ok(response, f"log directories of broker {broker_id}")
+    return [_log_dir(result) for result in response.results]
+
+
+async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
+    """``topic-partition`` of replicas that are gone from a broker's disks, the last in sync."""
+    response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
+    require_ok(response, f"log directories of broker {broker_id}")
+    return list(response.lost_replicas)
+
+
+async def describe_own_log_dirs(
+    client: ClusterClient,
+) -> tuple[int | None, list[LogDirDescription]]:
+    """Those of the broker that answers, and its id; None if it does not tell, as Kafka's."""
+    response = await client.request_any(DescribeLogDirsRequest(topics=[]))
+    require_ok(response, "log directories")
+    return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
+
+
+def _log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
+    is_named = result.directory_id != ZERO_UUID
+    return LogDirDescription(
+        path=result.log_dir,
+        error_code=result.error_code,
+        total_bytes=result.total_bytes,
+        usable_bytes=result.usable_bytes,
+        is_cordoned=result.is_cordoned,
+        replicas=tuple(
+            ReplicaSize(
+                topic=topic.name,
+                partition=replica.partition_index,
+                size_bytes=replica.partition_size,
+                offset_lag=replica.offset_lag,
+                is_future=replica.is_future_key,
+            )
+            for topic in result.topics
+            for replica in topic.partitions
+        ),
+        directory_id=DirectoryId(result.directory_id) if is_named else None,
+        state=result.state or None,
+        queued_assignments=_unless_negative(result.queued_assignments),
+        reserve_bytes=_unless_negative(result.reserve_bytes),
+        growth_bytes_per_second=_unless_least(result.log_growth_bytes_per_second),
+        disk_growth_bytes_per_second=_unless_least(result.growth_bytes_per_second),
+        seconds_until_full=_unless_negative(result.seconds_until_full),
+        reason=result.reason or None,
+        assigned_replicas=_unless_negative(result.assigned_replicas),
+        latency_ms=_unless_negative(result.latency_ms),
+        is_slow=result.is_slow,
+        last_scrub_ms=_unless_negative(result.last_scrub_ms),
+        scrub_errors=_unless_negative(result.scrub_errors),
+        strays=tuple(
+            StrayReplica(
+                topic=stray.topic_name or None,
+                partition=_unless_negative(stray.partition_index),
+                topic_id=None if stray.topic_id == ZERO_UUID else TopicId(stray.topic_id),
+                size_bytes=stray.size,
+                set_aside_ms=_unless_negative(stray.set_aside_ms),
+                reason=stray.reason or None,
+                directory=stray.directory,
+            )
+            for stray in result.strays
+        ),
+    )
+
+
+class RegisteredBroker(NamedTuple):
+    """A broker as metadata knows it, and its directories, as if it was down."""
+
+    is_fenced: bool
+    log_dirs: list[LogDirDescription]
+
+
+async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
+    """All that there are, also those that cannot be asked; none of a cluster that does not tell."""
+    request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
+    try:
+        response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
+    except OperatingError as e:
+        if e.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    require_ok(response, "cluster")
+    return {
+        broker.broker_id: RegisteredBroker(
+            broker.is_fenced, list(map(_registered, broker.log_dirs))
+        )
+        for broker in response.brokers
+    }
+
+
+def _registered(log_dir: DescribeClusterResponse.DescribeClusterLogDir) -> LogDirDescription:
+    lost = ", and the directory was lost before" if log_dir.is_offline else ""
+    return LogDirDescription(
+        path=log_dir.path or "?",
+        error_code=ErrorCode.BROKER_NOT_AVAILABLE,
+        total_bytes=-1,
+        usable_bytes=-1,
+        is_cordoned=log_dir.is_cordoned,
+        replicas=(),
+        directory_id=DirectoryId(log_dir.directory_id),
+        state="offline" if log_dir.is_offline else "down",
+        reason=f"the broker is down{lost}",
+        assigned_replicas=log_dir.replicas,
+    )
+
+
+def _unless_least(told: int) -> int | None:
+    return None if told == MIN_LONG else told
+
+
+def _unless_negative(told: N) -> N | None:
+    return told if told >= 0 else None
+
+
+async def alter_replica_log_dirs(
+    client: ClusterClient, broker_id: int, moves: Mapping[str, Iterable[TopicPartition]]
+) -> Refusals:
+    """Let replicas of one broker live in these directories (KIP-113).
+
+    ``moves`` maps an absolute path to replicas; on kraftjbod also :data:`ANY_DIR`, which ends a
+    move, and ``"dirid:<uuid>"``. Naming the present directory ends a move everywhere.
+    A move that has begun goes on behind the scenes; :func:`describe_log_dirs` shows it.
+
+    REPLICA_NOT_AVAILABLE among the refusals means that the broker does not have the replica yet
+    and remembers the wish.
+    """
+    dirs = [
+        AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+            path=path,
+            topics=[
+                AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(
+                    name=topic, partitions=partitions
+                )
+                for topic, partitions in _by_topic(replicas).items()
+            ],
+        )
+        for path, replicas in moves.items()
+    ]
+    response = await client.request(broker_id, AlterReplicaLogDirsRequest(dirs=dirs))
+    refusals: Refusals = {}
+    for topic in response.results:
+        refusals |= _refused(topic.topic_name, topic.partitions)
+    return refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """Where the replicas of a partition shall be; ``replicas`` None cancels what is under way.
+
+    ``target_dirs`` is empty or parallel to ``replicas``, and counts for those that are new:
+    :data:`ANY_DIR`, an absolute path, or ``"dirid:<uuid>"``.
+    """
+
+    topic_partition: TopicPartition
+    replicas: Sequence[int] | None
+    target_dirs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingReassignment:
+    """A partition on its way; ``replicas`` holds the added and the removed ones too."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    def document(self) -> dict[str, Any]:
+        return {"replicas": self.replicas, "adding": self.adding, "removing": self.removing}
+
+
+async def alter_partition_reassignments(
+    client: ClusterClient,
+    reassignments: Iterable[Reassignment],
+    *,
+    allow_replication_factor_change: bool = True,
+) -> Refusals:
+    """Begin or cancel moves of replicas between brokers (KIP-455).
+
+    Kafka's brokers pass over ``target_dirs`` without a word. Whoever means them for any cluster
+    asks with :func:`alter_replica_log_dirs` afterwards; where they were heard, that does nothing.
+
+    :raises OperatingError: an error of the whole call; UNSUPPORTED_VERSION, if the cluster cannot
+        hold the replication factor fast.
+    """
+    by_topic: dict[str, list[_Wish]] = defaultdict(list)
+    for wish in reassignments:
+        by_topic[wish.topic_partition.topic].append(
+            _Wish(
+                partition_index=wish.topic_partition.partition,
+                replicas=None if wish.replicas is None else list(wish.replicas),
+                target_directories=list(wish.target_dirs),
+            )
+        )
+    topics = [
+        AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=partitions)
+        for topic, partitions in by_topic.items()
+    ]
+    response = await client.request_controller(
+        AlterPartitionReassignmentsRequest(
+            timeout_ms=client.request_timeout_ms,
+            allow_replication_factor_change=allow_replication_factor_change,
+            topics=topics,
+        ),
+        min_version=0 if allow_replication_factor_change else _WITH_FIXED_REPLICATION_FACTOR,
+    )
+    require_ok(response, "reassignment")
+    refusals: Refusals = {}
+    for answer in response.responses:
+        refusals |= _refused(answer.name, answer.partitions)
+    return refusals
+
+
+async def list_partition_reassignments(
+    client: ClusterClient, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, OngoingReassignment]:
+    """Those of ``partitions`` (None: of all) that are being reassigned."""
+    topics = None
+    if partitions is not None:
+        topics = [
+            ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
+                name=topic, partition_indexes=indexes
+            )
+            for topic, indexes in _by_topic(partitions).items()
+        ]
+    response = await client.request_controller(
+        ListPartitionReassignmentsRequest(timeout_ms=client.request_timeout_ms, topics=topics)
+    )
+    require_ok(response, "reassignments")
+    return {
+        TopicPartition(topic.name, partition.partition_index): OngoingReassignment(
+            replicas=tuple(partition.replicas),
+            adding=tuple(partition.adding_replicas),
+            removing=tuple(partition.removing_replicas),
+        )
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for key in partitions:
+        by_topic[key.topic].append(key.partition)
+    return by_topic
+
+
+def _refused(topic: str, results: Iterable[_Outcome]) -> Refusals:
+    keyed = {TopicPartition(topic, result.partition_index): result for result in results}
+    return {
+        key: kafka_error(result.error_code, str(key), getattr(result, "error_message", None))
+        for key, result in keyed.items()
+        if result.error_code != ErrorCode.NONE
+    }

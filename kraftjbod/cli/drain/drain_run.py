@@ -1,0 +1,408 @@
+"""WIRE. What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, look again, until it is
+empty.
+
+Every round looks at the cluster anew, so that a run which was interrupted is resumed by the same
+order, and what appears or fails meanwhile is part of the next plan. Moves are made by the code of
+the reassignment tool; its lines go to standard error here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+    describe_configs,
+    incremental_alter_configs,
+)
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.replica_admin import (
+    LogDirDescription,
+    describe_log_dirs,
+    list_partition_reassignments,
+)
+from kraftjbod.cli.drain.drain_plan import DrainPlan, plan_drain
+from kraftjbod.cli.drain.drain_state import (
+    Snapshot,
+    Source,
+    as_reassignment,
+    dirs_of,
+    find_source,
+    has_lost_targets,
+    leaving,
+    obstacles,
+    rooms_for,
+    scope_of,
+)
+from kraftjbod.cli.reassignment.reassignment_plan import (
+    ReassignmentError,
+    ReassignmentPlan,
+    Replica,
+)
+from kraftjbod.cli.reassignment.reassignment_progress import Copying, StalledError, follow
+from kraftjbod.cli.reassignment.reassignment_run import (
+    ExecuteOptions,
+    RefusedError,
+    cancel,
+    execute,
+    look,
+)
+from kraftjbod.cli.reassignment.reassignment_status import is_offline, locate
+from kraftjbod.cli.reassignment.reassignment_throttles import clear_throttles
+from kraftjbod.cli.terminal.command import Answer, tell
+from kraftjbod.core.config import CORDONED_LOG_DIRS
+from kraftjbod.core.config_model import list_items
+from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.node_config import ALL_LOG_DIRS
+
+#: What each directory of a broker keeps free, by the broker's own configuration.
+_KEPT_FREE_KEYS: Final = ("log.dir.min.free.bytes", "log.dir.reserve.bytes")
+_ASK_FOR_MS: Final = 30_000
+_MAX_TOLD: Final = 20
+
+Configs = dict[str, ConfigEntry]
+
+
+class DoesNotFitError(KraftJbodError):
+    """Not everything has a place elsewhere; ``plan`` says what."""
+
+    def __init__(self, plan: DrainPlan) -> None:
+        super().__init__(f"{len(plan.misfits)} replicas do not fit elsewhere")
+        self.plan = plan
+
+
+class _GoneError(KraftJbodError):
+    """A broker that shall receive something is not there any more; another plan is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOptions:
+    """``throttle`` is bytes per second and broker, None leaves the rates as they are.
+
+    The cluster is looked at every ``look_again_ms``; ``settle_ms`` is how long the cluster
+    may take for what needs no bytes: a cordon, a file that goes.
+    """
+
+    throttle: int | None = None
+    across_brokers: bool = False
+    look_again_ms: int = 500
+    settle_ms: int = 60_000
+
+    @property
+    def rounds(self) -> int:
+        """How often to look before giving up."""
+        return self.settle_ms // self.look_again_ms
+
+
+class Drain:
+    """One order to empty ``source``; ``tell`` gets lines for people."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        source: Source,
+        options: DrainOptions,
+        *,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self.source = source
+        self._options = options
+        self._tell = tell
+        self._resource = ConfigResource(ResourceType.BROKER, str(source.broker_id))
+
+    @classmethod
+    async def find(
+        cls,
+        client: ClusterClient,
+        broker_id: int,
+        directory: str | None,
+        options: DrainOptions,
+        *,
+        tell: Callable[[str], None],
+    ) -> Drain:
+        """The order to empty what is named, if it can be emptied.
+
+        :raises ReassignmentError: naming what there is.
+        """
+        metadata = await client.retry(client.refresh_metadata)
+        if broker_id not in metadata.brokers:
+            told = ", ".join(map(str, sorted(metadata.brokers)))
+            raise ReassignmentError(
+                f"broker {broker_id} is not alive, so nothing can be moved out of it; alive: {told}"
+            )
+        source = Source(broker_id=broker_id)
+        if directory is not None:
+            found = await client.retry(lambda: describe_log_dirs(client, broker_id))
+            source = find_source(broker_id, directory, {broker_id: found})
+        return cls(client, source, options, tell=tell)
+
+    # --- planning --------------------------------------------------------------------------------
+
+    async def plan(self) -> DrainPlan:
+        """What would be moved now; changes nothing."""
+        return self._planned(await self._look())
+
+    def _planned(self, snapshot: Snapshot) -> DrainPlan:
+        return plan_drain(
+            leaving(self.source, snapshot),
+            rooms_for(self.source, snapshot),
+            scope=scope_of(self.source, across_brokers=self._options.across_brokers),
+            racks=snapshot.racks,
+        )
+
+    async def _look(self) -> Snapshot:
+        """:raises RefusedError: the broker that is emptied is not there."""
+        return await self._client.retry(self._look_once)
+
+    async def _look_once(self) -> Snapshot:
+        client = self._client
+        metadata = await client.refresh_metadata()
+        if self.source.broker_id not in metadata.brokers:
+            raise RefusedError(
+                f"broker {self.source.broker_id} went away; what was begun goes on when it is "
+                "back, then give the same order again"
+            )
+        log_dirs, kept = {}, {}
+        for broker in sorted(metadata.brokers):
+            try:
+                kept[broker] = kept_free(await self._configs_of(broker))
+                log_dirs[broker] = await describe_log_dirs(client, broker)
+            except OperatingError as e:
+                if broker == self.source.broker_id:
+                    raise
+                self._tell(f"broker {broker} takes nothing, for it does not answer: {e.message}")
+        return Snapshot(
+            metadata=metadata,
+            ongoing=await list_partition_reassignments(client),
+            log_dirs=log_dirs,
+            kept_free=kept,
+        )
+
+    async def _configs_of(self, broker: int) -> Configs:
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        return (await describe_configs(self._client, [resource]))[resource]
+
+    # --- draining --------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Empty the source; how many replicas were moved.
+
+        :raises DoesNotFitError: before anything was moved, with the cordon taken back that this
+            run set; or later, if room that there was is gone.
+        :raises KraftJbodError: what else stands against it; the same order resumes it.
+        """
+        take_back = await self._cordon()
+        snapshot = await self._look()
+        plan = self._planned(snapshot)
+        if plan.misfits:
+            if take_back is not None:
+                await take_back()
+            raise DoesNotFitError(plan)
+        moved: set[Replica] = set()
+        rounds = self._options.rounds
+        while left := obstacles(self.source, snapshot):
+            plan = self._planned(snapshot)
+            if rounds <= 0 and plan.misfits:
+                raise DoesNotFitError(plan)
+            if rounds <= 0:
+                told = "; ".join(left[:_MAX_TOLD])
+                raise StalledError(f"{self.source} is not empty, and nothing moves: {told}")
+            moved |= {move.replica for move in plan.moves}
+            await self._advance(plan, snapshot)
+            await asyncio.sleep(self._options.look_again_ms / 1000)
+            snapshot = await self._look()
+            is_nearer = len(obstacles(self.source, snapshot)) < len(left)
+            rounds = self._options.rounds if is_nearer else rounds - 1
+        await self._end_throttles()
+        return len(moved)
+
+    async def _advance(self, plan: DrainPlan, snapshot: Snapshot) -> None:
+        """Order what is new, and follow everything until it is over or has to be planned anew."""
+        order = as_reassignment(plan, self.source, snapshot)
+        by_themselves = _leaving_by_themselves(self.source, snapshot)
+        try:
+            if any(not move.is_under_way for move in plan.moves) or (
+                order.replicas and not plan.moves
+            ):
+                await self._order(order)
+            await self._follow(
+                ReassignmentPlan(
+                    replicas={**by_themselves.replicas, **order.replicas}, log_dirs=order.log_dirs
+                )
+            )
+        except StalledError:
+            raise
+        except KraftJbodError as e:
+            # A broker or a directory went away, or a topic; the next look shows what is left.
+            self._tell(f"{e}; planning again")
+
+    async def _order(self, order: ReassignmentPlan) -> None:
+        is_within = {replica.broker_id for replica in order.log_dirs} == {self.source.broker_id}
+        rate = self._options.throttle
+        options = ExecuteOptions(
+            timeout_ms=_ASK_FOR_MS,
+            throttle=None if is_within else rate,
+            mover_throttle=rate if is_within else None,
+            is_additional=True,
+        )
+        await execute(self._client, Answer(tell=tell), order, options)
+
+    async def _follow(self, order: ReassignmentPlan) -> None:
+        async def seen() -> list[Copying]:
+            under_way = await look(self._client, order)
+            snapshot = Snapshot(
+                metadata=self._client.metadata,
+                ongoing=await list_partition_reassignments(self._client, order.replicas),
+                log_dirs={},
+            )
+            if has_lost_targets(self.source, snapshot):
+                raise _GoneError("a broker that shall receive replicas went away")
+            return under_way
+
+        await follow(seen, sample_ms=self._options.look_again_ms)
+
+    async def _end_throttles(self) -> None:
+        if self._options.throttle is not None:
+            metadata = await self._client.retry(self._client.refresh_metadata)
+            every = {
+                TopicPartition(name, index): partition.replicas
+                for name, topic in metadata.topics.items()
+                for index, partition in topic.partitions.items()
+            }
+            order = ReassignmentPlan(replicas=every)
+            await clear_throttles(self._client, Answer(tell=tell), order, metadata)
+
+    # --- cordons ---------------------------------------------------------------------------------
+
+    async def _cordon(self) -> Callable[[], Awaitable[None]] | None:
+        """Let the source take no new replicas; how to take that back, None if it was so before."""
+        client, source = self._client, self.source
+        found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
+        if all(log_dir.is_cordoned for log_dir in _own(source, found)):
+            return None
+        before = _own_cordons(await self._configs_of(source.broker_id))
+        if source.path is None:
+            change = ConfigChange(CORDONED_LOG_DIRS, ALL_LOG_DIRS)
+        else:
+            change = ConfigChange(CORDONED_LOG_DIRS, source.path, ConfigOperation.APPEND)
+        await self._alter(change)
+        self._tell(f"{source} is cordoned: it takes no new replicas")
+        deadline_ms = _now_ms() + self._options.settle_ms
+        while not all(log_dir.is_cordoned for log_dir in _own(source, found)):
+            if _now_ms() > deadline_ms:
+                raise StalledError(f"broker {source.broker_id} does not heed {CORDONED_LOG_DIRS}")
+            await asyncio.sleep(self._options.look_again_ms / 1000)
+            found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
+
+        async def take_back() -> None:
+            operation = ConfigOperation.DELETE if before is None else ConfigOperation.SET
+            await self._alter(ConfigChange(CORDONED_LOG_DIRS, before, operation))
+            self._tell(f"{source} is not cordoned any more")
+
+        return take_back
+
+    async def _alter(self, change: ConfigChange) -> None:
+        client = self._client
+        await client.retry(lambda: incremental_alter_configs(client, {self._resource: [change]}))
+
+    # --- the end, and the way back ---------------------------------------------------------------
+
+    async def has_metadata(self) -> bool:
+        """Whether the broker keeps its own metadata in the directory, as far as it tells."""
+        configs = await self._configs_of(self.source.broker_id)
+        entry = configs.get("metadata.log.dir")
+        if entry is not None and entry.value:
+            return entry.value == self.source.path
+        found = configs.get("log.dirs") or configs.get("log.dir")
+        dirs = list_items(found.value or "") if found is not None else []
+        return dirs[:1] == [self.source.path]
+
+    async def cancel(self) -> int:
+        """Bring back what is on its way out, and lift the cordon; how many moves ended."""
+        snapshot = await self._look()
+        order = _on_the_way_out(self.source, snapshot)
+        if order.replicas:
+            await cancel(
+                self._client,
+                Answer(tell=tell),
+                order,
+                preserve_throttles=False,
+                timeout_ms=_ASK_FOR_MS,
+            )
+        before = _own_cordons(await self._configs_of(self.source.broker_id))
+        if before is not None:
+            await self._uncordon(before)
+        return len(order.replicas)
+
+    async def _uncordon(self, before: str) -> None:
+        path = self.source.path
+        left = [item for item in list_items(before) if path is not None and item != path]
+        if path is not None and left == list_items(before):
+            if ALL_LOG_DIRS in left:
+                self._tell(f"{CORDONED_LOG_DIRS} is {before} and stays so")
+            return
+        operation = ConfigOperation.SET if left else ConfigOperation.DELETE
+        await self._alter(ConfigChange(CORDONED_LOG_DIRS, ",".join(left) or None, operation))
+        self._tell(f"{self.source} is not cordoned any more")
+
+
+def _own(source: Source, found: list[LogDirDescription]) -> list[LogDirDescription]:
+    """The directories that are emptied, as far as they live."""
+    return [d for d in found if source.path in (None, d.path) and not is_offline(d)]
+
+
+def _own_cordons(configs: Configs) -> str | None:
+    """What was set for exactly this broker while it ran."""
+    entry = configs.get(CORDONED_LOG_DIRS)
+    for synonym in entry.synonyms if entry is not None else ():
+        if synonym.source is ConfigSource.DYNAMIC_BROKER_CONFIG:
+            return synonym.value or ""
+    return None
+
+
+def kept_free(configs: Configs) -> int:
+    """Bytes that each directory of a broker keeps; 0 where the broker knows no such keys."""
+    values = (configs[key].value or "0" for key in _KEPT_FREE_KEYS if key in configs)
+    return sum(int(value) for value in values)
+
+
+def _leaving_by_themselves(source: Source, snapshot: Snapshot) -> ReassignmentPlan:
+    return ReassignmentPlan(
+        replicas={
+            partition: tuple(b for b in ongoing.replicas if b not in ongoing.removing)
+            for partition, ongoing in snapshot.ongoing.items()
+            if source.broker_id in ongoing.removing
+        }
+    )
+
+
+def _on_the_way_out(source: Source, snapshot: Snapshot) -> ReassignmentPlan:
+    """Moves that a drain of ``source`` may have begun."""
+    paths = {log_dir.path for log_dir in dirs_of(source, snapshot)}
+    away = dict(_leaving_by_themselves(source, snapshot).replicas)
+    log_dirs = {}
+    for replica, where in locate(snapshot.log_dirs).items():
+        if replica.broker_id != source.broker_id or where.current_dir not in paths:
+            continue
+        if source.path is not None and where.future_dir is not None:
+            log_dirs[replica] = where.future_dir
+            away.setdefault(
+                replica.topic_partition,
+                snapshot.metadata.topic(replica.topic).partitions[replica.partition].replicas,
+            )
+    return ReassignmentPlan(replicas=away, log_dirs=log_dirs)
+
+
+def _now_ms() -> int:
+    return round(time.monotonic() * 1000)

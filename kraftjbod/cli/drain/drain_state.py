@@ -1,0 +1,253 @@
+"""WIRE. What a cluster says about a directory or a broker that is being emptied.
+
+From descriptions to what the planner needs, and from its plan to a reassignment. Nothing is asked
+here, and no rule of placing is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kraftjbod.cli.clients.cluster_client import ClusterMetadata
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment
+from kraftjbod.cli.drain.drain_plan import DrainPlan, Leaving, Place, Room, Scope
+from kraftjbod.cli.reassignment.reassignment_plan import (
+    ReassignmentError,
+    ReassignmentPlan,
+    Replica,
+)
+from kraftjbod.cli.reassignment.reassignment_status import (
+    Located,
+    LogDirs,
+    Ongoing,
+    is_offline,
+    locate,
+    replicas_of,
+    why_closed,
+)
+from kraftjbod.core.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is emptied: one directory, or a whole broker if ``path`` is None."""
+
+    broker_id: int
+    path: str | None = None
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return f"broker {self.broker_id}"
+        return f"directory {self.path} of broker {self.broker_id}"
+
+    def holds(self, place: Place) -> bool:
+        return place.broker_id == self.broker_id and self.path in (None, place.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The cluster at one moment; ``kept_free`` are bytes that each directory of a broker keeps."""
+
+    metadata: ClusterMetadata
+    ongoing: Ongoing
+    log_dirs: LogDirs
+    kept_free: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def racks(self) -> dict[int, str | None]:
+        return {broker: node.rack for broker, node in self.metadata.brokers.items()}
+
+
+def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
+    """The directory that a path or an id names.
+
+    :raises ReassignmentError: naming the directories that there are, or why it cannot be emptied.
+    """
+    found = log_dirs[broker_id]
+    wanted = text.removeprefix("dirid:")
+    for log_dir in found:
+        if log_dir.path in (text, text.rstrip("/")) or str(log_dir.directory_id) == wanted:
+            if is_offline(log_dir):
+                raise ReassignmentError(
+                    f"log directory {log_dir.path} of broker {broker_id} is offline: nothing can "
+                    "be moved out of it; its replicas are made anew from their peers when it is "
+                    "forgotten (kraftjbod-log-dirs --forget)"
+                )
+            return Source(broker_id=broker_id, path=log_dir.path)
+    told = ", ".join(
+        log_dir.path + (f" ({log_dir.directory_id})" if log_dir.directory_id else "")
+        for log_dir in found
+    )
+    raise ReassignmentError(f"broker {broker_id} has no log directory {text}; it has {told}")
+
+
+def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
+    """The directories that are emptied."""
+    return [
+        log_dir
+        for log_dir in snapshot.log_dirs[source.broker_id]
+        if source.path in (None, log_dir.path)
+    ]
+
+
+def rooms_for(source: Source, snapshot: Snapshot) -> list[Room]:
+    """Directories elsewhere that take new replicas, with what they may take."""
+    return [
+        Room(
+            place=Place(broker, log_dir.path),
+            free_bytes=log_dir.usable_bytes - snapshot.kept_free.get(broker, 0),
+        )
+        for broker, log_dirs in snapshot.log_dirs.items()
+        for log_dir in log_dirs
+        if why_closed(log_dir) is None and not source.holds(Place(broker, log_dir.path))
+    ]
+
+
+def scope_of(source: Source, *, across_brokers: bool) -> Scope:
+    if source.path is None:
+        return Scope.OTHER_BROKERS
+    return Scope.BROKER_FIRST if across_brokers else Scope.WITHIN_BROKER
+
+
+def leaving(source: Source, snapshot: Snapshot) -> list[Leaving]:
+    """Replicas that have to be moved; those that go by themselves are left out."""
+    located = locate(snapshot.log_dirs)
+    if source.path is None:
+        return list(_of_broker(source.broker_id, snapshot, located))
+    return list(_of_directory(source, source.path, snapshot, located))
+
+
+def _of_directory(
+    source: Source, path: str, snapshot: Snapshot, located: Mapping[Replica, Located]
+) -> Iterator[Leaving]:
+    open_places = {room.place for room in rooms_for(source, snapshot)}
+    for replica, where in located.items():
+        if replica.broker_id != source.broker_id or where.current_dir != path:
+            continue
+        partition = replica.topic_partition
+        if _goes_by_itself(partition, source.broker_id, snapshot):
+            continue
+        target = Place(source.broker_id, where.future_dir) if where.future_dir else None
+        is_moving = target in open_places
+        yield Leaving(
+            replica=replica,
+            source=path,
+            size_bytes=where.size_bytes,
+            holders=frozenset(_holders(partition, snapshot)),
+            under_way=target if is_moving else None,
+            copied_bytes=where.future_size_bytes if is_moving else 0,
+        )
+
+
+def _of_broker(
+    broker: int, snapshot: Snapshot, located: Mapping[Replica, Located]
+) -> Iterator[Leaving]:
+    for partition in _partitions(snapshot.metadata):
+        holders = _holders(partition, snapshot)
+        if broker not in holders or _goes_by_itself(partition, broker, snapshot):
+            continue
+        copies = [located.get(Replica(holder, *partition), Located()) for holder in holders]
+        here = located.get(Replica(broker, *partition), Located())
+        yield Leaving(
+            replica=Replica(broker, *partition),
+            source=here.current_dir or "",
+            # Whoever is behind will have it all.
+            size_bytes=max(copy.size_bytes for copy in copies),
+            holders=frozenset(holders),
+        )
+
+
+def _partitions(metadata: ClusterMetadata) -> Iterator[TopicPartition]:
+    for name, topic in sorted(metadata.topics.items()):
+        for index in topic.partitions:
+            yield TopicPartition(name, index)
+
+
+def _holders(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
+    ongoing = snapshot.ongoing.get(partition)
+    return ongoing.replicas if ongoing else replicas_of(snapshot.metadata, partition)
+
+
+def _goes_by_itself(partition: TopicPartition, broker: int, snapshot: Snapshot) -> bool:
+    """Whether a reassignment under way takes the replica away, and can come to its end."""
+    ongoing = snapshot.ongoing.get(partition)
+    if ongoing is None or broker not in ongoing.removing:
+        return False
+    return not _lost(ongoing, snapshot)
+
+
+def _lost(ongoing: OngoingReassignment, snapshot: Snapshot) -> set[int]:
+    """Brokers that shall get a replica and are not there."""
+    return set(ongoing.adding) - snapshot.metadata.brokers.keys()
+
+
+def has_lost_targets(source: Source, snapshot: Snapshot) -> bool:
+    """Whether something on its way out waits for a broker that is gone."""
+    return any(
+        source.broker_id in ongoing.removing and _lost(ongoing, snapshot)
+        for ongoing in snapshot.ongoing.values()
+    )
+
+
+def as_reassignment(plan: DrainPlan, source: Source, snapshot: Snapshot) -> ReassignmentPlan:
+    """What to order and to follow for ``plan``; moves into the source are called back too."""
+    replicas: dict[TopicPartition, tuple[int, ...]] = {}
+    log_dirs: dict[Replica, str] = {}
+    for move in plan.moves:
+        partition = move.replica.topic_partition
+        replicas[partition] = _target_replicas(
+            partition, move.replica.broker_id, move.target.broker_id, snapshot
+        )
+        log_dirs[Replica(move.target.broker_id, *partition)] = move.target.path
+    for replica, where in locate(snapshot.log_dirs).items():
+        if replica.broker_id != source.broker_id or source.path is None:
+            continue
+        if where.future_dir == source.path and where.current_dir is not None:
+            replicas[replica.topic_partition] = _settled(replica.topic_partition, snapshot)
+            log_dirs[replica] = where.current_dir
+    return ReassignmentPlan(replicas=replicas, log_dirs=log_dirs)
+
+
+def _settled(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
+    """The replicas once what is under way is over."""
+    ongoing = snapshot.ongoing.get(partition)
+    removing = ongoing.removing if ongoing else ()
+    return tuple(b for b in _holders(partition, snapshot) if b not in removing)
+
+
+def _target_replicas(
+    partition: TopicPartition, source: int, target: int, snapshot: Snapshot
+) -> tuple[int, ...]:
+    """The target takes the source's turn, or that of a newcomer which is gone."""
+    settled = _settled(partition, snapshot)
+    if target in settled:
+        return settled
+    leaves = source
+    if source not in settled:
+        ongoing = snapshot.ongoing[partition]
+        leaves = next(b for b in settled if b in _lost(ongoing, snapshot))
+    return tuple(target if broker == leaves else broker for broker in settled)
+
+
+def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
+    """What of the source is still in use; empty when it may go."""
+    told = [
+        f"{replica.topic}-{replica.partition}"
+        + (" is on its way into " if replica.is_future else " is in ")
+        + log_dir.path
+        for log_dir in dirs_of(source, snapshot)
+        for replica in log_dir.replicas
+    ]
+    told += [
+        f"{log_dir.queued_assignments} replicas of {log_dir.path} are not known to the controller"
+        for log_dir in dirs_of(source, snapshot)
+        if log_dir.queued_assignments
+    ]
+    if source.path is None:
+        told += [
+            f"{partition} has a replica on broker {source.broker_id}"
+            for partition in _partitions(snapshot.metadata)
+            if source.broker_id in _holders(partition, snapshot)
+        ]
+    return told

@@ -1,0 +1,426 @@
+"""WIRE. What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
+
+Says Kafka's lines, and the same as facts. Everything that can be checked is checked before the
+first change; what was changed when a later step fails is told before the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.clients.replica_admin import (
+    LogDirDescription,
+    Reassignment,
+    Refusals,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    describe_log_dirs,
+    list_partition_reassignments,
+)
+from kraftjbod.cli.reassignment.rack_aware_assignment import assign_replicas
+from kraftjbod.cli.reassignment.reassignment_plan import (
+    ANY_LOG_DIR,
+    DIRECTORY_ID_PREFIX,
+    ReassignmentError,
+    ReassignmentPlan,
+    Replica,
+)
+from kraftjbod.cli.reassignment.reassignment_progress import Copying, brokers_to_ask, copies
+from kraftjbod.cli.reassignment.reassignment_status import (
+    LogDirs,
+    MoveState,
+    Ongoing,
+    ids_by_path,
+    joined,
+    locate,
+    move_states,
+    named,
+    named_replica,
+    ongoing_line,
+    partition_states,
+    replicas_of,
+    require_targets,
+    resolve,
+)
+from kraftjbod.cli.reassignment.reassignment_throttles import (
+    PartitionMove,
+    clear_throttles,
+    plan_moves,
+    set_throttles,
+)
+from kraftjbod.cli.terminal.command import Answer, tell
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+
+#: How often a broker is asked again for a replica that it does not have yet (KIP-113).
+_ASK_AGAIN_MS: Final = 100
+
+_EXISTING: Final = (
+    "Cannot execute because there is an existing partition assignment.  Use --additional to"
+    " override this and create a new partition assignment in addition to the existing one. The"
+    " --additional flag can also be used to change the throttle by resubmitting the current"
+    " reassignment."
+)
+
+
+class RefusedError(KraftJbodError):
+    """The cluster, or its state, stands against the order; the message says all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteOptions:
+    """Rates are bytes per second; None leaves them as they are.
+
+    ``timeout_ms`` is how long brokers are asked for replicas that they do not have yet.
+    """
+
+    timeout_ms: int
+    throttle: int | None = None
+    mover_throttle: int | None = None
+    is_additional: bool = False
+    allow_replication_factor_change: bool = True
+
+
+async def generate(
+    client: ClusterClient,
+    answer: Answer,
+    topics: Sequence[str],
+    brokers: Sequence[int],
+    *,
+    is_rack_aware: bool,
+    random_below: Callable[[int], int],
+) -> None:
+    """Say where the topics' replicas are, and where they would be spread over ``brokers``."""
+    metadata = await client.retry(partial(client.refresh_metadata, topics))
+    _require_brokers(brokers, metadata)
+    current: dict[TopicPartition, tuple[int, ...]] = {}
+    proposed: dict[TopicPartition, tuple[int, ...]] = {}
+    for topic in topics:
+        here = _replicas_of_topic(metadata, topic)
+        placed = assign_replicas(
+            {
+                broker: metadata.brokers[broker].rack if is_rack_aware else None
+                for broker in brokers
+            },
+            partitions=len(here),
+            replication_factor=len(next(iter(here.values()))),
+            random_below=random_below,
+        )
+        current |= here
+        proposed |= dict(zip(here, placed, strict=True))
+    shown = await _with_real_dirs(client, current)
+    plan = ReassignmentPlan(replicas=proposed)
+    answer.say(
+        f"Current partition replica assignment\n{shown.as_json()}\n", current=shown.document()
+    )
+    answer.say(
+        f"Proposed partition reassignment configuration\n{plan.as_json()}",
+        proposed=plan.document(),
+    )
+
+
+async def execute(
+    client: ClusterClient, answer: Answer, plan: ReassignmentPlan, options: ExecuteOptions
+) -> None:
+    """Begin everything that ``plan`` asks for: brokers first, then directories."""
+    ongoing = await _ongoing(client)
+    if ongoing and not options.is_additional:
+        raise RefusedError(_EXISTING)
+    metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
+    _require_brokers(plan.brokers, metadata)
+    current = _current(metadata, plan)
+    found = await _log_dirs(client, _brokers_with_targets(plan))
+    plan = resolve(plan, found)
+    require_targets(plan, found)
+    before = await _with_real_dirs(client, current)
+    answer.say(
+        f"Current partition replica assignment\n\n{before.as_json()}\n\n"
+        "Save this to use as the --reassignment-json-file option during rollback",
+        current=before.document(),
+    )
+    await set_throttles(
+        client,
+        answer,
+        plan_moves(_running(ongoing), plan.replicas, current),
+        rate=options.throttle,
+        movers=_brokers_with_targets(plan),
+        mover_rate=options.mover_throttle,
+    )
+    refusals = await client.retry(
+        lambda: alter_partition_reassignments(
+            client,
+            _reassignments(plan, current, found),
+            allow_replication_factor_change=options.allow_replication_factor_change,
+        )
+    )
+    _raise_refusals("Error reassigning partition(s):", refusals)
+    answer.say(
+        f"Successfully started partition reassignment{_s(plan.replicas)} for"
+        f" {joined(sorted(plan.replicas))}",
+        startedPartitions=[named(partition) for partition in sorted(plan.replicas)],
+    )
+    await _start_moves(client, answer, plan.log_dirs, options.timeout_ms)
+
+
+async def verify(
+    client: ClusterClient, answer: Answer, plan: ReassignmentPlan, *, preserve_throttles: bool
+) -> None:
+    """Say how far everything is, and take the throttles off when all of it is done."""
+    ongoing = await _ongoing(client)
+    metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
+    answer.say("Status of partition reassignment:", partitions=[], moves=[])
+    for state in partition_states(plan, ongoing, metadata):
+        answer.say(str(state), partitions=[state.document()])
+    moves = await _move_states(client, plan)
+    answer.say("\n".join(map(str, moves)), moves=[move.document() for move in moves])
+    if not ongoing and all(move.is_done for move in moves) and not preserve_throttles:
+        await clear_throttles(client, answer, plan, metadata)
+
+
+async def cancel(
+    client: ClusterClient,
+    answer: Answer,
+    plan: ReassignmentPlan,
+    *,
+    preserve_throttles: bool,
+    timeout_ms: int,
+) -> None:
+    """Bring back what of ``plan`` is on its way."""
+    metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
+    active = sorted(plan.replicas.keys() & await _ongoing(client))
+    if active:
+        wishes = [Reassignment(topic_partition=partition, replicas=None) for partition in active]
+        refusals = await client.retry(lambda: alter_partition_reassignments(client, wishes))
+        _raise_refusals(f"Error cancelling partition reassignment{_s(refusals)} for:", refusals)
+        answer.say(
+            f"Successfully cancelled partition reassignment{_s(active)} for: {joined(active)}",
+            cancelledPartitions=[named(partition) for partition in active],
+        )
+    else:
+        answer.say(
+            "None of the specified partition reassignments are active.", cancelledPartitions=[]
+        )
+    found = await _log_dirs(client, _brokers_with_targets(plan))
+    moves = move_states(resolve(plan, found), found)
+    # Asking for the directory where a replica is ends its move.
+    back = {
+        move.replica: move.located.current_dir
+        for move in moves
+        if move.is_active and move.located.current_dir is not None
+    }
+    if back:
+        await _start_moves(client, answer, back, timeout_ms)
+    else:
+        answer.say("None of the specified partition moves are active.", startedMoves=[])
+    await _forget_wishes(client, moves, found)
+    if not preserve_throttles:
+        await clear_throttles(client, answer, plan, metadata)
+
+
+async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
+    """What of ``plan`` is under way now, in bytes."""
+    ongoing = await _ongoing(client)
+    metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
+    brokers = brokers_to_ask(plan, ongoing, metadata)
+    found = await _log_dirs(client, brokers)
+    return copies(plan, ongoing, metadata, found)
+
+
+async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
+    """Say what the controller is reassigning."""
+    ongoing = await _ongoing(client)
+    found = "Current partition reassignments:" if ongoing else "No partition reassignments found."
+    answer.say(found, reassignments=[])
+    for partition, reassignment in sorted(ongoing.items()):
+        told = named(partition) | reassignment.document()
+        answer.say(ongoing_line(partition, reassignment), reassignments=[told])
+
+
+# --- what the cluster says -----------------------------------------------------------------------
+
+
+async def _ongoing(client: ClusterClient) -> Ongoing:
+    return await client.retry(lambda: list_partition_reassignments(client))
+
+
+async def _log_dirs(client: ClusterClient, brokers: Iterable[int]) -> LogDirs:
+    """Each broker is asked again by itself; the others' answers are kept."""
+    asked = list(brokers)
+    answers = await asyncio.gather(
+        *(client.retry(partial(describe_log_dirs, client, broker)) for broker in asked)
+    )
+    return dict(zip(asked, answers, strict=True))
+
+
+async def _move_states(client: ClusterClient, plan: ReassignmentPlan) -> list[MoveState]:
+    found = await _log_dirs(client, _brokers_with_targets(plan))
+    return move_states(resolve(plan, found), found)
+
+
+async def _with_real_dirs(
+    client: ClusterClient, current: Mapping[TopicPartition, tuple[int, ...]]
+) -> ReassignmentPlan:
+    """``current`` with the directories of today, so that it brings everything back."""
+
+    async def ask(broker: int) -> Sequence[LogDirDescription]:
+        try:
+            return await describe_log_dirs(client, broker)
+        except OperatingError as e:
+            told = f"broker {broker} does not tell its log directories: {e.message}"
+            tell(f"{told}; they are shown as {ANY_LOG_DIR}")
+            return ()
+
+    plan = ReassignmentPlan(replicas=current)
+    answers = await asyncio.gather(*map(ask, plan.brokers))
+    located = locate(dict(zip(plan.brokers, answers, strict=True)))
+    log_dirs = {
+        replica: place.current_dir
+        for replica, place in located.items()
+        if place.current_dir is not None
+    }
+    return ReassignmentPlan(replicas=current, log_dirs=log_dirs)
+
+
+def _brokers_with_targets(plan: ReassignmentPlan) -> list[int]:
+    return sorted({replica.broker_id for replica in plan.log_dirs})
+
+
+def _require_brokers(brokers: Iterable[int], metadata: ClusterMetadata) -> None:
+    for broker in brokers:
+        if broker not in metadata.brokers:
+            raise ReassignmentError(f"Unknown broker id {broker}")
+
+
+def _replicas_of_topic(
+    metadata: ClusterMetadata, name: str
+) -> dict[TopicPartition, tuple[int, ...]]:
+    topic = metadata.topics.get(name)
+    if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise ReassignmentError(f"Topic {name} not found.")
+    return {
+        TopicPartition(name, index): partition.replicas
+        for index, partition in metadata.topic(name).partitions.items()
+    }
+
+
+def _current(
+    metadata: ClusterMetadata, plan: ReassignmentPlan
+) -> dict[TopicPartition, tuple[int, ...]]:
+    for topic in plan.topics:
+        _replicas_of_topic(metadata, topic)
+    current = {partition: replicas_of(metadata, partition) for partition in plan.replicas}
+    missing = [str(partition) for partition, replicas in current.items() if not replicas]
+    if missing:
+        raise ReassignmentError(f"Unable to find partition: {', '.join(missing)}")
+    return current
+
+
+# --- what the cluster is told --------------------------------------------------------------------
+
+
+def _reassignments(
+    plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]], found: LogDirs
+) -> list[Reassignment]:
+    """Each new replica with its directory, where the broker is known to listen to that."""
+    ids = {broker: ids_by_path(log_dirs) for broker, log_dirs in found.items()}
+
+    def target(partition: TopicPartition, broker: int) -> str:
+        path = plan.log_dirs.get(Replica(broker, *partition))
+        known = ids.get(broker, {}).get(path) if path else None
+        if known is None or broker in current[partition]:
+            return ANY_LOG_DIR
+        return f"{DIRECTORY_ID_PREFIX}{known}"
+
+    return [
+        Reassignment(
+            topic_partition=partition,
+            replicas=replicas,
+            target_dirs=[target(partition, broker) for broker in replicas],
+        )
+        for partition, replicas in sorted(plan.replicas.items())
+    ]
+
+
+async def _start_moves(
+    client: ClusterClient, answer: Answer, targets: Mapping[Replica, str], timeout_ms: int
+) -> None:
+    """Ask for each replica until its broker has it and has begun (KIP-113)."""
+    pending = dict(targets)
+    deadline = time.monotonic() + timeout_ms / 1000
+    while pending:
+        for replica in await _ask_to_move(client, pending):
+            path = pending.pop(replica)
+            answer.say(
+                f"Successfully started moving log directory to {path} for replica"
+                f" {replica.topic_partition} with broker {replica.broker_id}",
+                startedMoves=[named_replica(replica) | {"logDir": path}],
+            )
+        if pending and time.monotonic() >= deadline:
+            raise RefusedError(
+                f"Timed out before log directory move{_s(pending)} could be started for:"
+                f" {joined(sorted(pending))}"
+            )
+        if pending:
+            await asyncio.sleep(_ASK_AGAIN_MS / 1000)
+
+
+async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], found: LogDirs) -> None:
+    """A broker remembers the directory for a replica that it does not have; that shall end too.
+
+    Kafka's brokers have no word for it.
+    """
+    wishes = {
+        move.replica: ANY_LOG_DIR
+        for move in moves
+        if move.located.current_dir is None and ids_by_path(found[move.replica.broker_id])
+    }
+    await _ask_to_move(client, wishes)
+
+
+async def _ask_to_move(client: ClusterClient, targets: Mapping[Replica, str]) -> list[Replica]:
+    """Those that began.
+
+    :raises ReassignmentError: for the first that was refused for good.
+    """
+    by_broker: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
+    for replica, target in targets.items():
+        by_broker[replica.broker_id][target].append(replica.topic_partition)
+    answers = await asyncio.gather(
+        *(alter_replica_log_dirs(client, broker, moves) for broker, moves in by_broker.items())
+    )
+    refusals = {
+        Replica(broker, *partition): refusal
+        for broker, refused in zip(by_broker, answers, strict=True)
+        for partition, refusal in refused.items()
+    }
+    for replica, refusal in sorted(refusals.items()):
+        if refusal.code != ErrorCode.REPLICA_NOT_AVAILABLE:
+            raise ReassignmentError(f"Failed to alter dir for {replica}: {refusal.message}")
+    return sorted(targets.keys() - refusals.keys())
+
+
+def _running(ongoing: Ongoing) -> dict[TopicPartition, PartitionMove]:
+    return {
+        partition: PartitionMove(
+            sources=frozenset(known.replicas) - frozenset(known.adding),
+            destinations=frozenset(known.adding),
+        )
+        for partition, known in ongoing.items()
+    }
+
+
+def _raise_refusals(what: str, refusals: Refusals) -> None:
+    if refusals:
+        told = [f"{partition}: {e.message}" for partition, e in sorted(refusals.items())]
+        raise RefusedError(f"{what} {'; '.join(told)}")
+
+
+def _s(things: Sequence[object] | Mapping[TopicPartition, object] | Mapping[Replica, str]) -> str:
+    return "" if len(things) == 1 else "s"

@@ -1,0 +1,292 @@
+"""WIRE. How far a reassignment is, from what a cluster says, and Kafka's sentence for it.
+
+Two stories per partition: the one that the controller tells (which brokers hold it), and the one
+that each broker tells (which directory holds it, and which shall). Nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterMetadata
+from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment
+from kraftjbod.cli.reassignment.reassignment_plan import (
+    DIRECTORY_ID_PREFIX,
+    ReassignmentError,
+    ReassignmentPlan,
+    Replica,
+    directory_id,
+)
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+
+_IMPAIRED: Final = frozenset(state.value for state in LogDirState if state.is_impaired)
+
+LogDirs = Mapping[int, Sequence[LogDirDescription]]
+"""Every log directory of some brokers."""
+Ongoing = Mapping[TopicPartition, OngoingReassignment]
+"""What the controller is reassigning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where a replica is on its broker, and where it is being moved to; sizes are bytes."""
+
+    current_dir: str | None = None
+    future_dir: str | None = None
+    size_bytes: int = 0
+    future_size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """Brokers of one partition, as they are and as they shall be."""
+
+    partition: TopicPartition
+    current: tuple[int, ...]
+    target: tuple[int, ...]
+    is_active: bool
+
+    def document(self) -> dict[str, Any]:
+        return named(self.partition) | {
+            "replicas": self.current,
+            "target": self.target,
+            "isActive": self.is_active,
+            "isDone": not self.is_active and self.current == self.target,
+        }
+
+    def __str__(self) -> str:
+        if self.is_active:
+            return f"Reassignment of partition {self.partition} is still in progress."
+        if self.current == self.target:
+            return f"Reassignment of partition {self.partition} is completed."
+        return (
+            f"There is no active reassignment of partition {self.partition}, but replica set is"
+            f" {joined(self.current)} rather than {joined(self.target)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveState:
+    """One replica that shall be in a certain directory of its broker."""
+
+    replica: Replica
+    target_dir: str
+    located: Located
+    has_offline_dir: bool
+
+    @property
+    def is_active(self) -> bool:
+        return self.located.future_dir is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is going to happen any more; maybe not what was wanted."""
+        return self.located.current_dir is not None and not self.is_active
+
+    def document(self) -> dict[str, Any]:
+        current, future = self.located.current_dir, self.located.future_dir
+        return named_replica(self.replica) | {
+            "logDir": current,
+            "movingTo": future,
+            "target": self.target_dir,
+            "isActive": self.is_active,
+            "isDone": self.is_done and current == self.target_dir,
+        }
+
+    def __str__(self) -> str:
+        place = f"Partition {self.replica.topic_partition}"
+        current, future = self.located.current_dir, self.located.future_dir
+        broker = self.replica.broker_id
+        if current is None and self.has_offline_dir:
+            return (
+                f"{place} is not found in any live log dir on broker {broker}."
+                " There is likely an offline log directory on the broker."
+            )
+        if current is None:
+            return f"{place} cannot be found in any live log directory on broker {broker}."
+        if future == self.target_dir:
+            return f"Reassignment of replica {self.replica} is still in progress."
+        if future is not None:
+            return (
+                f"{place} on broker {broker} is being moved to log dir {future}"
+                f" instead of {self.target_dir}."
+            )
+        if current == self.target_dir:
+            return f"Reassignment of replica {self.replica} completed successfully."
+        return (
+            f"{place} on broker {broker} is not being moved from log dir {current}"
+            f" to {self.target_dir}."
+        )
+
+
+def partition_states(
+    plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata
+) -> list[PartitionState]:
+    """In the order of the partitions; one that does not exist has no replicas."""
+    states = []
+    for partition, target in sorted(plan.replicas.items()):
+        active = ongoing.get(partition)
+        current = active.replicas if active else replicas_of(metadata, partition)
+        states.append(
+            PartitionState(
+                partition=partition,
+                current=current,
+                target=target,
+                is_active=active is not None,
+            )
+        )
+    return states
+
+
+def replicas_of(metadata: ClusterMetadata, partition: TopicPartition) -> tuple[int, ...]:
+    """As the metadata has them; none for a partition that does not exist."""
+    topic = metadata.topics.get(partition.topic)
+    found = topic.partitions.get(partition.partition) if topic else None
+    return found.replicas if found else ()
+
+
+def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
+    """In Kafka's order: by broker, then by partition. ``plan`` names directories by path."""
+    located = locate(found)
+    return [
+        MoveState(
+            replica=replica,
+            target_dir=target,
+            located=located.get(replica, Located()),
+            has_offline_dir=any(map(is_offline, found[replica.broker_id])),
+        )
+        for replica, target in sorted(plan.log_dirs.items())
+    ]
+
+
+def locate(found: LogDirs) -> dict[Replica, Located]:
+    """Every replica in some brokers' live directories."""
+    located: dict[Replica, Located] = {}
+    for broker, log_dirs in found.items():
+        for log_dir in log_dirs:
+            for held in log_dir.replicas:
+                replica = Replica(broker, held.topic, held.partition)
+                known = located.get(replica, Located())
+                located[replica] = (
+                    replace(known, future_dir=log_dir.path, future_size_bytes=held.size_bytes)
+                    if held.is_future
+                    else replace(known, current_dir=log_dir.path, size_bytes=held.size_bytes)
+                )
+    return located
+
+
+def is_offline(log_dir: LogDirDescription) -> bool:
+    return log_dir.error_code != ErrorCode.NONE
+
+
+def resolve(plan: ReassignmentPlan, found: LogDirs) -> ReassignmentPlan:
+    """``plan`` with every directory id replaced by the path that the broker has for it.
+
+    :raises ReassignmentError: naming the directories that the broker does have.
+    """
+    return replace(
+        plan,
+        log_dirs={
+            replica: _path(target, replica, found[replica.broker_id])
+            for replica, target in plan.log_dirs.items()
+        },
+    )
+
+
+def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) -> str:
+    wanted = directory_id(target)
+    if wanted is None:
+        return target
+    ids = {log_dir.directory_id for log_dir in log_dirs} - {None}
+    if not ids:
+        raise ReassignmentError(
+            f"{replica}: broker {replica.broker_id} does not tell the ids of its log directories;"
+            f" name the path instead of {target}: {_choice(log_dirs)}"
+        )
+    for log_dir in log_dirs:
+        if log_dir.directory_id == wanted:
+            return log_dir.path
+    raise ReassignmentError(
+        f"{replica}: broker {replica.broker_id} has no log directory {target};"
+        f" it has {_choice(log_dirs)}"
+    )
+
+
+def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
+    """Whether each wanted path is a live directory of its broker that takes new replicas.
+
+    Where a replica is already, it may be wanted whatever has become of the directory.
+
+    :raises ReassignmentError: for the first that is not.
+    """
+    located = locate(found)
+    for replica, target in sorted(plan.log_dirs.items()):
+        log_dirs = found[replica.broker_id]
+        by_path = {log_dir.path: log_dir for log_dir in log_dirs}
+        if target not in by_path:
+            raise ReassignmentError(
+                f"{replica}: broker {replica.broker_id} has no log directory {target};"
+                f" it has {_choice(log_dirs)}"
+            )
+        if is_offline(by_path[target]):
+            raise ReassignmentError(
+                f"{replica}: log directory {target} of broker {replica.broker_id} is offline"
+            )
+        why = why_closed(by_path[target])
+        if why is not None and located.get(replica, Located()).current_dir != target:
+            raise ReassignmentError(
+                f"{replica}: log directory {target} of broker {replica.broker_id} is {why} and"
+                " takes no new replicas"
+            )
+
+
+def why_closed(log_dir: LogDirDescription) -> str | None:
+    """Why a directory takes no new replicas, as an adjective; None if it does."""
+    if is_offline(log_dir):
+        return "offline"
+    if log_dir.is_cordoned:
+        return "cordoned"
+    return log_dir.state if log_dir.state in _IMPAIRED else None
+
+
+def _choice(log_dirs: Iterable[LogDirDescription]) -> str:
+    return ", ".join(
+        log_dir.path
+        + (f" ({DIRECTORY_ID_PREFIX}{log_dir.directory_id})" if log_dir.directory_id else "")
+        for log_dir in log_dirs
+    )
+
+
+def ids_by_path(log_dirs: Iterable[LogDirDescription]) -> dict[str, DirectoryId]:
+    """Empty for a broker that does not tell ids."""
+    return {
+        log_dir.path: log_dir.directory_id
+        for log_dir in log_dirs
+        if log_dir.directory_id is not None
+    }
+
+
+def ongoing_line(partition: TopicPartition, ongoing: OngoingReassignment) -> str:
+    """What ``--list`` says of one partition."""
+    adding = f" adding: {joined(ongoing.adding)}." if ongoing.adding else ""
+    removing = f" removing: {joined(ongoing.removing)}." if ongoing.removing else ""
+    return f"{partition}: replicas: {joined(ongoing.replicas)}.{adding}{removing}"
+
+
+def named(partition: TopicPartition) -> dict[str, Any]:
+    """A partition in a JSON document."""
+    return {"topic": partition.topic, "partition": partition.partition}
+
+
+def named_replica(replica: Replica) -> dict[str, Any]:
+    """A replica in a JSON document."""
+    return {"broker": replica.broker_id} | named(replica.topic_partition)
+
+
+def joined(values: Iterable[object]) -> str:
+    """``1,2,3``."""
+    return ",".join(map(str, values))

@@ -1,0 +1,351 @@
+"""WIRE. What every tool does the same way: its options, how it reaches a cluster, its errors, its
+end.
+
+* Standard output holds results only.
+* An error that somebody expected is one line on standard error that begins with ``error:``, and
+  exit code 1; wrong usage is such a line too, and exit code 2. An interrupt is exit code 130.
+* A tool that asks a cluster takes :func:`connection_options` and works inside of
+  :meth:`ClusterAddress.connect`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, TextIO, TypeVar, cast
+
+import click
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
+from kraftjbod.cli.clients.first_contact import reach
+from kraftjbod.core.errors import ConfigError, KraftJbodError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.core.version import package_version
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=click.Command)
+
+#: How long a tool tries before it says that the cluster does not answer.
+TOOL_TIMEOUT_MS: Final = 10_000
+#: What tools that work for long give a cluster at least, once they have reached it: others lead
+#: by then.
+PATIENCE_MS: Final = 20_000
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EXIT_FAILED: Final = 1
+_EXIT_INTERRUPTED: Final = 130
+
+
+# --- the tool itself -----------------------------------------------------------------------------
+
+
+class _OneLineEnds(click.Command):
+    """Ends as every tool does, whatever ends it."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        plain_main: Any = super().main
+        if not standalone_mode:
+            return plain_main(*args, standalone_mode=False, **extra)
+        try:
+            code = plain_main(*args, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as e:
+            e.show()
+            sys.exit(e.exit_code)
+        except click.UsageError as e:
+            tool = "" if e.ctx is None else f" ({e.ctx.command_path} --help)"
+            fail(f"{e.format_message()}{tool}", code=e.exit_code)
+        except click.ClickException as e:
+            fail(e.format_message(), code=e.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(_EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            reader_gone()
+        except (KraftJbodError, OSError) as e:
+            fail(str(e))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class Tool(_OneLineEnds):
+    """One command."""
+
+
+class ToolGroup(_OneLineEnds, click.Group):
+    """Several commands under one name."""
+
+
+def tool(**settings: Any) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a function the command that a tool is; ``settings`` are click's."""
+    return lambda function: _made(Tool, function, settings)
+
+
+def tool_group(
+    kind: type[ToolGroup] = ToolGroup, **settings: Any
+) -> Callable[[Callable[..., Any]], ToolGroup]:
+    """Make a function the root of a tool that has several commands."""
+    return lambda function: _made(kind, function, settings)
+
+
+def _made(kind: type[C], function: Callable[..., Any], settings: dict[str, Any]) -> C:
+    version = click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_tell_version,
+        help="Say which version this is.",
+    )
+    names = {"help_option_names": ["-h", "--help"]}
+    return click.command(cls=kind, context_settings=names, **settings)(version(function))
+
+
+def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from kraftjbod.protocol import record_scans
+
+    click.echo(f"{context.command_path} {record_scans.with_form(package_version())}")
+    context.exit()
+
+
+# --- reaching a cluster --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAddress:
+    """Where a cluster is, and how long it may take to answer."""
+
+    bootstrap_server: str
+    command_config: str | None = None
+    timeout_ms: int = TOOL_TIMEOUT_MS
+
+    def client(self, *, patience_ms: int = 0) -> ClusterClient:
+        """Knows the cluster, and has not talked with it yet.
+
+        :raises ConfigError: for settings that it cannot honour.
+        """
+        timeout_ms = max(self.timeout_ms, patience_ms)
+        return make_client(self.bootstrap_server, self.command_config, timeout_ms=timeout_ms)
+
+    @asynccontextmanager
+    async def connect(self, *, patience_ms: int = 0) -> AsyncIterator[ClusterClient]:
+        """A client that knows who the brokers are.
+
+        :param patience_ms: what later answers may take, if that is more than the tool's timeout.
+        :raises WrongPortError: if controllers listen there.
+        :raises ConnectionLostError: if nobody answers within the tool's timeout.
+        """
+        async with self.client(patience_ms=patience_ms) as client:
+            addresses = parse_bootstrap(self.bootstrap_server)
+            await reach(client, addresses, timeout_ms=self.timeout_ms, tell=tell)
+            yield client
+
+
+config_option = click.option(
+    "--command-config",
+    type=click.Path(dir_okay=False),
+    help="Properties file with client settings (client.id, request.timeout.ms).",
+)
+timeout_option = click.option(
+    "--timeout",
+    "give_up_ms",
+    type=click.FloatRange(0.1, 3600),
+    default=TOOL_TIMEOUT_MS / 1000,
+    show_default=True,
+    metavar="SECONDS",
+    callback=lambda _context, _parameter, seconds: round(seconds * 1000),
+    help="How long to try to reach the cluster, and to wait for an answer.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+
+
+def server_options(command: F) -> F:
+    """``--bootstrap-server`` and ``--command-config``: ``cluster``, a :class:`ClusterAddress`."""
+
+    @click.option(
+        "--bootstrap-server", required=True, metavar="HOST:PORT,...", help="Brokers to ask first."
+    )
+    @config_option
+    @functools.wraps(command)
+    def given(
+        *args: Any, bootstrap_server: str, command_config: str | None, **flags: Any
+    ) -> object:
+        cluster = ClusterAddress(bootstrap_server=bootstrap_server, command_config=command_config)
+        return command(*args, cluster=cluster, **flags)
+
+    return cast(F, given)
+
+
+def connection_options(command: F) -> F:
+    """The same with ``--timeout``."""
+
+    @server_options
+    @timeout_option
+    @functools.wraps(command)
+    def given(*args: Any, cluster: ClusterAddress, give_up_ms: int, **flags: Any) -> object:
+        return command(*args, cluster=replace(cluster, timeout_ms=give_up_ms), **flags)
+
+    return cast(F, given)
+
+
+def make_client(
+    bootstrap_server: str,
+    command_config: str | None = None,
+    *,
+    timeout_ms: int = PATIENCE_MS,
+) -> ClusterClient:
+    """:raises ConfigError: for settings that this client cannot honour."""
+    settings: dict[str, str] = {}
+    if command_config is not None:
+        settings = parse_properties(read_file(command_config), command_config)
+    protocol = settings.get("security.protocol", "PLAINTEXT")
+    if protocol != "PLAINTEXT":
+        raise ConfigError(f"security.protocol={protocol}: only PLAINTEXT is spoken here")
+    request_timeout = settings.get("request.timeout.ms", str(timeout_ms))
+    if not request_timeout.isdigit():
+        raise ConfigError(f"request.timeout.ms={request_timeout}: expected milliseconds")
+    return ClusterClient(
+        bootstrap_server,
+        client_id=settings.get("client.id", "kraftjbod-tools"),
+        request_timeout_ms=int(request_timeout),
+        retry_timeout_ms=timeout_ms,
+    )
+
+
+# --- what goes in and comes out ------------------------------------------------------------------
+
+
+def read_file(path: str) -> str:
+    """What a file that the operator named says.
+
+    :raises ConfigError: if it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"cannot read {path}: {e}") from e
+
+
+def echo_json(document: object) -> None:
+    """One document, on a line of its own."""
+    click.echo(json.dumps(document, separators=(",", ":")))
+
+
+class Answer:
+    """What a tool answers: lines for people as they come, or all of it as one JSON document.
+
+    Used around the work that makes it. The document is printed at the end of that, with ``error``
+    in it if the work failed half way; what was said until then is there too.
+
+    :param tell: what prints lines.
+    """
+
+    def __init__(
+        self, *, as_json: bool = False, tell: Callable[[str], object] = click.echo
+    ) -> None:
+        self._as_json = as_json
+        self._tell = tell
+        self._document: dict[str, Any] = {"version": 1}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if not self._as_json:
+            return
+        if isinstance(error, KraftJbodError):
+            self._document["error"] = str(error)
+        echo_json(self._document)
+
+    def say(self, line: str | None, **facts: Any) -> None:
+        """``line`` to people, ``facts`` to the document; a list goes on where it was before."""
+        if not self._as_json:
+            if line is not None:
+                self._tell(line)
+            return
+        for name, fact in facts.items():
+            before = self._document.get(name)
+            self._document[name] = [*before, *fact] if isinstance(before, list) else fact
+
+
+def answering(command: F) -> F:
+    """Adds ``--json`` to a command, which gets an :class:`Answer` as its first argument."""
+
+    @json_option
+    @functools.wraps(command)
+    def given(*args: Any, as_json: bool, **flags: Any) -> object:
+        with Answer(as_json=as_json) as answer:
+            return command(answer, *args, **flags)
+
+    return cast(F, given)
+
+
+def parse_pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    """``key=value`` options as a mapping; the last of a repeated key wins."""
+    pairs = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE", param_hint=option)
+        pairs[key.strip()] = text
+    return pairs
+
+
+def parse_list(text: str | None) -> list[str]:
+    """``a, b`` as its parts."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
+    """Gives a function that counts records, for people who watch standard error.
+
+    :param beside: the tool's other stream; where that is a terminal, a count would be in the way.
+    """
+    if beside.isatty() or not sys.stderr.isatty():
+        return nullcontext(lambda _: None)
+    # rich takes a tenth of a second.
+    from kraftjbod.cli.terminal.progress import counter
+
+    return counter(verb)
+
+
+def size_text(size_bytes: float) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for unit in _UNITS:
+        if size_bytes < 1024 or unit == _UNITS[-1]:
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def tell(text: str) -> None:
+    """One line for people who wait, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def reader_gone() -> NoReturn:
+    """The end, where the reader of standard output has seen enough."""
+    # Python would complain again when it flushes.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_EXIT_FAILED)
+
+
+def fail(message: str, *, code: int = _EXIT_FAILED) -> NoReturn:
+    """One line on standard error, and the end."""
+    sys.stdout.flush()
+    tell("error: " + " ".join(message.split()))
+    sys.exit(code)

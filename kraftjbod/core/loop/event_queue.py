@@ -1,0 +1,91 @@
+"""LOOP. ``EventQueue``: one consumer, bounded, with deadlines that are events too.
+
+The queue driver of a machine reads its events here:
+``async for event in queue`` hands them out one at a time and in order;
+``schedule`` makes an event appear later, and a newer schedule under the same tag replaces the
+older one. Tags are per subject (one per log dir, say), never shared between two subjects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
+from typing import Generic, TypeVar
+
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.loop.timing import Clock
+
+E = TypeVar("E")
+
+
+class EventQueue(Generic[E]):
+    """Events for one consumer task. All methods are for the loop's thread."""
+
+    def __init__(self, *, name: str, max_events: int, clock: Clock) -> None:
+        self._name = name
+        self._max_events = max_events
+        self._clock = clock
+        self._events: deque[E] = deque()
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._wakeup = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __repr__(self) -> str:
+        return f"<EventQueue {self._name} events={len(self._events)} timers={len(self._timers)}>"
+
+    def append(self, event: E) -> None:
+        """Put ``event`` behind all others.
+
+        :raises OverloadedError: if the queue holds its maximum already.
+        """
+        self._require_room()
+        self._events.append(event)
+        self._wakeup.set()
+
+    def schedule(self, tag: Hashable, at_ms: int, event: E) -> None:
+        """Append ``event`` at ``at_ms`` (monotonic), replacing what ``tag`` scheduled before."""
+        self.cancel(tag)
+        if self._closed:
+            return
+        delay_s = max(0, at_ms - self._clock.now_ms()) / 1000
+        loop = asyncio.get_running_loop()
+        self._timers[tag] = loop.call_later(delay_s, self._fire, tag, event)
+
+    def cancel(self, tag: Hashable) -> None:
+        """Forget what ``tag`` scheduled, if anything."""
+        timer = self._timers.pop(tag, None)
+        if timer is not None:
+            timer.cancel()
+
+    def close(self) -> None:
+        """End the consumer's iteration once the events already here are consumed."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._wakeup.set()
+
+    async def __aiter__(self) -> AsyncIterator[E]:
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._closed:
+                return
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    def _fire(self, tag: Hashable, event: E) -> None:
+        del self._timers[tag]
+        # A deadline is never refused: there are at most as many as there are tags.
+        self._events.append(event)
+        self._wakeup.set()
+
+    def _require_room(self) -> None:
+        if self._closed:
+            raise OverloadedError(f"{self._name} is closed")
+        if len(self._events) >= self._max_events:
+            raise OverloadedError(f"{self._name} holds {self._max_events} events already")

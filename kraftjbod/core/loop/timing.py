@@ -1,0 +1,119 @@
+"""PURE. Time as numbers: a clock to be handed in, deadlines, back-off, and rates.
+
+No real clock and no randomness in here; ``daemon/runner.py`` brings both.
+All instants are milliseconds of a monotonic clock unless a name says ``wall``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kraftjbod.core.loop.wall_guard import PossibleNow
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds; only differences mean anything."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC, as Kafka's record timestamps count them."""
+        ...
+
+    def possible_now(self) -> PossibleNow:
+        """What :meth:`wall_ms` may be in truth, if that jumped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant after which waiting is pointless."""
+
+    at_ms: int
+
+    @classmethod
+    def after(cls, now_ms: int, timeout_ms: int) -> Deadline:
+        return cls(now_ms + timeout_ms)
+
+    def remaining_ms(self, now_ms: int) -> int:
+        """Milliseconds left, never negative."""
+        return max(0, self.at_ms - now_ms)
+
+    def has_passed(self, now_ms: int) -> bool:
+        return now_ms >= self.at_ms
+
+
+class ExponentialBackoff:
+    """Waits that double from ``initial_ms`` up to ``max_ms``, spread by ``jitter``.
+
+    ``random_unit`` gives numbers in [0, 1); ``jitter`` 0.2 means plus or minus 20 %.
+    """
+
+    def __init__(
+        self,
+        *,
+        initial_ms: int,
+        max_ms: int,
+        random_unit: Callable[[], float],
+        jitter: float = 0.2,
+    ) -> None:
+        assert 0 < initial_ms <= max_ms, (initial_ms, max_ms)
+        self._initial_ms = initial_ms
+        self._max_ms = max_ms
+        self._random_unit = random_unit
+        self._jitter = jitter
+
+    def wait_ms(self, failures: int) -> int:
+        """How long to wait after the ``failures``-th failure in a row (1, 2, ...)."""
+        assert failures >= 1, failures
+        doublings = min(failures - 1, 32)
+        plain_ms = min(self._max_ms, self._initial_ms << doublings)
+        spread = 1.0 + self._jitter * (2.0 * self._random_unit() - 1.0)
+        return max(1, round(plain_ms * spread))
+
+
+class TokenBucket:
+    """Bytes per second that several may share; the burst is what one second allows.
+
+    Spending is never refused: a bucket may be overdrawn, and then :meth:`wait_ms` says how long
+    its users have to pause until it is even.
+    """
+
+    def __init__(self, bytes_per_second: int, now_ms: int) -> None:
+        assert bytes_per_second > 0, bytes_per_second
+        self._rate = bytes_per_second
+        self._balance = float(bytes_per_second)
+        self._as_of_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"<TokenBucket {self._rate} B/s balance={self._balance:.0f}>"
+
+    @property
+    def bytes_per_second(self) -> int:
+        return self._rate
+
+    def set_rate(self, bytes_per_second: int, now_ms: int) -> None:
+        """Another rate from now on; a debt stays, savings shrink to the new burst."""
+        assert bytes_per_second > 0, bytes_per_second
+        self._refill(now_ms)
+        self._rate = bytes_per_second
+        self._balance = min(self._balance, float(bytes_per_second))
+
+    def spend(self, size_bytes: int, now_ms: int) -> None:
+        self._refill(now_ms)
+        self._balance -= size_bytes
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Milliseconds until the bucket is not overdrawn; 0 if it is not."""
+        self._refill(now_ms)
+        return 0 if self._balance >= 0 else math.ceil(-self._balance * 1000 / self._rate)
+
+    def _refill(self, now_ms: int) -> None:
+        earned = (now_ms - self._as_of_ms) * self._rate / 1000
+        self._balance = min(self._balance + earned, float(self._rate))
+        self._as_of_ms = now_ms

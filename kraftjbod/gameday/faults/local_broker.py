@@ -1,0 +1,117 @@
+"""WIRE. Is this really that broker, and may it be broken: what this machine knows of a broker.
+
+Nothing is touched that did not prove itself: a directory by the id in its ``meta.properties``,
+which has to be the one that the broker tells; a process by the port that it listens on and by a
+file that it has open below one of the broker's directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.gameday.faults.cluster_watch import Victim
+from kraftjbod.gameday.faults.fault import CannotPlay
+from kraftjbod.local.cluster_process import directory_id
+
+_ADVICE: Final = "run it on the broker's host, as root or as the broker's user, or use --observe"
+_LISTENS: Final = "0A"
+_LOOKS_PAST_MODES: Final = 1 << 1 | 1 << 2
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+_METADATA_LOG: Final = "__cluster_metadata-0"
+
+
+def require_own_directory(victim: Victim) -> None:
+    """:raises CannotPlay: unless ``victim.path`` on this machine is that broker's directory."""
+    where = f"{victim.path} of broker {victim.broker_id}"
+    if victim.directory_id is None:
+        raise CannotPlay(
+            f"{where} has no id that could be compared: not a broker of kraftjbod; use --observe"
+        )
+    here, told = directory_id(victim.path), str(victim.directory_id)
+    if here is None:
+        raise CannotPlay(f"{where} cannot be read on this machine: {_ADVICE}")
+    if here != told:
+        raise CannotPlay(
+            f"{where} has the id {told}, but what lies there on this machine has {here}: {_ADVICE}"
+        )
+    if os.geteuid() not in (0, victim.path.stat().st_uid):
+        raise CannotPlay(f"{where} belongs to another user: {_ADVICE}")
+
+
+def first_breakable(found: Sequence[Victim]) -> Victim:
+    """The first whose broker goes on without it: it has other directories, and its metadata there.
+
+    :raises CannotPlay: if there is none, or it is not here to be broken.
+    """
+    dirs = Counter(victim.broker_id for victim in found)
+    for victim in found:
+        if dirs[victim.broker_id] > 1:
+            require_own_directory(victim)
+            if not (victim.path / _METADATA_LOG).exists():
+                return victim
+    raise CannotPlay(
+        "no broker has two log directories that are online, one of them without its metadata: "
+        "no disk can be taken from any of them"
+    )
+
+
+def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) -> int:
+    """The pid of the broker that listens on ``port`` of this machine.
+
+    :raises CannotPlay: if there is none, or it has no file open below ``log_dirs``.
+    """
+    pid = _listener(port)
+    if pid is None:
+        raise CannotPlay(
+            f"no process that can be looked at listens on port {port} of this machine, so broker "
+            f"{broker_id} cannot be found: {_ADVICE}"
+        )
+    roots = tuple(f"{path}/" for path in log_dirs)
+    if not any(path.startswith(roots) for path in _open_files(pid)):
+        raise CannotPlay(
+            f"process {pid} listens on port {port} but has no file of broker {broker_id} open, so "
+            f"it is taken for another one: {_ADVICE}"
+        )
+    return pid
+
+
+def looks_past_modes(pid: int) -> bool:
+    """Whether ``chmod 000`` is nothing to the process."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
+    return bool(int(word, 16) & _LOOKS_PAST_MODES)
+
+
+def _listener(port: int) -> int | None:
+    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and not wanted.isdisjoint(_open_files(int(entry.name))):
+            return int(entry.name)
+    return None
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if not table.exists():
+            continue
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                yield rest[5]
+
+
+def _open_files(pid: int) -> list[str]:
+    """What the process has open; nothing if it has ended or is not ours to look at."""
+    found = []
+    gone = (PermissionError, FileNotFoundError, ProcessLookupError)
+    with contextlib.suppress(*gone):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            # One that was closed meanwhile says nothing about the others.
+            with contextlib.suppress(*gone):
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found

@@ -1,0 +1,1 @@
+"""Load with numbered records, and the check that nothing acknowledged is lost."""

@@ -1,0 +1,87 @@
+"""PURE. The proof: what is in a partition, compared with what was acknowledged.
+
+Every acknowledged record must be there once, unchanged, in order, and at the offset that the
+acknowledgement promised. Records in doubt (sent, never answered) may be there or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.protocol.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What is wrong with one partition, in records; all zero is the proof."""
+
+    partition: int
+    acknowledged: int
+    found: int
+    lost: int
+    twice: int
+    out_of_order: int
+    changed: int
+    misplaced: int
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.twice or self.out_of_order or self.changed or self.misplaced)
+
+
+def unread(book: AckBook) -> Findings:
+    """Where nothing could be read, nothing is known."""
+    return Findings(
+        partition=book.partition,
+        acknowledged=book.acked,
+        found=0,
+        lost=0,
+        twice=0,
+        out_of_order=0,
+        changed=0,
+        misplaced=0,
+    )
+
+
+class PartitionCheck:
+    """Compares one partition, record by record, as they arrive."""
+
+    def __init__(self, book: AckBook) -> None:
+        self._book = book
+        sent = book.acked + book.in_doubt
+        self._index_of = {book.stream.key(index): index for index in range(sent)}
+        self._promised: list[int] = []
+        for ack in book.acks:
+            self._promised.extend(range(ack.offset, ack.offset + ack.count))
+        self._seen = bytearray(sent)
+        self._last = -1
+        self._found = self._twice = self._out_of_order = self._changed = self._misplaced = 0
+
+    def feed(self, record: Record) -> None:
+        key = record.key or b""
+        index = self._index_of.get(key)
+        if index is None and not self._book.stream.owns(key):
+            return
+        self._found += 1
+        if index is None or record.value != self._book.stream.value(index):
+            self._changed += 1
+            return
+        self._twice += self._seen[index]
+        self._seen[index] = 1
+        self._out_of_order += index < self._last
+        self._last = index
+        if index < self._book.acked:
+            self._misplaced += record.offset != self._promised[index]
+
+    def findings(self) -> Findings:
+        return Findings(
+            partition=self._book.partition,
+            acknowledged=self._book.acked,
+            found=self._found,
+            lost=self._seen.count(0, 0, self._book.acked),
+            twice=self._twice,
+            out_of_order=self._out_of_order,
+            changed=self._changed,
+            misplaced=self._misplaced,
+        )

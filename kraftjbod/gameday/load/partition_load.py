@@ -1,0 +1,28 @@
+"""LOOP. ``PartitionLoad``: one producer's load on one partition, and the book it keeps."""
+
+from __future__ import annotations
+
+import time
+
+from kraftjbod.cli.clients.producer import Producer, now_ms
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
+
+
+class PartitionLoad(AckBook):
+    """Sends the stream from its beginning, one batch at a time."""
+
+    async def send(self, producer: Producer, count: int) -> bool:
+        """Send the next ``count`` records; ``False`` if that failed, and ``error`` says why.
+
+        A producer that failed sends no more: what became of its last batch is not known.
+        """
+        records = self.stream.records(self.acked, count, now_ms())
+        try:
+            offset = await producer.send(self.partition, records)
+        except OperatingError as e:
+            self.in_doubt, self.error = len(records), str(e)
+            return False
+        self.acks.append(Ack(at_s=time.monotonic(), offset=offset, count=len(records)))
+        self.acked += len(records)
+        return True

@@ -1,0 +1,73 @@
+"""LOOP. Reads a topic from where a load began up to its end, for the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import LATEST, list_offsets
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.core.errors import RequestTimedOutError
+from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.check import Findings, PartitionCheck
+
+_POLL_MS: Final = 30_000
+
+
+async def end_offsets(
+    client: ClusterClient, topic: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    """Where each partition ends now."""
+    await client.retry(lambda: client.refresh_metadata([topic]))
+    wanted = list(partitions)
+    return await client.retry(lambda: list_offsets(client, topic, wanted, LATEST), topics=[topic])
+
+
+async def read_back(
+    client: ClusterClient,
+    topic: str,
+    books: Iterable[AckBook],
+    advance: Callable[[int], None],
+    *,
+    starts: Mapping[int, int] | None = None,
+) -> list[Findings]:
+    """Read ``topic`` to its end; ``advance`` is told how many records came.
+
+    :param starts: offset by partition to begin at, from the beginning of the log by default.
+    :raises RequestTimedOutError: if nothing arrives for a long time.
+    """
+    checks = {book.partition: PartitionCheck(book) for book in books}
+    ends = await end_offsets(client, topic, checks)
+    begin = {partition: (starts or {}).get(partition, 0) for partition in ends}
+    ahead = {
+        partition: begin[partition] for partition in ends if ends[partition] > begin[partition]
+    }
+    await _read_until(client, topic, ahead, ends, checks, advance)
+    return [check.findings() for check in checks.values()]
+
+
+async def _read_until(
+    client: ClusterClient,
+    topic: str,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    checks: Mapping[int, PartitionCheck],
+    advance: Callable[[int], None],
+) -> None:
+    consumer = Consumer(client, topic, starts)
+    try:
+        while consumer.positions:
+            arrived = await consumer.poll(_POLL_MS)
+            if not arrived:
+                raise RequestTimedOutError(f"no record of {topic} came for {_POLL_MS} ms")
+            for fetched in arrived:
+                count = 0
+                for _, record in fetched:
+                    checks[fetched.partition].feed(record)
+                    count += 1
+                advance(count)
+                if fetched.next_offset >= ends[fetched.partition]:
+                    consumer.stop_reading(fetched.partition)
+    finally:
+        await consumer.close()

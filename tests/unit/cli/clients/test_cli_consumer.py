@@ -1,0 +1,80 @@
+"""The consumer: everything from an offset on, and what stands in its way."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.cli.clients.producer import Producer
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.records import Record, build_batch
+from tests.unit.cli.mini_broker import MiniBroker, mini_broker
+
+POLL_MS = 20_000
+
+
+async def fill(broker: MiniBroker, client: ClusterClient, counts: list[int]) -> None:
+    broker.create("t", len(counts))
+    await client.refresh_metadata()
+    producer = Producer(client, "t")
+    for partition, count in enumerate(counts):
+        for first in range(0, count, 3):
+            numbers = range(first, min(first + 3, count))
+            await producer.send(partition, [Record(value=b"%d" % n) for n in numbers])
+
+
+async def read_all(consumer: Consumer, expected: int) -> list[tuple[int, int, bytes | None]]:
+    read: list[tuple[int, int, bytes | None]] = []
+    while len(read) < expected:
+        for fetched in await consumer.poll(POLL_MS):
+            read += [(fetched.partition, r.offset, r.value) for _, r in fetched]
+    await consumer.close()
+    return sorted(read)
+
+
+async def test_reads_each_partition_from_its_offset() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await fill(broker, client, [5, 4])
+        consumer = Consumer(client, "t", {0: 4, 1: 2})
+        assert await read_all(consumer, 3) == [(0, 4, b"4"), (1, 2, b"2"), (1, 3, b"3")]
+        assert consumer.positions == {0: 5, 1: 4}
+
+
+async def test_errors_that_pass_are_waited_out() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await fill(broker, client, [1])
+        broker.fail_next["Fetch"] = [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        ]
+        broker.fail_next["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
+        assert await read_all(Consumer(client, "t", {0: 0}), 1) == [(0, 0, b"0")]
+
+
+async def test_errors_that_will_not_pass_are_raised() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await fill(broker, client, [1])
+        broker.fail_next["Fetch"] = [ErrorCode.OFFSET_OUT_OF_RANGE]
+        consumer = Consumer(client, "t", {0: 9})
+        with pytest.raises(OperatingError, match="OFFSET_OUT_OF_RANGE"):
+            await consumer.poll(POLL_MS)
+        await consumer.close()
+
+
+async def test_control_batches_are_skipped_and_passed() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await fill(broker, client, [1])
+        marker = build_batch([Record(key=b"\0\0\0\0", value=b"")], base_offset=1, is_control=True)
+        broker.topics["t"].logs[0] += marker
+        consumer = Consumer(client, "t", {0: 0})
+        assert await read_all(consumer, 1) == [(0, 0, b"0")]
+        assert consumer.positions == {0: 2}
+
+
+async def test_a_partition_that_is_not_wanted_any_more_is_not_read() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await fill(broker, client, [1, 1])
+        consumer = Consumer(client, "t", {0: 0, 1: 0})
+        consumer.stop_reading(0)
+        assert await read_all(consumer, 1) == [(1, 0, b"0")]

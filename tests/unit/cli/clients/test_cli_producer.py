@@ -1,0 +1,70 @@
+"""The producer: once, in order, or an error."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.producer import Producer, gzip_batch
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.record_batch import batches, check_crc, read_header
+from kraftjbod.protocol.records import Record, build_batch, read_records
+from tests.unit.cli.mini_broker import mini_broker
+
+
+def texts(*values: bytes) -> list[Record]:
+    return [Record(value=value) for value in values]
+
+
+async def test_batches_stand_in_the_order_they_were_sent() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        log = broker.create("t").logs[0]
+        await client.refresh_metadata()
+        producer = Producer(client, "t")
+        sent = [producer.send(0, texts(b"%d" % i, b"x")) for i in range(5)]
+        assert await asyncio.gather(*sent) == [0, 2, 4, 6, 8]
+        headers = [header for _, header in batches(log)]
+        assert [h.base_sequence for h in headers] == [0, 2, 4, 6, 8]
+        assert {h.producer_id for h in headers} == {5}
+
+
+async def test_a_batch_that_was_refused_for_now_is_sent_again() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        log = broker.create("t").logs[0]
+        broker.fail_next["Produce"] = [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT]
+        await client.refresh_metadata()
+        assert await Producer(client, "t").send(0, texts(b"a")) == 0
+        assert len(list(batches(log))) == 1
+        assert broker.asked.count("Produce") == 3
+
+
+async def test_after_a_batch_in_doubt_a_partition_gets_no_more() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 2)
+        broker.fail_next["Produce"] = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        await client.refresh_metadata()
+        producer = Producer(client, "t")
+        with pytest.raises(OperatingError, match="OUT_OF_ORDER"):
+            await producer.send(0, texts(b"a"))
+        with pytest.raises(OperatingError, match="in doubt"):
+            await producer.send(0, texts(b"b"))
+        assert await producer.send(1, texts(b"b")) == 0
+
+
+async def test_acks_0_and_1_do_without_a_producer_id() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        await client.refresh_metadata()
+        assert await Producer(client, "t", acks=1).send(0, texts(b"a")) == 0
+        assert await Producer(client, "t", acks=0).send(0, texts(b"b")) == -1
+        assert "InitProducerId" not in broker.asked
+
+
+def test_a_gzipped_batch_holds_the_same_records() -> None:
+    plain = build_batch([Record(value=b"a" * 1000, key=b"k"), Record(value=None)])
+    packed = gzip_batch(plain)
+    assert len(packed) < len(plain)
+    check_crc(packed, 0, read_header(packed))
+    assert list(read_records(packed)) == list(read_records(plain))

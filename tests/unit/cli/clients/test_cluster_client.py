@@ -1,0 +1,111 @@
+"""The client: finding brokers, trying again, giving up."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, parse_bootstrap
+from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.protocol.kafka_codec import message
+from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_bootstrap_servers_are_hosts_with_or_without_port() -> None:
+    assert parse_bootstrap("a:1, b,[::1]:3") == [("a", 1), ("b", 9092), ("::1", 3)]
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a:x", ":9"])
+def test_bootstrap_servers_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_bootstrap(text)
+
+
+def test_an_unknown_error_code_stays_a_number() -> None:
+    assert "Kafka error 29" in str(kafka_error(29, "topic t"))
+    assert kafka_error(36, "topic t").code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_metadata_comes_from_the_first_server_that_answers() -> None:
+    async with mini_broker() as broker, ClusterClient(f"{NOBODY},{broker.address}") as client:
+        broker.create("t", 2)
+        metadata = await client.refresh_metadata()
+        assert list(metadata.brokers) == [BROKER_ID]
+        assert metadata.leader("t", 1) == BROKER_ID
+        assert metadata.topic("t").partitions[0].offline_replicas == (8,)
+
+
+async def test_missing_topics_and_partitions_are_told_apart_from_leaderless_ones() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        metadata = await client.refresh_metadata(["t", "nope"])
+        for topic, partition in (("nope", 0), ("t", 1), ("other", 0)):
+            with pytest.raises(OperatingError) as e:
+                metadata.leader(topic, partition)
+            assert e.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        broker.fail_next["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
+        with pytest.raises(OperatingError) as e:
+            (await client.refresh_metadata()).leader("t", 0)
+        assert e.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_retry_refreshes_and_tries_again_after_what_may_pass() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        outcomes: list[OperatingError | None] = [
+            OperatingError(code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            ConnectionLostError("gone"),
+            None,
+        ]
+
+        async def attempt() -> str:
+            outcome = outcomes.pop(0)
+            if outcome is not None:
+                raise outcome
+            return "done"
+
+        assert await client.retry(attempt) == "done"
+        assert broker.asked.count("Metadata") == 2
+
+
+async def test_retry_raises_at_once_what_will_not_pass() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+
+        async def attempt() -> None:
+            raise OperatingError("no", code=ErrorCode.INVALID_REQUEST)
+
+        with pytest.raises(OperatingError, match="no"):
+            await client.retry(attempt)
+        assert broker.asked == []
+
+
+async def test_an_unreachable_cluster_is_an_error_with_the_reasons() -> None:
+    async with ClusterClient(NOBODY, retry_timeout_ms=1) as client:
+        with pytest.raises(ConnectionLostError, match=NOBODY):
+            await client.retry(client.refresh_metadata)
+
+
+async def test_a_broker_that_metadata_does_not_name_cannot_be_asked() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await client.refresh_metadata()
+        with pytest.raises(ConnectionLostError, match="broker 99"):
+            await client.request(99, message("DescribeLogDirsRequest")(topics=None))
+
+
+async def test_a_connection_that_broke_is_opened_again() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        await client.refresh_metadata()
+        await broker.server.close(timeout_ms=0)
+        with pytest.raises(ConnectionLostError):
+            await client.refresh_metadata()
+        await broker.start_again()
+        assert await client.refresh_metadata() == client.metadata
+
+
+async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        body = message("UpdateFeaturesRequest")(validate_only=True)
+        with pytest.raises(OperatingError, match="UpdateFeatures version 99 is needed") as e:
+            await client.request_controller(body, min_version=99)
+        assert e.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert "UpdateFeatures" not in broker.asked

@@ -1,0 +1,19 @@
+"""Keys go where Kafka's own clients put them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
+
+from kraftjbod.cli.clients.partitioner import murmur2, partition_of
+
+
+@given(st.binary(max_size=64))
+def test_the_hash_is_the_one_of_another_client(data: bytes) -> None:
+    assert murmur2(data) == kafka_python_murmur2(data) & 0xFFFFFFFF
+
+
+@given(st.binary(max_size=16), st.integers(1, 50))
+def test_a_key_always_goes_to_one_of_the_partitions(key: bytes, partitions: int) -> None:
+    assert 0 <= partition_of(key, partitions) < partitions

@@ -1,0 +1,165 @@
+"""The rules by which a directory or a broker is emptied."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.cli.drain.drain_plan import (
+    DrainPlan,
+    Leaving,
+    Misfit,
+    Place,
+    Room,
+    Scope,
+    plan_drain,
+)
+from kraftjbod.cli.reassignment.reassignment_plan import Replica
+
+A, B, C = Place(1, "/a"), Place(1, "/b"), Place(1, "/c")
+
+
+def leaving(
+    index: int,
+    size: int,
+    *,
+    holders: tuple[int, ...] = (1,),
+    under_way: Place | None = None,
+    copied: int = 0,
+) -> Leaving:
+    return Leaving(
+        replica=Replica(1, "t", index),
+        source="/a",
+        size_bytes=size,
+        holders=frozenset(holders),
+        under_way=under_way,
+        copied_bytes=copied,
+    )
+
+
+def room(place: Place, free: int) -> Room:
+    return Room(place=place, free_bytes=free)
+
+
+def targets(plan: DrainPlan) -> dict[int, Place]:
+    return {move.replica.partition: move.target for move in plan.moves}
+
+
+def test_the_largest_first_and_each_to_where_most_is_free() -> None:
+    plan = plan_drain(
+        [leaving(0, 10), leaving(1, 30), leaving(2, 20)],
+        [room(B, 50), room(C, 40)],
+        scope=Scope.WITHIN_BROKER,
+    )
+    assert [move.replica.partition for move in plan.moves] == [1, 2, 0]
+    assert targets(plan) == {1: B, 2: C, 0: B}
+    assert (plan.misfits, plan.size_bytes) == ((), 60)
+
+
+def test_what_does_not_fit_is_told_with_the_best_there_is() -> None:
+    plan = plan_drain(
+        [leaving(0, 45), leaving(1, 10)], [room(B, 50), room(C, 3)], scope=Scope.WITHIN_BROKER
+    )
+    assert targets(plan) == {0: B}
+    assert plan.misfits == (Misfit(replica=Replica(1, "t", 1), size_bytes=10, best_free_bytes=5),)
+
+
+def test_where_nothing_is_open_there_is_no_best() -> None:
+    (misfit,) = plan_drain([leaving(0, 0)], [], scope=Scope.WITHIN_BROKER).misfits
+    assert misfit.best_free_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "fits"),
+    [(Scope.WITHIN_BROKER, False), (Scope.BROKER_FIRST, True), (Scope.OTHER_BROKERS, True)],
+)
+def test_other_brokers_only_where_that_is_wanted(scope: Scope, fits: bool) -> None:
+    plan = plan_drain([leaving(0, 10)], [room(B, 5), room(Place(2, "/x"), 20)], scope=scope)
+    assert bool(plan.moves) is fits
+
+
+def test_its_own_broker_comes_first_however_much_others_have() -> None:
+    rooms = [room(B, 10), room(Place(2, "/x"), 1000)]
+    assert targets(plan_drain([leaving(0, 10)], rooms, scope=Scope.BROKER_FIRST)) == {0: B}
+    plan = plan_drain([leaving(0, 10)], rooms, scope=Scope.OTHER_BROKERS)
+    assert targets(plan) == {0: Place(2, "/x")}
+
+
+def test_what_is_under_way_goes_on_and_takes_its_room() -> None:
+    plan = plan_drain(
+        [leaving(0, 60), leaving(1, 50, under_way=B, copied=20)],
+        [room(B, 80), room(C, 60)],
+        scope=Scope.WITHIN_BROKER,
+    )
+    assert targets(plan) == {1: B, 0: C}
+    assert [move.is_under_way for move in plan.moves] == [True, False]
+
+
+def test_a_broker_that_has_the_partition_gets_no_second_replica() -> None:
+    rooms = [room(Place(2, "/x"), 100), room(Place(3, "/x"), 50)]
+    plan = plan_drain([leaving(0, 10, holders=(1, 2))], rooms, scope=Scope.OTHER_BROKERS)
+    assert targets(plan) == {0: Place(3, "/x")}
+
+
+def test_a_rack_without_a_replica_comes_first_and_another_is_told() -> None:
+    racks = {1: "r1", 2: "r2", 3: "r2", 4: "r1"}
+    rooms = [room(Place(3, "/x"), 100), room(Place(4, "/x"), 50)]
+    one = leaving(0, 10, holders=(1, 2))
+    (move,) = plan_drain([one], rooms, scope=Scope.OTHER_BROKERS, racks=racks).moves
+    assert (move.target.broker_id, move.shares_rack) == (4, False)
+    (move,) = plan_drain([one], rooms[:1], scope=Scope.OTHER_BROKERS, racks=racks).moves
+    assert (move.target.broker_id, move.shares_rack) == (3, True)
+
+
+@st.composite
+def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[Room], dict[int, str | None]]:
+    brokers = draw(st.integers(1, 5))
+    sizes = st.integers(0, 100)
+    rooms = [
+        room(Place(broker, path), draw(st.integers(-10, 300)))
+        for broker in range(1, brokers + 1)
+        for path in draw(st.sets(st.sampled_from(["/b", "/c", "/d"])))
+    ]
+    everything = []
+    for index in range(draw(st.integers(0, 12))):
+        holders = {1, *draw(st.sets(st.integers(1, brokers), max_size=3))}
+        under_way = draw(st.none() | st.sampled_from([one.place for one in rooms] or [None]))
+        if under_way is not None and under_way.broker_id != 1:
+            under_way = None
+        everything.append(leaving(index, draw(sizes), holders=tuple(holders), under_way=under_way))
+    racks = {b: draw(st.sampled_from([None, "r1", "r2"])) for b in range(1, brokers + 1)}
+    return everything, rooms, racks
+
+
+@given(cluster=_clusters(), scope=st.sampled_from(Scope))
+def test_nothing_is_ever_overfilled_doubled_or_left_out(
+    cluster: tuple[list[Leaving], list[Room], dict[int, str | None]], scope: Scope
+) -> None:
+    everything, rooms, racks = cluster
+    plan = plan_drain(everything, rooms, scope=scope, racks=racks)
+    planned = [move.replica for move in plan.moves]
+    refused = [misfit.replica for misfit in plan.misfits]
+    assert sorted(planned + refused) == sorted(one.replica for one in everything)
+    holders = {one.replica: one.holders for one in everything}
+    new_bytes: defaultdict[Place, int] = defaultdict(int)
+    old_bytes: defaultdict[Place, int] = defaultdict(int)
+    for move in plan.moves:
+        assert move.target != Place(1, "/a")
+        if move.is_under_way:
+            old_bytes[move.target] += move.size_bytes
+            continue
+        new_bytes[move.target] += move.size_bytes
+        if move.target.broker_id == 1:
+            assert scope is not Scope.OTHER_BROKERS
+        else:
+            assert scope is not Scope.WITHIN_BROKER
+            assert move.target.broker_id not in holders[move.replica]
+    free = {one.place: one.free_bytes for one in rooms}
+    for place, size_bytes in new_bytes.items():
+        assert size_bytes + old_bytes[place] <= free[place]
+    for misfit in plan.misfits:
+        if misfit.best_free_bytes is not None:
+            assert misfit.best_free_bytes < misfit.size_bytes

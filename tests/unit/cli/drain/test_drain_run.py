@@ -1,0 +1,204 @@
+"""Emptying a directory of a broker that answers at once, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.drain.drain_run import DoesNotFitError, Drain, DrainOptions
+from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentError
+from kraftjbod.cli.reassignment.reassignment_progress import StalledError
+from kraftjbod.cli.reassignment.reassignment_throttles import MOVER_RATE
+from tests.unit.cli.drained_broker import CORDONS, DrainedBroker, drained_broker
+from tests.unit.cli.mini_broker import BROKER_ID
+from tests.unit.cli.moving_broker import SIZE_BYTES
+
+
+@asynccontextmanager
+async def draining(
+    broker: DrainedBroker, told: list[str], *, throttle: int | None = None
+) -> AsyncIterator[Drain]:
+    async with ClusterClient(broker.address, retry_timeout_ms=2_000) as client:
+        options = DrainOptions(throttle=throttle, look_again_ms=1, settle_ms=20)
+        yield await Drain.find(client, BROKER_ID, "/d1", options, tell=told.append)
+
+
+async def test_everything_goes_and_what_appears_meanwhile_goes_too() -> None:
+    told: list[str] = []
+    async with drained_broker() as broker, draining(broker, told) as drain:
+        broker.hold("foo", 3)
+        late = [lambda: broker.hold("late")]
+        broker.at_look.append(lambda: late.pop()() if late and broker.future else None)
+        assert await drain.run() == 4
+        assert set(broker.current.values()) == {"/d2"}
+        assert broker.broker_configs == {CORDONS: "/d1"}
+        assert told == [
+            f"directory /d1 of broker {BROKER_ID} is cordoned: it takes no new replicas"
+        ]
+
+
+async def test_an_empty_directory_is_cordoned_and_done() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        assert await drain.run() == 0
+        assert broker.broker_configs == {CORDONS: "/d1"}
+
+
+async def test_a_plan_changes_nothing() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo", 2)
+        plan = await drain.plan()
+        assert ([str(m.target) for m in plan.moves], plan.misfits) == ([f"{BROKER_ID}:/d2"] * 2, ())
+        assert (broker.future, broker.broker_configs) == ({}, {})
+
+
+@pytest.mark.parametrize("before", [None, "/d3", ""])
+async def test_what_does_not_fit_leaves_everything_as_it_was(before: str | None) -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo", 2)
+        broker.usable["/d2"] = SIZE_BYTES
+        configs = {} if before is None else {CORDONS: before}
+        broker.broker_configs |= configs
+        with pytest.raises(DoesNotFitError) as refused:
+            await drain.run()
+        assert len(refused.value.plan.misfits) == 1
+        assert (broker.future, broker.broker_configs) == ({}, configs)
+
+
+async def test_a_cordon_that_was_there_stays_when_nothing_fits() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo")
+        broker.usable["/d2"] = 0
+        broker.broker_configs[CORDONS] = "/d1"
+        with pytest.raises(DoesNotFitError):
+            await drain.run()
+        assert broker.broker_configs == {CORDONS: "/d1"}
+
+
+async def test_the_reserve_and_the_least_that_stays_free_are_kept() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo")
+        broker.usable["/d2"] = 3 * SIZE_BYTES
+        broker.broker_configs |= {
+            "log.dir.min.free.bytes": str(SIZE_BYTES),
+            "log.dir.reserve.bytes": str(SIZE_BYTES + 1),
+        }
+        (misfit,) = (await drain.plan()).misfits
+        assert misfit.best_free_bytes == SIZE_BYTES - 1
+
+
+async def test_a_drain_that_is_under_way_is_taken_up() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo")
+        broker.broker_configs[CORDONS] = "/d1"
+        broker.future = {("foo", 0): "/d2"}
+        broker.ends_moves = False
+        looks = iter([False] * 4)
+        broker.at_look.append(lambda: setattr(broker, "ends_moves", next(looks, True)))
+        assert await drain.run() == 1
+        assert "AlterReplicaLogDirs" not in broker.asked
+
+
+async def test_room_that_is_gone_in_the_middle_is_told_after_a_while() -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.hold("foo", 2)
+
+        def fill() -> None:
+            if broker.future:
+                broker.future.pop(("foo", 1), None)
+                broker.usable["/d2"] = 0
+
+        broker.at_look.append(fill)
+        with pytest.raises(DoesNotFitError) as refused:
+            await drain.run()
+        assert [m.replica.partition for m in refused.value.plan.misfits] == [1]
+        # Some of it has moved, so the cordon stays.
+        assert broker.broker_configs == {CORDONS: "/d1"}
+
+
+async def test_moves_that_never_begin_end_the_wait() -> None:
+    told: list[str] = []
+    async with drained_broker() as broker, draining(broker, told) as drain:
+        broker.hold("foo")
+        broker.at_look.append(broker.future.clear)
+        with pytest.raises(StalledError, match="is not empty, and nothing moves: foo-0 is in /d1"):
+            await drain.run()
+
+
+async def test_a_refused_order_is_planned_again() -> None:
+    told: list[str] = []
+    async with drained_broker() as broker, draining(broker, told) as drain:
+        broker.hold("foo")
+        broker.fail_next["AlterPartitionReassignments"] = [39]
+        assert await drain.run() == 1
+        assert [line for line in told if line.endswith("; planning again")] == [
+            "Error reassigning partition(s): foo-0: no such thing; planning again"
+        ]
+
+
+async def test_a_throttle_is_taken_off_at_the_end() -> None:
+    async with drained_broker() as broker, draining(broker, [], throttle=5000) as drain:
+        broker.hold("foo")
+        rates: set[str | None] = set()
+        broker.at_look.append(lambda: rates.add(broker.broker_configs.get(MOVER_RATE)))
+        await drain.run()
+        assert "5000" in rates
+        assert MOVER_RATE not in broker.broker_configs
+
+
+async def test_cancelling_brings_back_what_moves_and_lifts_the_cordon() -> None:
+    told: list[str] = []
+    async with drained_broker() as broker, draining(broker, told) as drain:
+        broker.hold("foo", 2)
+        broker.ends_moves = False
+        broker.future = {("foo", 0): "/d2"}
+        broker.broker_configs[CORDONS] = "/d1,/d3"
+        assert await drain.cancel() == 1
+        assert (broker.future, broker.broker_configs) == ({}, {CORDONS: "/d3"})
+        assert await drain.cancel() == 0
+        assert broker.broker_configs == {CORDONS: "/d3"}
+
+
+async def test_cancelling_says_when_a_star_keeps_it_cordoned() -> None:
+    told: list[str] = []
+    async with drained_broker() as broker, draining(broker, told) as drain:
+        broker.broker_configs[CORDONS] = "*"
+        await drain.cancel()
+        assert told == [f"{CORDONS} is * and stays so"]
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({"metadata.log.dir": "/d1", "log.dirs": "/d2"}, True),
+        ({"metadata.log.dir": "/m", "log.dirs": "/d1"}, False),
+        ({"log.dirs": "/d1,/d2"}, True),
+        ({"log.dirs": "/d2,/d1"}, False),
+        ({"log.dir": "/d1"}, True),
+        ({}, False),
+    ],
+)
+async def test_whether_the_brokers_own_metadata_is_there(
+    configs: dict[str, str], expected: bool
+) -> None:
+    async with drained_broker() as broker, draining(broker, []) as drain:
+        broker.broker_configs |= configs
+        assert await drain.has_metadata() is expected
+
+
+async def test_a_broker_that_is_not_alive_cannot_be_emptied() -> None:
+    async with drained_broker() as broker, ClusterClient(broker.address) as client:
+        with pytest.raises(ReassignmentError, match=f"broker 9 is not alive.*alive: {BROKER_ID}"):
+            await Drain.find(client, 9, None, DrainOptions(), tell=[].append)
+
+
+async def test_a_broker_that_has_nobody_to_give_to_says_so() -> None:
+    async with drained_broker() as broker, ClusterClient(broker.address) as client:
+        broker.hold("foo")
+        drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), tell=[].append)
+        with pytest.raises(DoesNotFitError) as refused:
+            await drain.run()
+        assert [m.best_free_bytes for m in refused.value.plan.misfits] == [None]
+        assert broker.broker_configs == {}

@@ -1,0 +1,124 @@
+"""What all tools share: settings, pairs, and how they end."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import kraftjbod
+from kraftjbod.cli.terminal import command
+from kraftjbod.core.errors import ConfigError, OperatingError
+from kraftjbod.protocol import record_scans
+from tests.tidy.house import ROOT
+
+_PROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
+    assert command.parse_pairs(("a=1", "b=x=y", "a=2"), "--p") == {"a": "2", "b": "x=y"}
+    for bad in ("novalue", "=x"):
+        with pytest.raises(click.BadParameter):
+            command.parse_pairs((bad,), "--p")
+
+
+def test_client_settings_come_from_the_command_config(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("request.timeout.ms=5\nclient.id=me\n")
+    assert command.make_client("h:1", str(config)).request_timeout_ms == 5
+
+
+@pytest.mark.parametrize("text", ["security.protocol=SSL", "request.timeout.ms=soon", "a=\\u00"])
+def test_settings_that_cannot_be_honoured_are_refused(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(text)
+    with pytest.raises(ConfigError):
+        command.make_client("h:1", str(config))
+
+
+def test_a_missing_command_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        command.make_client("h:1", str(tmp_path / "nowhere"))
+
+
+def _tool(error: BaseException | None = None) -> command.Tool:
+    @command.tool()
+    @command.connection_options
+    @command.json_option
+    def probe(cluster: command.ClusterAddress, as_json: bool) -> None:
+        with command.Answer(as_json=as_json) as answer:
+            answer.say(f"asking {cluster.bootstrap_server}", asked=[cluster.timeout_ms])
+            answer.say("and again", asked=[1])
+            if error is not None:
+                raise error
+
+    return probe
+
+
+def _run(*words: str, error: BaseException | None = None) -> Result:
+    return CliRunner().invoke(_tool(error), ["--bootstrap-server", "h:1", *words])
+
+
+def test_an_answer_is_lines_or_one_document_that_says_what_went_wrong_half_way() -> None:
+    assert _run().output == "asking h:1\nand again\n"
+    assert _run("--json", "--timeout", "2.5").output == '{"version":1,"asked":[2500,1]}\n'
+    failed = _run("--json", error=OperatingError("two\nlines"))
+    assert (failed.exit_code, failed.stderr) == (1, "error: two lines\n")
+    assert json.loads(failed.stdout) == {"version": 1, "asked": [10000, 1], "error": "two\nlines"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (OSError("no such disk"), 1, "error: no such disk\n"),
+        (click.ClickException("not here"), 1, "error: not here\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+    ],
+)
+def test_every_end_is_one_line_and_an_exit_code(error: BaseException, code: int, told: str) -> None:
+    done = _run(error=error)
+    assert (done.exit_code, done.stderr) == (code, told)
+
+
+def test_wrong_usage_is_one_line_that_names_the_help() -> None:
+    done = CliRunner().invoke(_tool(), ["--jsn"], prog_name="kraftjbod-probe")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "error: No such option '--jsn'. Did you mean '--json'? (kraftjbod-probe --help)\n"
+    )
+
+
+TOOLS = sorted(path.name for path in (ROOT / "bin").iterdir())
+#: It has jobs below it, which need Spark.
+_PIPELINE = "kraftjbod-pipeline"
+#: They make clusters, and reach none.
+_WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local")
+
+
+@pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
+def test_every_tool_tells_its_version_and_the_operators_ones_json(name: str) -> None:
+    (line,) = [text for text in _PROJECT.splitlines() if text.startswith(f"{name} = ")]
+    module, _, function = line.split('"')[1].partition(":")
+    root = getattr(importlib.import_module(module), function)
+    if not isinstance(root, click.Command):
+        return  # A daemon.
+    done = CliRunner().invoke(root, ["--version"], prog_name=name)
+    assert done.output == f"{name} {record_scans.with_form(kraftjbod.__version__)}\n"
+    for part in root.commands.values() if isinstance(root, click.Group) else [root]:
+        assert "--json" in _flags(part) or part.name == "samples"
+    assert ("--timeout" in _flags(root)) is (name not in _WITHOUT_CLUSTER)
+
+
+def _flags(part: click.Command) -> set[str]:
+    return {flag for parameter in part.params for flag in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes_are_told_in_words(size: int, text: str) -> None:
+    assert command.size_text(size) == text

@@ -1,0 +1,63 @@
+"""Background work that fails in a way nobody expected: told, counted, and begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.loop.job_guard import JobGuard
+
+
+async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_told() -> None:
+    guard, turns = JobGuard(first_wait_s=0.0, log_dir="/d1"), 0
+
+    async def work() -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 4:
+            raise ZeroDivisionError(turns)
+
+    with capture_logs() as told:
+        await guard.keep("scrub", work)
+    assert (turns, guard.failures) == (4, 3)
+    assert [(e["event"], e["job"], e["log_dir"], str(e["exc_info"])) for e in told] == [
+        ("background_job_failed", "scrub", "/d1", str(turn)) for turn in (1, 2, 3)
+    ]
+
+
+async def test_cancelling_ends_a_job_while_it_works_and_while_it_waits() -> None:
+    guard, works = JobGuard(first_wait_s=3600.0), asyncio.Event()
+
+    async def work(fails: bool) -> None:
+        works.set()
+        assert not fails
+        await asyncio.Event().wait()
+
+    for fails in (False, True):
+        works.clear()
+        task = asyncio.create_task(guard.keep("chore", lambda fails=fails: work(fails)))
+        await works.wait()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert guard.failures == 1
+
+
+async def test_an_attempt_passes_what_is_expected_and_gives_back_what_is_not() -> None:
+    guard, bug = JobGuard(), KeyError("a bug")
+
+    async def work(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+    assert await guard.attempt("retain", lambda: work(None)) is None
+    assert guard.failures == 0
+    assert await guard.attempt("retain", lambda: work(bug), partition="t-0") is bug
+    assert guard.failures == 1
+    with pytest.raises(OverloadedError):
+        await guard.attempt("retain", lambda: work(OverloadedError("later")))
+    assert guard.failures == 1

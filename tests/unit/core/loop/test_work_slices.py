@@ -1,0 +1,54 @@
+"""Who works long on the loop lets the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
+
+
+def endless() -> WorkSlices:
+    """Each slice is over as soon as it has begun: one turn per round of the loop."""
+    return WorkSlices(asyncio.get_running_loop(), slice_ms=0)
+
+
+async def test_many_that_work_share_the_slice_of_each_round() -> None:
+    slices, rounds = endless(), 0
+    turns: list[tuple[int, int]] = []
+
+    async def work(worker: int) -> None:
+        for _ in range(5):
+            await slices.turn()
+            turns.append((rounds, worker))
+
+    workers = [asyncio.ensure_future(work(worker)) for worker in range(10)]
+    while not all(worker.done() for worker in workers):
+        await asyncio.sleep(0)
+        rounds += 1
+    assert len(turns) == 50
+    assert all(before < after for (before, _), (after, _) in pairwise(turns))
+    # The first one works before there is a line.
+    assert [worker for _, worker in turns][1:41] == list(range(10)) * 4
+
+
+async def test_who_gives_up_waiting_holds_up_nobody() -> None:
+    slices = endless()
+    await slices.turn()
+    waiting = [asyncio.ensure_future(slices.turn()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await asyncio.gather(waiting[0], waiting[2])
+    assert waiting[1].cancelled()
+
+
+async def test_items_come_in_order_and_a_little_work_never_waits() -> None:
+    had_a_turn = False
+
+    def note() -> None:
+        nonlocal had_a_turn
+        had_a_turn = True
+
+    asyncio.get_running_loop().call_soon(note)
+    assert [item async for item in in_slices(range(3))] == [0, 1, 2]
+    assert not had_a_turn

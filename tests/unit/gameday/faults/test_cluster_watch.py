@@ -1,0 +1,84 @@
+"""Who leads from where, and what changes while one watches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import (
+    BrokerNode,
+    ClusterClient,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.gameday.faults.cluster_watch import (
+    ClusterWatch,
+    choose_victim,
+    is_in_sync,
+    victims,
+    wait_in_sync,
+)
+from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, mini_broker
+
+
+def metadata(leader: int, isr: tuple[int, ...]) -> ClusterMetadata:
+    partition = PartitionMetadata(
+        partition=0, leader=leader, leader_epoch=0, replicas=(1, 2), isr=isr, offline_replicas=()
+    )
+    topic = TopicMetadata(
+        name="t", topic_id=b"", is_internal=False, error_code=0, partitions={0: partition}
+    )
+    nodes = {1: BrokerNode(node_id=1, host="h", port=1)}
+    return ClusterMetadata(brokers=nodes, topics={"t": topic})
+
+
+async def test_the_victim_is_the_directory_with_most_leaders() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 3)
+        broker.create("other", 1)
+        victim = await choose_victim(client, "t")
+        assert (victim.broker_id, str(victim.path)) == (BROKER_ID, "/d1")
+        assert victim.led == {0, 1, 2}
+        assert victim.directory_id == DirectoryId(DIRECTORY_ID)
+        [of_all] = await victims(client, None)
+        assert (of_all.led, of_all.replicas) == (frozenset(), 4)
+
+
+async def test_a_topic_that_stays_out_of_sync_is_an_error() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        with pytest.raises(StartupError, match="not in sync"):
+            await wait_in_sync(client, "t", timeout_s=0.01)
+
+
+def test_a_topic_is_in_sync_when_every_replica_is() -> None:
+    assert is_in_sync(metadata(1, (2, 1)), "t")
+    assert not is_in_sync(metadata(1, (1,)), "t")
+
+
+def test_changes_of_leaders_are_noted() -> None:
+    watch = ClusterWatch("127.0.0.1:1", "t")
+    for leader in (1, 1, -1, 2):
+        watch._take(metadata(leader, (1, 2)))
+    assert [change.leader for change in watch.changes] == [-1, 2]
+    assert watch.leaders == {0: 2}
+
+
+async def test_a_cluster_that_does_not_answer_is_told_of_and_asked_again() -> None:
+    async with mini_broker() as broker:
+        broker.create("t")
+        watch = ClusterWatch(broker.address, "gone")
+        watching = asyncio.create_task(watch.run())
+        while watch.trouble is None:
+            await asyncio.sleep(0.01)
+        assert "gone" in watch.trouble
+        broker.create("gone")
+        while watch.trouble is not None:
+            await asyncio.sleep(0.01)
+        assert watch.leaders == {0: BROKER_ID}
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,83 @@
+"""The proof finds what it looks for: each kind of wrong, and right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
+from kraftjbod.gameday.load.check import Findings, PartitionCheck
+from kraftjbod.gameday.load.numbered_stream import NumberedStream
+from kraftjbod.protocol.records import Record
+from kraftjbod.tour.source_lines import LineStream, SourceLine
+
+STREAM = LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(6)])
+
+
+def check(records: list[Record], acked: int = 6, in_doubt: int = 0) -> Findings:
+    load = AckBook(0, STREAM)
+    load.acks = [Ack(at_s=0.0, offset=0, count=acked)]
+    load.acked, load.in_doubt = acked, in_doubt
+    checking = PartitionCheck(load)
+    for record in records:
+        checking.feed(record)
+    return checking.findings()
+
+
+def stored() -> list[Record]:
+    records = STREAM.records(0, 6, 0)
+    return [replace(record, offset=offset) for offset, record in enumerate(records)]
+
+
+def wrong(findings: Findings) -> dict[str, int]:
+    names = ("lost", "twice", "out_of_order", "changed", "misplaced")
+    return {name: getattr(findings, name) for name in names if getattr(findings, name)}
+
+
+def test_all_there_is_good() -> None:
+    findings = check(stored())
+    assert findings.is_good
+    assert (findings.acknowledged, findings.found) == (6, 6)
+
+
+def test_a_missing_record_is_lost() -> None:
+    assert wrong(check([r for r in stored() if r.offset != 3])) == {"lost": 1}
+
+
+def test_a_repeated_record_is_there_twice() -> None:
+    again = replace(stored()[5], offset=5)
+    assert wrong(check([*stored(), again])) == {"twice": 1}
+
+
+def test_swapped_records_are_out_of_order_and_misplaced() -> None:
+    records = stored()
+    records[2], records[3] = replace(records[3], offset=2), replace(records[2], offset=3)
+    assert wrong(check(records)) == {"out_of_order": 1, "misplaced": 2}
+
+
+def test_another_value_is_a_change_and_a_loss() -> None:
+    records = stored()
+    records[1] = replace(records[1], value=b"?")
+    assert wrong(check(records)) == {"changed": 1, "lost": 1}
+    foreign = replace(records[0], key=b"who")
+    assert wrong(check([*stored(), foreign])) == {"changed": 1}
+
+
+def test_records_in_doubt_may_be_there_or_not() -> None:
+    assert check(stored(), acked=4, in_doubt=2).is_good
+    assert check(stored()[:4], acked=4, in_doubt=2).is_good
+    assert wrong(check(stored()[:3], acked=4, in_doubt=2)) == {"lost": 1}
+
+
+def test_records_of_others_are_nobodys_loss() -> None:
+    stream = NumberedStream("run", size_bytes=64)
+    book = AckBook(0, stream)
+    book.acks, book.acked = [Ack(at_s=0.0, offset=10, count=2)], 2
+    checking = PartitionCheck(book)
+    ours = [replace(record, offset=10 + n) for n, record in enumerate(stream.records(0, 2, 0))]
+    for record in (ours[0], Record(key=b"theirs", value=b"", timestamp_ms=0), ours[1]):
+        checking.feed(record)
+    assert checking.findings().is_good
+    assert checking.findings().found == 2
+    for record in stream.records(7, 1, 0):
+        checking.feed(record)
+    assert wrong(checking.findings()) == {"changed": 1}, "one of ours that was never sent"

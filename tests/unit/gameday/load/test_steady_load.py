@@ -1,0 +1,51 @@
+"""The load flows at its rate, stops when told, and says which producer gave up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.gameday.load.numbered_stream import NumberedStream
+from kraftjbod.gameday.load.steady_load import SteadyLoad
+from tests.unit.cli.mini_broker import mini_broker
+
+
+def steady(partitions: int, rate: float) -> SteadyLoad:
+    streams = {p: NumberedStream(f"r{p}", size_bytes=64) for p in range(partitions)}
+    return SteadyLoad(streams, rate=rate)
+
+
+@pytest.mark.parametrize(("rate", "batch"), [(10.0, 1), (50.0, 1), (1000.0, 20)])
+async def test_every_partition_takes_batches_until_stopped(rate: float, batch: int) -> None:
+    async with mini_broker() as broker:
+        topic = broker.create("t", 2)
+        load = steady(2, rate)
+        assert not load.is_flowing
+        producing = asyncio.create_task(load.run(broker.address, "t"))
+        while load.acked < 5 * batch:
+            await asyncio.sleep(0.01)
+        load.stop()
+        await producing
+        assert load.is_flowing
+        assert load.errors == []
+        assert load.acked == topic.end(0) + topic.end(1)
+        assert {ack.count for one in load.loads for ack in one.acks} == {batch}
+        instants = [ack.at_s for ack in load.loads[0].acks]
+        assert instants[-1] - instants[0] >= (len(instants) - 2) * batch / rate
+
+
+async def test_a_producer_that_gives_up_says_so_and_the_others_go_on() -> None:
+    async with mini_broker() as broker:
+        broker.create("t", 2)
+        broker.fail_next["Produce"] = [ErrorCode.MESSAGE_TOO_LARGE]
+        load = steady(2, 100.0)
+        producing = asyncio.create_task(load.run(broker.address, "t"))
+        while load.acked < 5:
+            await asyncio.sleep(0.01)
+        load.stop()
+        await producing
+        [error] = load.errors
+        assert "MESSAGE_TOO_LARGE" in error
+        assert not load.is_flowing
