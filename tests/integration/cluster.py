@@ -159,7 +159,9 @@ class Cluster:
 
     def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
         """The topic's partitions as broker ``ask``, or any, tells them."""
-        told = self._ask(ask, lambda client: _describe_topic(client, topic, ask))
+        running = [broker for broker, daemon in self.brokers.items() if daemon.is_running]
+        broker = random.choice(running) if ask is None else ask
+        told = self._ask(ask, lambda client: _describe_topic(client, topic, broker))
         return {
             entry["partition_index"]: Partition(
                 leader=entry["leader_id"],
@@ -289,14 +291,12 @@ class Cluster:
         )
 
 
-def _describe_topic(client: Any, topic: str, broker_id: int | None) -> dict[str, Any]:
+def _describe_topic(client: Any, topic: str, broker_id: int) -> dict[str, Any]:
     """What ``client.describe_topics`` would return, but of the one broker that is asked.
 
     That one asks any broker, wherever it began; a kept one would go on with the same.
     """
     manager = client._manager
-    if broker_id is None:
-        broker_id = random.choice(list(manager.cluster.brokers())).node_id
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
         allow_auto_topic_creation=False,
