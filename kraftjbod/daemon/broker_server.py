@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -140,11 +140,11 @@ class BrokerServer:
     async def _bind_door(self, endpoint: Endpoint) -> None:
         config = self._config
 
-        async def handle(
+        def handle(
             header: RequestHeader, body: Message, peer: ConnectionInfo
-        ) -> Message | None:
+        ) -> Awaitable[Message | None]:
             assert self._parts is not None
-            return await self._parts.apis.handle(endpoint.name, header, body)
+            return self._parts.apis.handle(endpoint.name, header, body)
 
         door = kafka_server(
             host=endpoint.host,

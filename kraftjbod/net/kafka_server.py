@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
@@ -43,7 +44,10 @@ class ConnectionInfo:
 
 
 Handler = Callable[[RequestHeader, Message, ConnectionInfo], Awaitable[Message | None]]
-"""Answers one request; None if the client expects no response (Produce with acks=0)."""
+"""Answers one request; None if the client expects no response (Produce with acks=0).
+
+A ``Completion`` needs no task, and the answer leaves in the turn in which it is done.
+"""
 
 #: Served most, and answered with little beside the records.
 _HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
@@ -56,6 +60,10 @@ _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
 
 def _nobody(_header: RequestHeader, _body: Message) -> bool:
     return False
+
+
+def _encode(header: RequestHeader, response: Message | None) -> Sequence[Buffer] | None:
+    return None if response is None else encode_response(header, response)
 
 
 def may_be_large(request: Frame) -> bool:
@@ -92,26 +100,40 @@ def kafka_server(
     def make_session(connection: Connection) -> RequestSession:
         info = ConnectionInfo(peer=connection.peer)
 
-        async def answer(request: PendingRequest) -> Sequence[Buffer] | None:
+        def answer(request: PendingRequest) -> Awaitable[Any]:
             is_hot = api_key_of(request.frame) in _HOT
-            is_large = len(request.frame) > _LARGE_FRAME_BYTES
-            if is_large and not is_hot:
+            if not is_hot or len(request.frame) > _LARGE_FRAME_BYTES:
+                return answer_in_slices(request, is_hot=is_hot)
+            header, body = decode(request)
+            assert body is not None, header
+            request.encode = partial(_encode, header)
+            return hand_on(header, body)
+
+        async def answer_in_slices(
+            request: PendingRequest, *, is_hot: bool
+        ) -> Sequence[Buffer] | None:
+            if not is_hot and len(request.frame) > _LARGE_FRAME_BYTES:
                 # Produce requests keep their order; what each may bring is limited.
                 await WorkSlices.of_loop().turn()
-            header, body = decode_request(request.frame)
-            request.api = api_name(header.api_key)
+            header, body = decode(request)
             if body is None or header.api_key == ApiKey.API_VERSIONS:
                 asker = getattr(body, "client_software_name", "")
                 return api_versions_response(header, features(), asker)
-            if not connection.is_privileged and is_broker(header, body):
-                door.guests.is_broker(connection)
-            response = await handler(header, body, info)
-            if response is None:
-                return None
-            if is_large or not is_hot:
+            response = await hand_on(header, body)
+            if response is not None:
                 async for _ in in_slices(encode_long_arrays(header.api_version, response)):
                     pass
-            return encode_response(header, response)
+            return _encode(header, response)
+
+        def decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
+            header, body = decode_request(request.frame)
+            request.api = api_name(header.api_key)
+            return header, body
+
+        def hand_on(header: RequestHeader, body: Message) -> Awaitable[Message | None]:
+            if not connection.is_privileged and is_broker(header, body):
+                door.guests.is_broker(connection)
+            return handler(header, body, info)
 
         return RequestSession(
             connection,

@@ -1,7 +1,9 @@
 """LOOP. The requests of one connection: started in order, bounded, answered.
 
-* Each request is a task, started in order of arrival.
-  What a handler does before its first await therefore keeps the order of pipelined requests.
+* Each request is begun in order of arrival, and what a handler does before its first await
+  therefore keeps the order of pipelined requests. One whose handler gives back a
+  :class:`Completion` has begun then, and is answered in the turn of the loop in which that is
+  done; any other is a task.
 * Beyond a number of requests or bytes in flight, or while the peer does not take its answers,
   nothing more is started and nothing more is read.
 * A request whose answer may be large waits until those before it are answered, and until the
@@ -15,10 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import Buffer, Connection
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
@@ -36,14 +40,18 @@ class SessionLimits:
 
 
 class PendingRequest:
-    """One request on its way; ``answer`` sets ``api`` as soon as it knows it, for telemetry."""
+    """One request on its way; ``answer`` sets ``api`` as soon as it knows it, for telemetry.
 
-    __slots__ = ("answer", "api", "frame", "is_answered", "size_bytes")
+    It may set ``encode`` too: what makes buffers of the answer.
+    """
+
+    __slots__ = ("answer", "api", "encode", "frame", "is_answered", "size_bytes")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.size_bytes = len(frame)
         self.api = "?"
+        self.encode: Callable[[Any], Sequence[Buffer] | None] = _as_it_is
         self.is_answered = False
         self.answer: Sequence[Buffer] | None = None
 
@@ -56,7 +64,12 @@ def _never(_frame: Frame) -> bool:
     return False
 
 
-Answer = Callable[[PendingRequest], Awaitable[Sequence[Buffer] | None]]
+def _as_it_is(answer: Sequence[Buffer] | None) -> Sequence[Buffer] | None:
+    return answer
+
+
+Answer = Callable[[PendingRequest], Awaitable[Any]]
+"""Gives back a :class:`Completion`, if it needs no task, or a coroutine."""
 
 
 class RequestSession:
@@ -97,6 +110,10 @@ class RequestSession:
         #: Not started for lack of room. Not more than one read brings, as reading is paused then.
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Whose tasks have not had their first turn, with what they will wait for, if that is
+        #: made already: what comes now begins after them.
+        self._unbegun: dict[PendingRequest, Coroutine[Any, Any, Any] | None] = {}
+        self._is_starting_soon = False
         self._is_finishing = False
         self._is_gone = False
 
@@ -127,6 +144,9 @@ class RequestSession:
             ledger.forget(self)
         for task in self._tasks:
             task.cancel()
+        for answering in self._unbegun.values():
+            if answering is not None:
+                answering.close()
 
     def finish(self, reason: str) -> None:
         """Answer what was started, start nothing more, then close."""
@@ -175,11 +195,37 @@ class RequestSession:
         self._requests.used_bytes += request.size_bytes
         if self._in_order:
             self._pending.append(request)
+        if self._unbegun or (not self._in_order and self._may_be_large(frame)):
+            self._start_task(request, None)
+            return
+        try:
+            answering = self._answer(request)
+        except Exception as e:
+            self._fail(request, e)
+            return
+        if isinstance(answering, Completion):
+            answering.add_done_callback(lambda done: self._completed(request, done))
+        else:
+            self._start_task(request, cast("Coroutine[Any, Any, Any]", answering))
+
+    def _start_task(
+        self, request: PendingRequest, answering: Coroutine[Any, Any, Any] | None
+    ) -> None:
+        self._unbegun[request] = answering
         task = self._loop.create_task(self._run(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _start_backlog_soon(self) -> None:
+        """Not now: whoever completed a request is in the middle of something."""
+        if not self._is_starting_soon:
+            self._is_starting_soon = True
+            self._loop.call_soon(self._start_backlog)
+
     def _start_backlog(self) -> None:
+        self._is_starting_soon = False
+        if self._is_gone:
+            return
         while self._backlog and self._may_start(self._backlog[0]):
             frame = self._backlog.popleft()
             self._requests.give(len(frame))
@@ -190,20 +236,39 @@ class RequestSession:
             self._wait_for_memory()
 
     async def _run(self, request: PendingRequest) -> None:
+        answering = self._unbegun.pop(request)
         try:
-            if not self._in_order and self._may_be_large(request.frame):
+            if answering is not None:
+                request.answer = request.encode(await answering)
+            elif not self._in_order and self._may_be_large(request.frame):
                 await self._answer_in_turn(request)
             else:
-                request.answer = await self._answer(request)
-        except RemoteProtocolError as e:
-            self._connection.refuse(e)
+                request.answer = request.encode(await self._answer(request))
         except Exception as e:
-            _log.error(
-                "request_handler_failed", api=request.api, peer=self._connection.peer, exc_info=e
-            )
-            self._connection.abort(f"the handler of {request.api} failed")
+            self._fail(request, e)
         else:
             self._settle(request)
+
+    def _completed(self, request: PendingRequest, done: Completion[Any]) -> None:
+        """In the middle of what somebody else does: nothing new is begun here."""
+        if self._is_gone:
+            return
+        try:
+            request.answer = request.encode(done.result())
+        except Exception as e:
+            self._fail(request, e)
+        else:
+            self._settle(request)
+
+    def _fail(self, request: PendingRequest, error: Exception) -> None:
+        """The peer broke the protocol, or this is a bug."""
+        if isinstance(error, RemoteProtocolError):
+            self._connection.refuse(error)
+            return
+        _log.error(
+            "request_handler_failed", api=request.api, peer=self._connection.peer, exc_info=error
+        )
+        self._connection.abort(f"the handler of {request.api} failed")
 
     def _settle(self, request: PendingRequest) -> None:
         request.is_answered = True
@@ -215,7 +280,7 @@ class RequestSession:
         if self._is_finishing and self._in_flight == 0:
             self._connection.close("finished")
         elif self._backlog or self._connection.is_reading_paused:
-            self._start_backlog()
+            self._start_backlog_soon()
 
     def _write(self, request: PendingRequest) -> None:
         if self._is_gone:
@@ -234,4 +299,4 @@ class RequestSession:
                 self._writable.clear()
                 self._wait_for_memory()
                 await self._writable.wait()
-            request.answer = await self._answer(request)
+            request.answer = request.encode(await self._answer(request))

@@ -72,13 +72,13 @@ class KafkaApis:
             body, header.api_version
         )
 
-    async def handle(
+    def handle(
         self, listener_name: str, header: RequestHeader, body: Message
-    ) -> Message | None:
+    ) -> Awaitable[Message | None]:
         """Answer one request; None if no response is due."""
         context = RequestContext(
             listener_name=listener_name,
             api_version=header.api_version,
             client_id=header.client_id,
         )
-        return await self._handlers[header.api_key](body, context)
+        return self._handlers[header.api_key](body, context)

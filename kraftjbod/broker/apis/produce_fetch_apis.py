@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.apis.leader_hints import LeaderHints
@@ -24,6 +24,7 @@ from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
@@ -58,12 +59,24 @@ _TOO_MANY: Final = AppendOutcome(
 class _Fetching:
     """One partition of a fetch request: what is wanted and what was found."""
 
-    __slots__ = ("data", "wanted")
+    __slots__ = ("data", "is_unnamed", "wanted")
 
     def __init__(self, wanted: FetchFrom, data: FetchedData | None = None) -> None:
         self.wanted = wanted
         #: Given at the start if the partition cannot even be named.
         self.data = data
+        self.is_unnamed = data is not None
+
+
+class _Look(NamedTuple):
+    """What reading from memory found for a whole request."""
+
+    found_bytes: int
+    #: How much more the answer may hold.
+    room_bytes: int
+    #: As much as was asked for, or something that is told at once.
+    is_enough: bool
+    on_disk: list[_Fetching]
 
 
 class ProduceFetchApis:
@@ -97,34 +110,40 @@ class ProduceFetchApis:
 
     # --- Produce ---------------------------------------------------------------------------------
 
-    async def produce(self, request: Message, context: RequestContext) -> Message | None:
-        """None for ``acks=0``: nobody expects an answer."""
+    def produce(self, request: Message, context: RequestContext) -> Completion[Message | None]:
+        """Needs no task; None for ``acks=0``: nobody expects an answer.
+
+        What it begins keeps the order of pipelined requests.
+        """
+        pending = self._append_all(request, context)
+        outcomes = self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
+        if request.acks == 0:
+            return outcomes.map(_say_nothing)
+        hints = self._hints(ProduceResponse, context, _PRODUCE_HINTS_SINCE)
+        return outcomes.map(lambda ended: _produce_response(request, pending, ended, hints))
+
+    def _append_all(self, request: Message, context: RequestContext) -> list[PendingAppend]:
+        """Each partition on its way, or refused."""
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
+        is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
         refusal = _refuse_produce(request)
         pending: list[PendingAppend] = []
-        # Everything up to the first await keeps the order of pipelined requests.
         for topic in request.topic_data:
-            name = self._name_of(topic, context.api_version >= _PRODUCE_BY_ID_SINCE)
+            name = self._name_of(topic, is_by_id)
             for part in topic.partition_data:
                 partition = TopicPartition(name or "", part.index)
                 if len(pending) == MAX_ITEMS_PER_REQUEST:
                     refusal = _TOO_MANY
-                if refusal is None and name is not None:
+                if refusal is not None or name is None:
+                    why = refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
+                    pending.append(PendingAppend.refused(partition, why))
+                else:
                     pending.append(
                         self._appends.append(
                             partition, part.records, acks=acks, timeout_ms=timeout_ms
                         )
                     )
-                else:
-                    refused = PendingAppend(partition)
-                    refused.end(refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID))
-                    pending.append(refused)
-        outcomes = await self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
-        if acks == 0:
-            return None
-        hints = self._hints(ProduceResponse, context, _PRODUCE_HINTS_SINCE)
-        partitions = [one.topic_partition for one in pending]
-        return _produce_response(request, partitions, outcomes, hints)
+        return pending
 
     def _hints(self, response: Any, context: RequestContext, since: tuple[int, int]) -> LeaderHints:
         return LeaderHints(
@@ -147,22 +166,30 @@ class ProduceFetchApis:
 
     # --- Fetch -----------------------------------------------------------------------------------
 
-    async def fetch(self, request: Message, context: RequestContext) -> Message:
+    def fetch(self, request: Message, context: RequestContext) -> Awaitable[Message]:
+        """Needs a task only if what is asked for is not there yet, or not in memory."""
         response: Message
         version = context.api_version
         asker = _asker(request, version)
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
-            return await self._followers.fetch(request)
+            return self._followers.fetch(request)
         if request.session_epoch not in _FULL_FETCH:
             # Consumers get no sessions, so one that names one has it from somebody else.
             response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            return response
+            return Completion.of(response)
         fetching = self._parse_fetch(request, version, asker)
+        look = self._look(fetching, request)
+        if look.is_enough and not look.on_disk:
+            return Completion.of(self._fetch_response(request, fetching, context))
+        return self._fetch_later(request, fetching, context)
+
+    async def _fetch_later(
+        self, request: Message, fetching: Sequence[_Fetching], context: RequestContext
+    ) -> Message:
         held_bytes = await self._fill(fetching, request)
         # From here on the connection counts the answer.
         self._answers.give(held_bytes)
-        response = self._fetch_response(request, fetching, context)
-        return response
+        return self._fetch_response(request, fetching, context)
 
     def is_of_follower(self, fetch: Message, version: int) -> bool:
         """Whether a replica of a registered broker fetches."""
@@ -201,19 +228,15 @@ class ProduceFetchApis:
         The bytes that were taken from the room for answers, to be given back.
         """
         deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
-        named = [one for one in fetching if one.data is None]
         while True:
-            max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
-            found_bytes, is_urgent, on_disk = self._look(named, max_bytes)
-            if on_disk:
-                return await self._read_from_disk(on_disk, found_bytes, max_bytes - found_bytes)
+            look = self._look(fetching, request)
+            if look.on_disk:
+                return await self._read_from_disk(look)
             remaining_ms = deadline_ms - self._clock.now_ms()
-            if found_bytes >= request.min_bytes or is_urgent or remaining_ms <= 0:
+            if look.is_enough or remaining_ms <= 0:
                 return 0
-            if len(named) < len(fetching):
-                return 0
-            partitions = [one.wanted.topic_partition for one in named]
-            missing_bytes = request.min_bytes - found_bytes
+            partitions = [one.wanted.topic_partition for one in fetching]
+            missing_bytes = request.min_bytes - look.found_bytes
             try:
                 waiting = self._replicas.consumer_fetches.wait(
                     partitions, missing_bytes, remaining_ms
@@ -222,13 +245,15 @@ class ProduceFetchApis:
                 return 0
             await waiting
 
-    def _look(
-        self, named: Sequence[_Fetching], max_bytes: int
-    ) -> tuple[int, bool, list[_Fetching]]:
-        """Bytes found, whether there is something to tell at once, and what is on disk only."""
-        found_bytes, is_urgent = 0, False
+    def _look(self, fetching: Sequence[_Fetching], request: Message) -> _Look:
+        """Read what is in memory."""
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
+        found_bytes, is_urgent = 0, request.max_wait_ms <= 0
         on_disk: list[_Fetching] = []
-        for one in named:
+        for one in fetching:
+            if one.is_unnamed:
+                is_urgent = True
+                continue
             room = max_bytes - found_bytes
             wanted = one.wanted
             if wanted.max_bytes > room:
@@ -241,20 +266,19 @@ class ProduceFetchApis:
                 is_urgent = True
             elif not data.is_in_memory:
                 on_disk.append(one)
-        return found_bytes, is_urgent, on_disk
+        is_enough = is_urgent or found_bytes >= request.min_bytes
+        return _Look(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
 
-    async def _read_from_disk(
-        self, on_disk: Sequence[_Fetching], found_bytes: int, room_bytes: int
-    ) -> int:
+    async def _read_from_disk(self, look: _Look) -> int:
         """Each in its directory's thread; one that does not answer in time stays empty.
 
         How much there is shows only when it is read, so each one's share is taken before.
         """
         reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
         taken_bytes = 0
-        for one in on_disk:
-            is_first = found_bytes == 0 and not reading
-            share_bytes = max(0, min(one.wanted.max_bytes, room_bytes - taken_bytes))
+        for one in look.on_disk:
+            is_first = look.found_bytes == 0 and not reading
+            share_bytes = max(0, min(one.wanted.max_bytes, look.room_bytes - taken_bytes))
             if share_bytes > 0 or is_first:
                 taken_bytes += share_bytes
                 wanted = one.wanted._replace(max_bytes=share_bytes)
@@ -323,13 +347,17 @@ def _refuse_produce(request: Message) -> AppendOutcome | None:
     return None
 
 
+def _say_nothing(_ended: Sequence[AppendOutcome]) -> Message | None:
+    return None
+
+
 def _produce_response(
     request: Message,
-    partitions: Sequence[TopicPartition],
+    pending: Sequence[PendingAppend],
     outcomes: Sequence[AppendOutcome],
     hints: LeaderHints,
 ) -> Message:
-    ended = iter(zip(partitions, outcomes, strict=True))
+    ended = zip(pending, outcomes, strict=True)
     response: Message = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -347,8 +375,9 @@ def _produce_response(
 
 
 def _partition_outcome(
-    topic_partition: TopicPartition, outcome: AppendOutcome, hints: LeaderHints
+    pending: PendingAppend, outcome: AppendOutcome, hints: LeaderHints
 ) -> Message:
+    topic_partition = pending.topic_partition
     response: Message = PartitionProduceResponse(
         index=topic_partition.partition,
         error_code=outcome.code,

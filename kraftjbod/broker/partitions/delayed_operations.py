@@ -4,10 +4,11 @@
 All waits are keyed by partition, bounded in number in all and per partition (one that hangs leaves
 room for the others), and end at a deadline at the latest.
 They end with a value, never with an exception, so an abandoned wait leaves nothing unretrieved.
+Produces hear of their end in the same turn of the loop: their answers leave with what ended them.
 All methods are for the loop's thread; between a check of the partition and the ``wait`` that
 follows it there must be no ``await``.
 
-* A wait for an offset costs a future and a tuple: one timer serves all of a purgatory.
+* A wait for an offset costs a completion and a tuple: one timer serves all of a purgatory.
 * Nothing here asks a partition anything; whoever moves a watermark, loses a leadership or a
   directory says so here.
 """
@@ -20,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ T = TypeVar("T")
 class _OffsetWait(NamedTuple):
     required_offset: int
     deadline_ms: int
-    done: asyncio.Future[ErrorCode]
+    done: Completion[ErrorCode]
 
 
 class OffsetPurgatory:
@@ -37,7 +39,7 @@ class OffsetPurgatory:
     Make one for produces, fed with high watermarks, and one for deletions of records (KIP-107), fed
     with low watermarks.
 
-    ``wait(tp, required_offset, timeout_ms)`` gives a future of NONE (reached), REQUEST_TIMED_OUT,
+    ``wait(tp, required_offset, timeout_ms)`` is completed with NONE (reached), REQUEST_TIMED_OUT,
     or the code handed to ``fail``;
     ``reached(tp, watermark)`` ends those that it satisfies;
     ``fail(tp, code)`` ends all of a partition: its directory died, the leadership is lost, the ISR
@@ -72,7 +74,7 @@ class OffsetPurgatory:
 
     def wait(
         self, partition: TopicPartition, required_offset: int, timeout_ms: int
-    ) -> asyncio.Future[ErrorCode]:
+    ) -> Completion[ErrorCode]:
         """Wait until the watermark reaches ``required_offset``.
 
         :raises OverloadedError: if ``max_waiting`` requests wait already, or ``max_per_partition``
@@ -80,7 +82,7 @@ class OffsetPurgatory:
         """
         if self._count >= self._max_waiting:
             raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        done: Completion[ErrorCode] = Completion()
         deadline_ms = self._clock.now_ms() + timeout_ms
         wait = _OffsetWait(required_offset, deadline_ms, done)
         waits = self._waits.get(partition)
@@ -110,16 +112,15 @@ class OffsetPurgatory:
         still = [wait for wait in waits if wait.required_offset > watermark]
         if len(still) == len(waits):
             return
+        self._keep(partition, still)
         for wait in waits:
             if wait.required_offset <= watermark:
-                _end(wait.done, ErrorCode.NONE)
-        self._keep(partition, still)
+                wait.done.set_result(ErrorCode.NONE)
 
     def fail(self, partition: TopicPartition, code: ErrorCode) -> None:
         """End every wait of the partition with ``code``."""
-        for wait in self._waits.get(partition, ()):
-            _end(wait.done, code)
-        self._keep(partition, [])
+        for wait in self._keep(partition, []):
+            wait.done.set_result(code)
 
     def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """End every wait; by default with what sends a client to look for another leader."""
@@ -129,12 +130,13 @@ class OffsetPurgatory:
             self._timer.cancel()
             self._timer = None
 
-    def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> None:
-        self._count -= len(self._waits.get(partition, ())) - len(still)
+    def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> Sequence[_OffsetWait]:
+        """Forget all waits of the partition but ``still``, before any is told; what there was."""
+        waits = self._waits.pop(partition, ())
+        self._count -= len(waits) - len(still)
         if still:
             self._waits[partition] = still
-        else:
-            self._waits.pop(partition, None)
+        return waits
 
     def _arm(self, at_ms: int) -> None:
         if self._timer is not None:
@@ -144,21 +146,23 @@ class OffsetPurgatory:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
 
     def _sweep(self) -> None:
-        """End what is overdue, forget what was abandoned, and sleep until the next deadline."""
+        """End what is overdue, and sleep until the next deadline."""
         self._timer = None
         now_ms = self._clock.now_ms()
+        overdue: list[_OffsetWait] = []
         next_ms: int | None = None
         for partition, waits in list(self._waits.items()):
-            for wait in waits:
-                if wait.deadline_ms <= now_ms:
-                    _end(wait.done, ErrorCode.REQUEST_TIMED_OUT)
-            still = [wait for wait in waits if not wait.done.done()]
-            self._keep(partition, still)
+            still = [wait for wait in waits if wait.deadline_ms > now_ms]
+            if len(still) < len(waits):
+                overdue += [wait for wait in waits if wait.deadline_ms <= now_ms]
+                self._keep(partition, still)
             for wait in still:
                 if next_ms is None or wait.deadline_ms < next_ms:
                     next_ms = wait.deadline_ms
         if next_ms is not None:
             self._arm(next_ms)
+        for wait in overdue:
+            wait.done.set_result(ErrorCode.REQUEST_TIMED_OUT)
 
 
 class _FetchWait:

@@ -19,15 +19,17 @@ The stairs of one partition in one produce request:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
+from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
@@ -63,34 +65,79 @@ class AppendOutcome(NamedTuple):
         return cls(error.code, error.message, record_errors=records)
 
 
-class PendingAppend:
-    """One partition of one produce request, on its way."""
+class PendingAppend(Completion[AppendOutcome]):
+    """One partition of one produce request, on its way to its outcome."""
 
-    __slots__ = ("done", "is_being_checked", "is_written", "topic_partition")
+    __slots__ = (
+        "acks",
+        "checked",
+        "is_being_checked",
+        "is_written",
+        "leader_epoch",
+        "records",
+        "replica",
+        "timeout_ms",
+        "topic_partition",
+    )
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer = b"",
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int = 0,
+    ) -> None:
+        super().__init__()
         self.topic_partition = topic_partition
-        self.done: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self.records = records
+        self.acks = acks
+        self.timeout_ms = timeout_ms
         #: Its records wait for the thread that checks them, or behind others that do.
         self.is_being_checked = False
+        #: Once its records were found to be good.
+        self.checked: CheckedBatch | None = None
+        #: Where it is written to, and in which leader epoch, once that was asked for.
+        self.replica: HostedReplica | None = None
+        self.leader_epoch = NO_EPOCH
         #: The directory has answered; what is left is to wait for followers.
         self.is_written = False
 
-    def end(self, outcome: AppendOutcome) -> None:
-        if not self.done.done():
-            self.done.set_result(outcome)
+    @classmethod
+    def refused(cls, topic_partition: TopicPartition, outcome: AppendOutcome) -> PendingAppend:
+        """One that is not even begun."""
+        pending = cls(topic_partition)
+        pending.set_result(outcome)
+        return pending
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """What a producer wants of one partition."""
+class _Outcomes(Completion[list[AppendOutcome]]):
+    """All of one produce request; done when each of them is, and in ``waiting`` until then."""
 
-    pending: PendingAppend
-    records: Buffer
-    acks: int
-    timeout_ms: int
-    #: Once its records were found to be good.
-    checked: CheckedBatch | None = None
+    __slots__ = ("_left", "_waiting", "deadline_s", "pending")
+
+    def __init__(
+        self,
+        pending: Sequence[PendingAppend],
+        deadline_s: float,
+        waiting: dict[_Outcomes, None],
+    ) -> None:
+        super().__init__()
+        self.pending = pending
+        #: Loop time from which on nobody waits for a directory any more.
+        self.deadline_s = deadline_s
+        self._waiting = waiting
+        waiting[self] = None
+        self._left = len(pending) + 1
+        for one in pending:
+            one.add_done_callback(self._one_ended)
+        self._one_ended()
+
+    def _one_ended(self, _one: Completion[AppendOutcome] | None = None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            del self._waiting[self]
+            self.set_result([one.result() for one in self.pending])
 
 
 class ReplicaAppends:
@@ -116,82 +163,98 @@ class ReplicaAppends:
             name="record-validation", clock=clock, max_bytes=max_checking_bytes
         )
         #: What waits until the records of an earlier append of its partition were checked.
-        self._behind: dict[TopicPartition, deque[_Wanted]] = {}
+        self._behind: dict[TopicPartition, deque[PendingAppend]] = {}
+        #: Requests with outcomes that are not there yet; an ordered set.
+        self._waiting: dict[_Outcomes, None] = {}
+        #: One timer for them all, at or before the first deadline.
+        self._give_up_timer: asyncio.TimerHandle | None = None
 
     def append(
         self, topic_partition: TopicPartition, records: Buffer | None, *, acks: int, timeout_ms: int
     ) -> PendingAppend:
         """Queue one partition's batches; never raises an :class:`OperatingError`."""
-        pending = PendingAppend(topic_partition)
-        self._try(_Wanted(pending, records or b"", acks, timeout_ms))
+        pending = PendingAppend(topic_partition, records or b"", acks=acks, timeout_ms=timeout_ms)
+        self._try(pending)
         return pending
 
     def close(self) -> None:
         """Let the thread end; nothing may be appended any more."""
         self._checker.shutdown(wait=False)
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
 
-    async def outcomes(
+    def outcomes(
         self, pending: Sequence[PendingAppend], *, suspect_after_ms: int
-    ) -> list[AppendOutcome]:
+    ) -> Completion[list[AppendOutcome]]:
         """Every outcome, in order; each ends by itself at its own deadline."""
-        watch = asyncio.get_running_loop().call_later(suspect_after_ms / 1000, _give_up, pending)
-        try:
-            return [await one.done for one in pending]
-        finally:
-            watch.cancel()
+        deadline_s = asyncio.get_running_loop().time() + suspect_after_ms / 1000
+        outcomes = _Outcomes(pending, deadline_s, self._waiting)
+        timer = self._give_up_timer
+        if not outcomes.done() and (timer is None or deadline_s < timer.when()):
+            self._give_up_at(deadline_s)
+        return outcomes
 
-    def _try(self, wanted: _Wanted) -> None:
-        if wanted.pending.done.done():
+    def _try(self, pending: PendingAppend) -> None:
+        if pending.done():
             return  # It was given up at the gate.
         try:
-            self._start(wanted)
+            self._start(pending)
         except OperatingError as e:
-            wanted.pending.end(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of(e))
 
-    def _start(self, wanted: _Wanted) -> None:
-        pending = wanted.pending
+    def _start(self, pending: PendingAppend) -> None:
         if (behind := self._behind.get(pending.topic_partition)) is not None:
             pending.is_being_checked = True
-            behind.append(wanted)
+            behind.append(pending)
             return
         replica = self._replicas.require(pending.topic_partition)
         if replica.gate.is_closed:
-            replica.gate.hold(lambda: self._try(wanted))
+            replica.gate.hold(lambda: self._try(pending))
             return
         partition, handle = replica.require_open()
-        partition.require_appendable(wanted.acks)
-        if wanted.checked is None:
-            wanted.checked = self._check(wanted)
-            if wanted.checked is None:
-                return
+        partition.require_appendable(pending.acks)
+        checked = pending.checked or self._check(pending)
+        if checked is None:
+            return
         pending.is_being_checked = False
-        records, header = wanted.checked
-        leader_epoch = partition.leader_epoch
-        writing = handle.append_as_leader(records, [header], leader_epoch)
-        size_bytes = len(records)
+        pending.records, header = checked
+        pending.replica, pending.leader_epoch = replica, partition.leader_epoch
+        writing = handle.append_as_leader(pending.records, [header], partition.leader_epoch)
+        writing.add_done_callback(lambda append: self._written(pending, append))
+        self._metrics.count("BytesInPerSec", len(pending.records))
 
-        def written(append: asyncio.Future[AppendResult]) -> None:
-            self._written(wanted, replica, append, size_bytes, leader_epoch)
+    def _give_up_at(self, at_s: float) -> None:
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
+        self._give_up_timer = asyncio.get_running_loop().call_at(at_s, self._give_up)
 
-        writing.add_done_callback(written)
-        self._metrics.count("BytesInPerSec", size_bytes)
+    def _give_up(self) -> None:
+        """Answer for directories that have not answered by now."""
+        self._give_up_timer = None
+        now_s = asyncio.get_running_loop().time()
+        for outcomes in [one for one in self._waiting if one.deadline_s <= now_s]:
+            outcomes.deadline_s = math.inf
+            _give_up(outcomes.pending)
+        next_s = min((one.deadline_s for one in self._waiting), default=math.inf)
+        if next_s < math.inf:
+            self._give_up_at(next_s)
 
     # -- the records ----------------------------------------------------------------------------
 
-    def _check(self, wanted: _Wanted) -> CheckedBatch | None:
+    def _check(self, pending: PendingAppend) -> CheckedBatch | None:
         """None if that takes longer; then it is tried again when it is done."""
-        config = self._topic_configs.get(wanted.pending.topic_partition.topic)
-        (header,) = validate(wanted.records, max_batch_bytes=config.max_message_bytes)
+        config = self._topic_configs.get(pending.topic_partition.topic)
+        records = pending.records
+        (header,) = validate(records, max_batch_bytes=config.max_message_bytes)
         rules = self._rules(config)
-        checked = validate_quickly(wanted.records, header, rules)
+        checked = validate_quickly(records, header, rules)
         if checked is None:
-            checking: asyncio.Future[CheckedBatch] = self._checker.submit_op(
-                lambda: validate_records(wanted.records, header, rules),
-                size_bytes=len(wanted.records),
+            checking: Completion[CheckedBatch] = self._checker.begin_op(
+                lambda: validate_records(records, header, rules), size_bytes=len(records)
             )
-            wanted.pending.is_being_checked = True
-            self._behind[wanted.pending.topic_partition] = deque()
-            checking.add_done_callback(lambda check: self._checked(wanted, check))
+            pending.is_being_checked = True
+            self._behind[pending.topic_partition] = deque()
+            checking.add_done_callback(lambda check: self._checked(pending, check))
         return checked
 
     def _rules(self, config: TopicConfig) -> RecordRules:
@@ -202,15 +265,15 @@ class ReplicaAppends:
             max_records=self._max_records,
         )
 
-    def _checked(self, wanted: _Wanted, check: asyncio.Future[CheckedBatch]) -> None:
+    def _checked(self, pending: PendingAppend, check: Completion[CheckedBatch]) -> None:
         """The thread has answered: this one goes on, and then what waited behind it."""
-        behind = self._behind.pop(wanted.pending.topic_partition)
+        behind = self._behind.pop(pending.topic_partition)
         error = check.exception()
         if error is None:
-            wanted.checked = check.result()
-            self._try(wanted)
+            pending.checked = check.result()
+            self._try(pending)
         elif isinstance(error, OperatingError):
-            wanted.pending.end(AppendOutcome.of(error))
+            pending.set_result(AppendOutcome.of(error))
         for one in behind:
             self._try(one)
         if error is not None and not isinstance(error, OperatingError):
@@ -218,39 +281,31 @@ class ReplicaAppends:
 
     # -- the directory and the followers --------------------------------------------------------
 
-    def _written(
-        self,
-        wanted: _Wanted,
-        replica: HostedReplica,
-        append: asyncio.Future[AppendResult],
-        size_bytes: int,
-        leader_epoch: int,
-    ) -> None:
+    def _written(self, pending: PendingAppend, append: Completion[AppendResult]) -> None:
         """The directory's thread has answered."""
-        pending = wanted.pending
         pending.is_written = True
         error = append.exception()
         if isinstance(error, OperatingError):
-            pending.end(AppendOutcome.of(error))
+            pending.set_result(AppendOutcome.of(error))
             return
-        if error is not None:
-            raise error
-        result = append.result()
+        result, replica = append.result(), pending.replica
+        assert replica is not None, pending
+        size_bytes = len(pending.records)
         if not result.duplicate:
             replica.count_appended(size_bytes)
         if not self._replicas.is_current(replica):
-            pending.end(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         try:
             partition, handle = replica.require_open()
         except OperatingError as e:
-            pending.end(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of(e))
             return
         partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)
         self._replicas.log_end_moved(replica, size_bytes, has_committed=has_committed)
-        if not partition.is_leader or partition.leader_epoch != leader_epoch:
-            pending.end(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if not partition.is_leader or partition.leader_epoch != pending.leader_epoch:
+            pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         outcome = AppendOutcome(
             ErrorCode.NONE,
@@ -259,35 +314,33 @@ class ReplicaAppends:
             result.log_append_time_ms,
             result.log_start_offset,
         )
-        if wanted.acks != ACKS_ALL:
-            pending.end(outcome)
-            return
-        self._replicate(pending, replica, outcome, result.last_offset + 1, wanted.timeout_ms)
+        if pending.acks == ACKS_ALL:
+            self._replicate(pending, partition, outcome, result.last_offset + 1)
+        else:
+            pending.set_result(outcome)
 
     def _replicate(
         self,
         pending: PendingAppend,
-        replica: HostedReplica,
+        partition: Partition,
         outcome: AppendOutcome,
         required_offset: int,
-        timeout_ms: int,
     ) -> None:
-        assert replica.partition is not None, replica
-        code = replica.partition.acks_state(required_offset)
+        code = partition.acks_state(required_offset)
         if code is not None:
-            pending.end(outcome if code is ErrorCode.NONE else AppendOutcome(code))
+            pending.set_result(outcome if code is ErrorCode.NONE else AppendOutcome(code))
             return
         try:
             waiting = self._replicas.produces.wait(
-                replica.topic_partition, required_offset, timeout_ms
+                pending.topic_partition, required_offset, pending.timeout_ms
             )
         except OperatingError as e:
-            pending.end(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of(e))
             return
 
-        def replicated(wait: asyncio.Future[ErrorCode]) -> None:
+        def replicated(wait: Completion[ErrorCode]) -> None:
             code = wait.result()
-            pending.end(outcome if code is ErrorCode.NONE else AppendOutcome(code))
+            pending.set_result(outcome if code is ErrorCode.NONE else AppendOutcome(code))
 
         waiting.add_done_callback(replicated)
 
@@ -306,4 +359,4 @@ def _give_up(pending: Sequence[PendingAppend]) -> None:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the records for {one.topic_partition} could not be checked in time",
             )
-        one.end(late)
+        one.set_result(late)

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from kraftjbod.core.errors import OperatingError, OverloadedError
+from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dirs.io_statistics import IoGroup, IoStatistics
 
 T = TypeVar("T")
@@ -38,13 +38,13 @@ _IDLE: Final = -1
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One operation on its way through the thread. ``future`` and ``settle`` are the loop's."""
+    """One operation on its way through the thread. ``done`` and ``settle`` are the loop's."""
 
     op: Callable[[], Any]
     settle: Callable[[Any], Any] | None
     translate: Callable[[BaseException], BaseException] | None
     on_error: Callable[[BaseException], None] | None
-    future: asyncio.Future[Any]
+    done: Completion[Any]
     size_bytes: int
     group: IoGroup
     may_be_taken_back: bool
@@ -76,11 +76,11 @@ class LogDirExecutor(Executor):
         self._max_bytes = max_bytes
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[_Done] = deque()
-        #: Futures of jobs that were taken in and not yet answered, oldest first. The loop's.
-        self._waiting: dict[asyncio.Future[Any], _Job] = {}
+        #: Jobs that were taken in and not yet answered, oldest first. The loop's.
+        self._waiting: dict[_Job, None] = {}
         #: Jobs that may be taken back and have not begun. The thread takes a job out when it
         #: begins it, the loop when it takes it back: whoever gets it may have it.
-        self._not_begun: dict[asyncio.Future[Any], _Job] = {}
+        self._not_begun: dict[_Job, None] = {}
         #: What jobs that may be taken back fail with when their turn comes; set by the thread.
         self._hold: Callable[[], BaseException] | None = None
         #: Called after answers were given, if set.
@@ -123,15 +123,29 @@ class LogDirExecutor(Executor):
         *,
         settle: Callable[[T], R] | None = None,
         translate: Callable[[BaseException], BaseException] | None = None,
+        size_bytes: int = 0,
+    ) -> asyncio.Future[R]:
+        """:meth:`begin_op` for who waits in a task; cancelling the future takes nothing back."""
+        done: Completion[R] = self.begin_op(
+            op, settle=settle, translate=translate, size_bytes=size_bytes
+        )
+        return done.future()
+
+    def begin_op(
+        self,
+        op: Callable[[], T],
+        *,
+        settle: Callable[[T], R] | None = None,
+        translate: Callable[[BaseException], BaseException] | None = None,
         on_error: Callable[[BaseException], None] | None = None,
         size_bytes: int = 0,
         group: IoGroup = IoGroup.OTHER,
         may_be_taken_back: bool = False,
-    ) -> asyncio.Future[R]:
-        """Run ``op`` in the thread, then ``settle`` on the loop; the future holds the latter's say.
+    ) -> Completion[R]:
+        """Run ``op`` in the thread, then ``settle`` on the loop, whose say is the result.
 
-        ``settle`` runs even if the future was cancelled meanwhile, because the effect of an
-        operation belongs to the operation. So does ``translate`` for what the op raised.
+        ``settle`` runs even if nobody waits any more, because the effect of an operation belongs
+        to the operation. So does ``translate`` for what the op raised.
         ``on_error`` sees that before any other op runs; what it raises takes its place.
 
         :raises OverloadedError: if the queue is full.
@@ -147,15 +161,14 @@ class LogDirExecutor(Executor):
             )
         if self._loop is None:
             self._start()
-        assert self._loop is not None
-        future: asyncio.Future[Any] = self._loop.create_future()
-        job = _Job(op, settle, translate, on_error, future, size_bytes, group, may_be_taken_back)
-        self._waiting[future] = job
+        done: Completion[Any] = Completion()
+        job = _Job(op, settle, translate, on_error, done, size_bytes, group, may_be_taken_back)
+        self._waiting[job] = None
         if may_be_taken_back:
-            self._not_begun[future] = job
+            self._not_begun[job] = None
         self._queued_bytes += size_bytes
         self._jobs.put(job)
-        return future
+        return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """The ``concurrent.futures`` face of :meth:`submit_op`; the loop's thread only."""
@@ -191,15 +204,14 @@ class LogDirExecutor(Executor):
     def take_back(self, refusal: Callable[[], BaseException]) -> int:
         """Fail whatever may be taken back and has not begun; how many that were."""
         taken = 0
-        for future in list(self._not_begun):
-            job = self._not_begun.pop(future, None)
-            if job is None:
+        for job in list(self._not_begun):
+            if self._not_begun.pop(job, _ABSENT) is _ABSENT:
                 continue  # The thread has just begun it.
             taken += 1
-            del self._waiting[future]
+            del self._waiting[job]
             self._queued_bytes -= job.size_bytes
             job.op = _nothing  # It waits for its turn still, but not with its bytes.
-            _fail(future, refusal())
+            job.done.set_exception(refusal())
         return taken
 
     def hold_back(self, refusal: Callable[[], BaseException]) -> None:
@@ -216,8 +228,8 @@ class LogDirExecutor(Executor):
         self._jobs.put(None)
         waiting, self._waiting = self._waiting, {}
         self._not_begun.clear()
-        for future in waiting:
-            _fail(future, refusal())
+        for job in waiting:
+            job.done.set_exception(refusal())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let the thread end after what is queued. Waits only for a thread that is idle soon."""
@@ -232,7 +244,7 @@ class LogDirExecutor(Executor):
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None and self._refusal is None:
-            if job.may_be_taken_back and self._not_begun.pop(job.future, None) is None:
+            if job.may_be_taken_back and self._not_begun.pop(job, _ABSENT) is _ABSENT:
                 continue
             began_ms = self._running_since_ms = self._clock.now_ms()
             hold = self._hold if job.may_be_taken_back else None
@@ -257,7 +269,7 @@ class LogDirExecutor(Executor):
             self._wakeup_sent = False
             batch, self._done = self._done, deque()
         for done in batch:
-            if self._waiting.pop(done.job.future, _ABSENT) is _ABSENT:
+            if self._waiting.pop(done.job, _ABSENT) is _ABSENT:
                 continue  # Abandoned: answered already.
             self._queued_bytes -= done.job.size_bytes
             self._answer(done)
@@ -273,15 +285,14 @@ class LogDirExecutor(Executor):
             if error is None:
                 if job.settle is not None:
                     result = job.settle(result)
-                if not job.future.done():
-                    job.future.set_result(result)
+                job.done.set_result(result)
                 return
             if job.translate is not None:
                 error = job.translate(error)
         except Exception as bug:
             # Whoever waits hears of it, and so does the next in the batch of its own outcome.
             error = bug
-        _fail(job.future, error)
+        job.done.set_exception(error)
 
 
 _ABSENT: Final = object()
@@ -315,18 +326,6 @@ def _nothing() -> None:
 def run_apart(name: str, op: Callable[[], None]) -> None:
     """Begin ``op`` in a daemon thread of its own, for whose end nobody waits."""
     threading.Thread(target=op, name=name, daemon=True).start()
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if future.done():
-        # What a disk says after it was given up is no news.
-        if not isinstance(error, OperatingError | OSError):
-            get_logger(component="dir_executor").error("unheard_operation_failed", exc_info=error)
-        return
-    future.set_exception(error)
-    if isinstance(error, OperatingError):
-        # The waiter may be gone, and nobody has to hear of it then; a bug somebody has to.
-        future.exception()
 
 
 def _pass_on(done: asyncio.Future[T], outcome: Future[T]) -> None:

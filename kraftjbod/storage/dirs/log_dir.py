@@ -1,6 +1,6 @@
 """LOOP. ``LogDir``: one log directory, its thread, and the only gate for disk errors.
 
-* Every operation goes through :meth:`LogDir.submit` or :meth:`LogDir.run`; what it raises is
+* Every operation goes through :meth:`LogDir.begin`, or what is made of it; what it raises is
   judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
   The child of it that names the operation (KIP-18) is for whoever asked for that operation.
 * States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
@@ -29,6 +29,7 @@ import aiofiles.threadpool
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
@@ -209,23 +210,35 @@ class LogDir(DirCondition):
         op: Callable[[], T],
         *,
         settle: Callable[[T], R] | None = None,
-        size_bytes: int = 0,
         replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
-        """Queue ``op`` for the dir's thread; needs no coroutine.
+        """:meth:`begin` for who waits in a task; cancelling the future takes nothing back."""
+        done: Completion[R] = self.begin(kind, op, settle=settle, replica=replica)
+        return done.future()
 
-        ``settle`` turns the op's result into the future's, on the loop, and runs even if the
-        future was cancelled: it is where an operation's effects are published.
+    def begin(
+        self,
+        kind: OpKind,
+        op: Callable[[], T],
+        *,
+        settle: Callable[[T], R] | None = None,
+        size_bytes: int = 0,
+        replica: TopicPartition | None = None,
+    ) -> Completion[R]:
+        """Queue ``op`` for the dir's thread; its end is told in the turn in which that answers.
+
+        ``settle`` turns the op's result into what is told, on the loop, and runs even if nobody
+        waits any more: it is where an operation's effects are published.
         ``replica`` is whom the operation is about, for the story of a failure.
 
-        :raises KafkaStorageError: at once if the dir is offline; the future may hold it too.
-        :raises LogDirImpairedError: at once, or in the future: the dir does not take it now.
+        :raises KafkaStorageError: at once if the dir is offline; it may be told later too.
+        :raises LogDirImpairedError: at once, or later: the dir does not take it now.
         :raises OverloadedError: at once if the queue is full.
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(kind)
         lane, on_error, group, may_be_taken_back = self._ways[kind]
-        return lane.submit_op(
+        return lane.begin_op(
             op,
             settle=settle,
             translate=lambda error: self._judge(kind, error, replica),

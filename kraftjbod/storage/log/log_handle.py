@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
@@ -162,17 +163,17 @@ class LogHandle:
 
     def append_as_leader(
         self, records: Buffer, headers: Sequence[BatchHeader], leader_epoch: int
-    ) -> asyncio.Future[AppendResult]:
+    ) -> Completion[AppendResult]:
         """Append validated batches; offsets are assigned when the write happens.
 
-        The future fails with OperatingError OUT_OF_ORDER_SEQUENCE_NUMBER or
+        That fails with OperatingError OUT_OF_ORDER_SEQUENCE_NUMBER or
         INVALID_PRODUCER_EPOCH, or with KafkaStorageError.
 
         :raises KafkaStorageError: at once, if the dir is offline.
         :raises OverloadedError: at once, if too much waits for the dir.
         """
         now_ms = self._clock.wall_ms()
-        return self._published.submit(
+        return self._published.begin(
             OpKind.APPEND,
             lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms),
             size_bytes=len(records),
@@ -180,16 +181,16 @@ class LogHandle:
 
     def append_as_follower(
         self, records: Buffer, *, may_have_gaps: bool = False
-    ) -> asyncio.Future[AppendResult]:
+    ) -> Completion[AppendResult]:
         """Append batches as the leader sent them; a torn last one is left out.
 
         ``may_have_gaps``: the leader says that compaction took offsets away.
 
-        The future fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
+        That fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
         log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
         """
         now_ms = self._clock.wall_ms()
-        return self._published.submit(
+        return self._published.begin(
             OpKind.APPEND,
             lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kraftjbod.core.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -51,25 +52,30 @@ class PublishedLog:
     def __repr__(self) -> str:
         return f"<PublishedLog {self.log!r}>"
 
-    def submit(
+    def begin(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
-    ) -> asyncio.Future[T]:
-        """Have ``op`` done, and publish what is so then; needs no coroutine.
+    ) -> Completion[T]:
+        """Have ``op`` done, and publish what is so then; who waits hears of it in the same turn.
 
         :raises NotLeaderOrFollowerError: at once, if the log's copy took its place.
         :raises UnknownTopicOrPartitionError: at once, if it was removed.
         """
         if self.is_replaced:
             raise self._moved_error()
-        return self.ask(kind, op, size_bytes=size_bytes)
+        return self._begin(kind, op, size_bytes)
 
-    def ask(
-        self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
-    ) -> asyncio.Future[T]:
+    def submit(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
+        """:meth:`begin` for who waits in a task."""
+        return self.begin(kind, op).future()
+
+    def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
         """:meth:`submit` for what changes nothing: a log whose copy took its place does it too."""
+        return self._begin(kind, op, 0).future()
+
+    def _begin(self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int) -> Completion[T]:
         self.require_open()
         log = self.log
-        return self._log_dir.submit(
+        return self._log_dir.begin(
             kind,
             lambda: (op(log), log.view(), log.segments.take_retired(), log.take_truncation()),
             settle=self._publish,

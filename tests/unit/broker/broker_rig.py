@@ -7,7 +7,7 @@ producer ids; what it was asked is in ``controller.seen``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from kraftjbod.broker.background import BackgroundTasks
@@ -172,10 +172,10 @@ class BrokerRig:
             failure_channel=self.failures,
         )
 
-    async def _handle(
+    def _handle(
         self, header: RequestHeader, body: Message, _peer: ConnectionInfo
-    ) -> Message | None:
-        return await self.parts.apis.handle(LISTENER, header, body)
+    ) -> Awaitable[Message | None]:
+        return self.parts.apis.handle(LISTENER, header, body)
 
     def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:
         return RegisterBrokerRecord(

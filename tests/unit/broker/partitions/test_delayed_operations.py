@@ -88,7 +88,7 @@ async def test_a_produce_may_time_out_after_another_was_satisfied() -> None:
 
 async def test_an_abandoned_produce_disturbs_nobody() -> None:
     waits = produces()
-    gone = waits.wait(T0, 1, LONG_MS)
+    gone = waits.wait(T0, 1, LONG_MS).future()
     kept = waits.wait(T0, 1, LONG_MS)
     gone.cancel()
     waits.reached(T0, 1)

@@ -47,7 +47,7 @@ async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge():
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=1_000)
         rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
-        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
@@ -55,7 +55,7 @@ async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         pending = appends.append(TP, batch(2), acks=-1, timeout_ms=1_000)
-        waiting = asyncio.create_task(appends.outcomes([pending], suspect_after_ms=60_000))
+        waiting = appends.outcomes([pending], suspect_after_ms=60_000).future()
         await asyncio.sleep(0)
         waiting.cancel()
         replica = rig.parts.hosted.get(TP)
@@ -68,16 +68,16 @@ async def test_too_few_in_sync_replicas_are_told_before_anything_is_written():
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         appends = appends_of(rig)
-        refused = await appends.append(TP, batch(), acks=-1, timeout_ms=1_000).done
+        refused = await appends.append(TP, batch(), acks=-1, timeout_ms=1_000)
         assert refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000).done).base_offset == 0
+        assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000)).base_offset == 0
 
 
 async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
-        assert (await pending.done).code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await pending).code is ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
@@ -88,7 +88,7 @@ async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
         rig.replay(
             PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
         )
-        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_told_too():
@@ -99,7 +99,7 @@ async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_told_too()
             pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
             await gate.reached()
             rig.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)))
-        assert (await pending.done).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did():
@@ -114,7 +114,7 @@ async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_
         rig.replay(
             PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
         )
-        outcomes = [await first.done, await retry.done]
+        outcomes = [await first, await retry]
         assert [(o.code, o.base_offset) for o in outcomes] == [(ErrorCode.NONE, 0)] * 2
 
 
@@ -126,7 +126,7 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
             pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
             await gate.reached()
             rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
-        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_the_disk():
@@ -138,7 +138,7 @@ async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_th
             pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=60_000)
             await gate.reached()
             rig.parts.replicas.mark_offline(rig.dirs[0])
-        assert (await pending.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await pending).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():
@@ -149,8 +149,8 @@ async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partit
         sick.inject(Fault(kinds=frozenset({"write_at"})))
         hit = appends.append(TP, batch(), acks=-1, timeout_ms=60_000)
         beside = appends.append(TP._replace(partition=1), batch(), acks=1, timeout_ms=60_000)
-        assert (await hit.done).code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await beside.done).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await hit).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await beside).code is ErrorCode.KAFKA_STORAGE_ERROR
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
 
 
@@ -179,7 +179,7 @@ async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_wr
         (outcome,) = await appends.outcomes([given_up], suspect_after_ms=1)
         assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
         pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
-        assert not any(one.done.done() for one in pending)
+        assert not any(one.done() for one in pending)
         replica.gate.open()
         outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 1, 2]
@@ -194,7 +194,7 @@ async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile():
         pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
         rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
         replica.gate.open()
-        assert (await pending.done).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await pending).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 LARGE = [Record(value=bytes(1000))] * 2000
@@ -224,8 +224,8 @@ async def test_a_large_batch_that_is_refused_lets_those_behind_it_pass():
         struct.pack_into(">I", large, 17, compute_crc(large, 0, len(large)))
         bad = appends.append(TP, bytes(large), acks=1, timeout_ms=1_000)
         good = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
-        assert (await bad.done).code is ErrorCode.INVALID_RECORD
-        assert (await good.done).base_offset == 0
+        assert (await bad).code is ErrorCode.INVALID_RECORD
+        assert (await good).base_offset == 0
         appends.close()
 
 
@@ -238,7 +238,7 @@ async def test_what_was_given_up_while_it_was_checked_is_not_written():
         outcomes = await appends.outcomes(pending, suspect_after_ms=0)
         assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
         after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
-        assert (await after.done).base_offset == 0
+        assert (await after).base_offset == 0
         appends.close()
 
 
@@ -250,7 +250,7 @@ async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing():
         pending = appends.append(TP, large, acks=1, timeout_ms=1_000)
         assert pending.is_being_checked
         rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
-        assert (await pending.done).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         replica = rig.parts.hosted.require(TP)
         assert replica.handle is not None and replica.handle.log_end_offset == 0
         appends.close()
@@ -264,6 +264,6 @@ async def test_what_waits_to_be_checked_is_bounded():
         # One is always taken, or a large batch would never be.
         first = appends.append(TP, large, acks=1, timeout_ms=1_000)
         other = appends.append(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
-        assert (await other.done).code is ErrorCode.REQUEST_TIMED_OUT
-        assert (await first.done).base_offset == 0
+        assert (await other).code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await first).base_offset == 0
         appends.close()

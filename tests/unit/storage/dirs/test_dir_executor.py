@@ -107,11 +107,11 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
 
 async def test_what_was_taken_back_never_begins():
     executor, hold, ran = make(), threading.Event(), []
-    running = executor.submit_op(hold.wait, may_be_taken_back=True)
+    running = executor.begin_op(hold.wait, may_be_taken_back=True)
     while executor._not_begun:
         await asyncio.sleep(0.001)
     doomed = [
-        executor.submit_op(lambda: ran.append("doomed"), size_bytes=100, may_be_taken_back=True)
+        executor.begin_op(lambda: ran.append("doomed"), size_bytes=100, may_be_taken_back=True)
         for _ in range(3)
     ]
     kept = executor.submit_op(lambda: ran.append("kept"))
@@ -126,7 +126,7 @@ async def test_what_was_taken_back_never_begins():
     await kept
     assert ran == ["kept"]
     assert executor.take_back(lambda: KafkaStorageError("elsewhere")) == 0
-    await executor.submit_op(lambda: ran.append("later"), may_be_taken_back=True)
+    await executor.begin_op(lambda: ran.append("later"), may_be_taken_back=True)
     assert ran == ["kept", "later"]
     executor.shutdown()
 
@@ -135,8 +135,7 @@ async def test_who_takes_back_and_who_begins_agree_on_every_operation():
     """Whatever the moment: it ran and its waiter heard so, or it never ran."""
     executor, ran = make(), []
     futures = {
-        i: executor.submit_op(lambda i=i: ran.append(i), may_be_taken_back=True)
-        for i in range(5000)
+        i: executor.begin_op(lambda i=i: ran.append(i), may_be_taken_back=True) for i in range(5000)
     }
     taken = 0
     while not all(future.done() for future in futures.values()):
@@ -158,12 +157,12 @@ async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go():
         ran.append("fill")
 
     executor.submit_op(fill_up)
-    refused = executor.submit_op(lambda: ran.append("write"), may_be_taken_back=True)
+    refused = executor.begin_op(lambda: ran.append("write"), may_be_taken_back=True)
     await executor.submit_op(lambda: ran.append("read"))
     with pytest.raises(KafkaStorageError, match="full"):
         await refused
     executor.let_go()
-    await executor.submit_op(lambda: ran.append("write again"), may_be_taken_back=True)
+    await executor.begin_op(lambda: ran.append("write again"), may_be_taken_back=True)
     assert ran == ["fill", "read", "write again"]
     executor.shutdown()
 
@@ -174,7 +173,7 @@ async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
     def fail() -> None:
         raise OSError(5, "told to")
 
-    failed = executor.submit_op(fail, on_error=lambda e: seen.append((e.errno, "seen")))
+    failed = executor.begin_op(fail, on_error=lambda e: seen.append((e.errno, "seen")))
     await executor.submit_op(lambda: seen.append("next"))
     assert seen == [(5, "seen"), "next"]
     with pytest.raises(OSError, match="told to"):
@@ -184,7 +183,7 @@ async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
         raise OSError(28, "worse")
 
     with pytest.raises(OSError, match="worse"):
-        await executor.submit_op(fail, on_error=worse)
+        await executor.begin_op(fail, on_error=worse)
     executor.shutdown()
 
 
@@ -198,9 +197,9 @@ async def test_operations_are_counted_with_what_they_took():
     def fail() -> None:
         raise OSError(5, "told to")
 
-    await executor.submit_op(slow, size_bytes=7, group=IoGroup.WRITE)
+    await executor.begin_op(slow, size_bytes=7, group=IoGroup.WRITE)
     with pytest.raises(OSError, match="told to"):
-        await executor.submit_op(fail, group=IoGroup.READ)
+        await executor.begin_op(fail, group=IoGroup.READ)
     written, read = statistics.of(IoGroup.WRITE), statistics.of(IoGroup.READ)
     assert (written.operations, written.total_ms, written.size_bytes) == (1, 40, 7)
     assert (read.operations, read.errors) == (1, 1)

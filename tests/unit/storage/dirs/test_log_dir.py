@@ -196,9 +196,9 @@ async def test_full_queue_refuses_at_once():
         max_queued_ops=2,
         max_queued_bytes=100,
     )
-    first = log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1000)
+    first = log_dir.begin(OpKind.APPEND, lambda: 1, size_bytes=1000)
     with pytest.raises(OverloadedError):
-        log_dir.submit(OpKind.APPEND, lambda: 1, size_bytes=1)
+        log_dir.begin(OpKind.APPEND, lambda: 1, size_bytes=1)
     log_dir.submit(OpKind.APPEND, lambda: 2)
     with pytest.raises(OverloadedError):
         log_dir.submit(OpKind.APPEND, lambda: 3)
