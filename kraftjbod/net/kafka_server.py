@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
+from kraftjbod.net.guests import Guests
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -71,6 +72,61 @@ def may_be_large(request: Frame) -> bool:
     return bytes(request[:2]) != _PRODUCE
 
 
+class _Requests:
+    """Of one connection: from frames to handlers, and back to buffers."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        guests: Guests,
+        handler: Handler,
+        features: Callable[[], ApiFeatures],
+        is_broker: IsBroker,
+    ) -> None:
+        self._connection = connection
+        self._guests = guests
+        self._handler = handler
+        self._features = features
+        self._is_broker = is_broker
+        self._info = ConnectionInfo(peer=connection.peer)
+
+    def answer(self, request: PendingRequest) -> Awaitable[Any]:
+        is_hot = api_key_of(request.frame) in _HOT
+        if not is_hot or len(request.frame) > _LARGE_FRAME_BYTES:
+            return self._answer_in_slices(request, is_hot=is_hot)
+        header, body = _decode(request)
+        assert body is not None, header
+        request.encode = partial(_encode, header)
+        return self._hand_on(header, body)
+
+    async def _answer_in_slices(
+        self, request: PendingRequest, *, is_hot: bool
+    ) -> Sequence[Buffer] | None:
+        if not is_hot and len(request.frame) > _LARGE_FRAME_BYTES:
+            # Produce requests keep their order; what each may bring is limited.
+            await WorkSlices.of_loop().turn()
+        header, body = _decode(request)
+        if body is None or header.api_key == ApiKey.API_VERSIONS:
+            asker = getattr(body, "client_software_name", "")
+            return api_versions_response(header, self._features(), asker)
+        response = await self._hand_on(header, body)
+        if response is not None:
+            async for _ in in_slices(encode_long_arrays(header.api_version, response)):
+                pass
+        return _encode(header, response)
+
+    def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
+        if not self._connection.is_privileged and self._is_broker(header, body):
+            self._guests.is_broker(self._connection)
+        return self._handler(header, body, self._info)
+
+
+def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
+    header, body = decode_request(request.frame)
+    request.api = api_name(header.api_key)
+    return header, body
+
+
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=104_857_600)
 DEFAULT_SESSION_LIMITS = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=128 * 1024 * 1024
@@ -98,46 +154,10 @@ def kafka_server(
     """
 
     def make_session(connection: Connection) -> RequestSession:
-        info = ConnectionInfo(peer=connection.peer)
-
-        def answer(request: PendingRequest) -> Awaitable[Any]:
-            is_hot = api_key_of(request.frame) in _HOT
-            if not is_hot or len(request.frame) > _LARGE_FRAME_BYTES:
-                return answer_in_slices(request, is_hot=is_hot)
-            header, body = decode(request)
-            assert body is not None, header
-            request.encode = partial(_encode, header)
-            return hand_on(header, body)
-
-        async def answer_in_slices(
-            request: PendingRequest, *, is_hot: bool
-        ) -> Sequence[Buffer] | None:
-            if not is_hot and len(request.frame) > _LARGE_FRAME_BYTES:
-                # Produce requests keep their order; what each may bring is limited.
-                await WorkSlices.of_loop().turn()
-            header, body = decode(request)
-            if body is None or header.api_key == ApiKey.API_VERSIONS:
-                asker = getattr(body, "client_software_name", "")
-                return api_versions_response(header, features(), asker)
-            response = await hand_on(header, body)
-            if response is not None:
-                async for _ in in_slices(encode_long_arrays(header.api_version, response)):
-                    pass
-            return _encode(header, response)
-
-        def decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
-            header, body = decode_request(request.frame)
-            request.api = api_name(header.api_key)
-            return header, body
-
-        def hand_on(header: RequestHeader, body: Message) -> Awaitable[Message | None]:
-            if not connection.is_privileged and is_broker(header, body):
-                door.guests.is_broker(connection)
-            return handler(header, body, info)
-
+        requests = _Requests(connection, door.guests, handler, features, is_broker)
         return RequestSession(
             connection,
-            answer=answer,
+            answer=requests.answer,
             in_order=True,
             limits=session_limits,
             memory=door.memory,

@@ -1,4 +1,4 @@
-"""``Completion``: a value that comes later, handed on in the same turn of the loop.
+"""LOOP. ``Completion``: a value that comes later, handed on in the same turn of the loop.
 
 It is asked as an ``asyncio.Future`` is. What differs is when its callback runs: at once, within
 whoever completes it, where a future's runs in the loop's next turn; on a way through several hands
@@ -49,7 +49,7 @@ class Completion(Generic[T]):
         assert self._is_done, self
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[return-value]
+        return self._value  # type: ignore[return-value]  # it is there once it is done
 
     def exception(self) -> BaseException | None:
         return self._error
@@ -86,7 +86,7 @@ class Completion(Generic[T]):
                 mapped.set_exception(done._error)
                 return
             try:
-                value = change(done._value)  # type: ignore[arg-type]
+                value = change(done._value)  # type: ignore[arg-type]  # it is there once it is done
             except Exception as e:
                 mapped.set_exception(e)
             else:

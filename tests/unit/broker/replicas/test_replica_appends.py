@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
@@ -234,9 +235,12 @@ async def test_what_was_given_up_while_it_was_checked_is_not_written():
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         large = build_batch(LARGE, compression=Compression.ZSTD)
+        busy = threading.Event()
+        appends._checker.begin_op(busy.wait)
         pending = [appends.append(TP, one, acks=1, timeout_ms=9) for one in (large, batch())]
         outcomes = await appends.outcomes(pending, suspect_after_ms=0)
         assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        busy.set()
         after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
         assert (await after).base_offset == 0
         appends.close()
