@@ -44,7 +44,7 @@ class BackgroundTasks:
         try:
             await self.jobs.attempt(name, work)
         except OperatingError as e:
-            self.jobs.tell(name, e)
+            self.jobs.log_failure(name, e)
 
     async def idle(self) -> None:
         """Wait until every task that runs now has ended."""

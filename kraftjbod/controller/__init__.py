@@ -2,6 +2,6 @@
 
 Control managers answer ``request -> ControllerResult(records, response)`` and change nothing;
 replay is the only thing that changes state. All PURE but the last file.
-Never talks to a disk of a broker, and never imports the broker room.
+Never talks to a disk of a broker, and never imports the broker's code.
 Start with replication_control.py, then quorum_controller.py.
 """

@@ -151,7 +151,7 @@ class ClusterControlManager:
     def register(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> RegisterBrokerRecord:
-        """The record of a new incarnation, or of the same one told anew.
+        """The record of a new incarnation, or of the same one registered again.
 
         :param next_offset: offset of the entry that will hold the record: the broker's epoch.
         :raises OperatingError: if the registration is refused; the message says why.

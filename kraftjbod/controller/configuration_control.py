@@ -340,7 +340,7 @@ _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
 
 
 def _fitting(key: str, value: str) -> str:
-    """:raises OperatingError: INVALID_CONFIG, in Kafka's words, for what cannot be told later."""
+    """:raises OperatingError: INVALID_CONFIG, in Kafka's words, for what no answer could carry."""
     if len(value.encode()) > MAX_CONFIG_VALUE_BYTES:
         raise _error(
             ErrorCode.INVALID_CONFIG,

@@ -3,7 +3,7 @@ question.
 
 A controller whose metadata directory was lost and formatted anew has an empty log of another id;
 one that was restored from an old backup has the right log, but less of it than brokers have seen.
-Either way it is the controller that is wrong, and must not tell that broker anything.
+Either way it is the controller that is wrong, and must not give that broker any metadata.
 
 A broker that names no log remembers none: it takes the first one that it hears of.
 The broker asks the same question by itself (``broker/cluster/metadata_memory.py``).

@@ -118,7 +118,7 @@ def change_partition(
         topic_id=key.topic_id,
         partition_id=key.partition,
         isr=_if_new(wanted_isr, before.isr),
-        # A new epoch tells a replica that left apart from one that fetches by right.
+        # A new epoch distinguishes a replica that left from one that fetches by right.
         leader=leader if is_new_epoch else _if_new(leader, before.leader),
         replicas=_if_new(wanted.replicas, before.replicas),
         directories=_new_directories(wanted, before),

@@ -3,12 +3,12 @@
 One decision at a time and without a pause in it, brokers' own before a crowd of clients':
 decide, rehearse, replay, propose to the log. So the next decision sees the last one, committed or
 not, while the reply waits until everything that it was based on is committed. Should the log
-fail, nobody has been told anything that is not in it, and the process ends.
+fail, no answer says anything that is not in the log, and the process ends.
 What cannot be replayed is refused before anything has changed, and so is what is too large for one
 entry and has to take effect as one. A decision about very many partitions becomes several entries.
 
 Followers of the metadata are shown committed entries only.
-Decisions are made in ``control_managers.py``; here is only when, in what order, and who is told.
+Decisions are made in ``control_managers.py``; here is only when, in what order, and for whom.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class QuorumController:
         self._reader = EntryReader()
         #: The last one that changed the broker's registration.
         self._last_about: dict[BrokerId, Proposal] = {}
-        #: Told to be silent, and not fenced yet: that may have to wait for room.
+        #: Known to be silent, and not fenced yet: that may have to wait for free space.
         self._expired: set[BrokerId] = set()
-        #: When a broker that knows another metadata log may be told of again.
+        #: When a broker that knows another metadata log may be logged again.
         self._foreign_metadata_due_ms = 0
-        #: Something that a pass wants has no room.
+        #: Something that a pass wants has no space on the disk.
         self._passes_wait = False
         self._tasks: list[asyncio.Task[None]] = []
         #: Ends with what left the state other than the log says.
@@ -130,7 +130,7 @@ class QuorumController:
 
         ``fork`` gives the log another id, see ``ControlManagers.bootstrap``.
 
-        :raises StartupError: if the log cannot be read, or has no room for its first records.
+        :raises StartupError: if the log cannot be read, or no space is left for its first records.
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
@@ -188,14 +188,14 @@ class QuorumController:
         try:
             return await self._handle(request)
         except ForeignMetadataError as e:
-            self._tell_of_foreign_metadata(e)
+            self._log_foreign_metadata(e)
             raise
 
     async def _handle(self, request: RpcRequest) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetch_metadata(request)
         if not is_from_broker(request):
-            # Brokers do not wait behind a crowd of clients' requests.
+            # Brokers do not wait after a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
         self._require_whole()
         result = self._decide(request)
@@ -265,7 +265,7 @@ class QuorumController:
         )
         for part, payload in entries:
             self._replay_and_propose(part, payload, grows=grows)
-        self._tell(records)
+        self._log_changes(records)
         if self._driver.wants_snapshot:
             self._start_snapshot()
 
@@ -279,7 +279,7 @@ class QuorumController:
             self._log.error("decision_not_replayable", kinds=kinds, exc_info=e)
             raise OperatingError(
                 f"The controller decided what cannot be replayed ({e!r}), so it was not written; "
-                "its telemetry tells of it."
+                "its telemetry says why."
             ) from e
 
     def _replay_and_propose(
@@ -454,16 +454,16 @@ class QuorumController:
         except OperatingError as e:
             self._log.warning("controller_pass_failed", reason=e.message)
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- telemetry -------------------------------------------------------------------------------
 
-    def _tell_of_foreign_metadata(self, error: ForeignMetadataError) -> None:
+    def _log_foreign_metadata(self, error: ForeignMetadataError) -> None:
         """Brokers go on asking until somebody has put it right: said now and then only."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._foreign_metadata_due_ms:
             self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
             self._log.error("broker_knows_other_metadata", reason=error.message)
 
-    def _tell(self, records: Sequence[Record]) -> None:
+    def _log_changes(self, records: Sequence[Record]) -> None:
         moved = [r for r in records if isinstance(r, PartitionChangeRecord)]
         leaders_moved = sum(record.leader is not None for record in moved)
         self._metrics.count("LeaderChangeCount", leaders_moved)
@@ -479,9 +479,11 @@ class QuorumController:
                     log_dirs=list(map(str, record.log_dirs)),
                 )
             elif isinstance(record, BrokerRegistrationChangeRecord):
-                self._tell_change(record, leaders_moved)
+                self._log_registration_change(record, leaders_moved)
 
-    def _tell_change(self, record: BrokerRegistrationChangeRecord, leaders_moved: int) -> None:
+    def _log_registration_change(
+        self, record: BrokerRegistrationChangeRecord, leaders_moved: int
+    ) -> None:
         log = self._log.bind(broker_id=record.broker_id, leaders_moved=leaders_moved)
         broker = self._managers.state.brokers[record.broker_id]
         if record.impaired_log_dirs is not None:

@@ -42,7 +42,7 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
             code=ErrorCode.INVALID_REQUEST,
         )
     raise OperatingError(
-        f"Broker {broker.broker_id} has no log directory {text}; {_told(broker)}.",
+        f"Broker {broker.broker_id} has no log directory {text}; {_directories_of(broker)}.",
         code=ErrorCode.LOG_DIR_NOT_FOUND,
     )
 
@@ -60,8 +60,8 @@ def why_takes_none(broker: BrokerRegistration) -> str | None:
         "impaired": len(online - cordoned),
         "offline": len(known - online),
     }
-    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
-    return f"none of its log directories takes new replicas ({told})"
+    why = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
+    return f"none of its log directories takes new replicas ({why})"
 
 
 def _parse_id(text: str) -> DirectoryId:
@@ -71,7 +71,7 @@ def _parse_id(text: str) -> DirectoryId:
         raise OperatingError(f"'{text}': {e}.", code=ErrorCode.INVALID_REQUEST) from e
 
 
-def _told(broker: BrokerRegistration) -> str:
+def _directories_of(broker: BrokerRegistration) -> str:
     known = [
         f"{broker.log_dir_paths.get(directory_id, 'unknown path')} "
         f"({DIRECTORY_ID_PREFIX}{directory_id})"

@@ -173,10 +173,10 @@ class TopicControlManager:
                 replication_factor=replication_factor,
             )
         except OperatingError as e:
-            told = f"Unable to replicate the partition {count} time(s): {e}"
+            reason = f"Unable to replicate the partition {count} time(s): {e}"
             if replication_factor > 0:
-                told += f" {self._cluster.brokers_by_use()}"
-            raise _error(e.code, told) from e
+                reason += f" {self._cluster.brokers_by_use()}"
+            raise _error(e.code, reason) from e
 
     def _partition_records(
         self, topic_id: TopicId, first: int, assignments: Sequence[Replicas]

@@ -1,4 +1,4 @@
-"""Words that every other room uses: ids, errors, time, configuration, telemetry.
+"""What every other room uses: ids, errors, time, configuration, telemetry.
 
 Imports nothing of ours.
 Start with ids.py and errors.py.

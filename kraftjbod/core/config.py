@@ -55,7 +55,7 @@ class ControllerConfig(NodeConfig):
     auto_leader_rebalance_enable: bool = True
     """Whether they do so by themselves."""
     unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
-    """How often partitions without a leader are looked at whose topics allow an unclean one."""
+    """How often partitions without a leader are checked whose topics allow an unclean one."""
     metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
     """A snapshot of the metadata is written after this many bytes of records."""
     metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
@@ -271,7 +271,7 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
     log_flush_interval_ms: int | None = Field(default=None, ge=1)
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
-    """How often logs are looked at whose ``flush.ms`` is over."""
+    """How often logs are flushed whose ``flush.ms`` is over."""
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     """How often recovery points are written to disk."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
@@ -292,7 +292,7 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """Most metadata that this broker asks for at once."""
 
     storage_telemetry_enable: bool = True
-    """Tell ``__storage_telemetry`` about this broker's directories and replicas."""
+    """Send samples of this broker's directories and replicas to ``__storage_telemetry``."""
     storage_telemetry_log_dir_interval_ms: int = Field(default=10_000, ge=100)
     """How often one record per directory is sent."""
     storage_telemetry_replica_interval_ms: int = Field(default=60_000, ge=100)
@@ -369,7 +369,7 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """What clients are told; a wildcard host is advertised as the local host."""
+        """The address that clients are given; a wildcard host is advertised as the local host."""
         return self.advertised_listeners or tuple(
             endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
             for endpoint in self.listeners

@@ -185,7 +185,7 @@ class KafkaStorageError(OperatingError):
 
 
 class LogAppendError(KafkaStorageError):
-    """Records could not be written to a log, or not be cut off its end."""
+    """Records could not be written to a log, or its end could not be truncated."""
 
 
 class LogReadError(KafkaStorageError):
@@ -365,5 +365,5 @@ class InvalidTransition(KraftJbodError):
         self.story = story
 
     def __str__(self) -> str:
-        told = "".join(f"\n  {line}" for line in self.story)
-        return f"{self.args[0]}{told}"
+        story = "".join(f"\n  {line}" for line in self.story)
+        return f"{self.args[0]}{story}"

@@ -1,7 +1,7 @@
 """PURE. The states of a log directory, and the table of what leads from one to another.
 
 * ONLINE: it takes everything.
-* SATURATED (KIP-928): no room. What is there can be read, and what makes room goes on.
+* SATURATED (KIP-928): no free space. What is there can be read, and what frees space goes on.
 * STALLED: it does not answer for the moment; nothing is known to be wrong with what it holds.
 * OFFLINE: it failed, and the process trusts it no more until an operator brings it back.
 
@@ -38,9 +38,9 @@ IMPAIRED: Final = frozenset({LogDirState.SATURATED, LogDirState.STALLED})
 class LogDirEvent(Enum):
     """What may happen to a directory, in the words of the diagram."""
 
-    FILLED_UP = "no room"
-    """An operation found no room, or less is free than ``log.dir.min.free.bytes``."""
-    HAS_ROOM = "room again, reserve rebuilt"
+    FILLED_UP = "no space left"
+    """An operation found no free space, or less is free than ``log.dir.min.free.bytes``."""
+    HAS_SPACE = "space again, reserve rebuilt"
     SUSPECTED = "an operation does not end"
     ANSWERED = "operations end again"
     ANSWERED_FULL = "operations end again, no reserve"
@@ -54,7 +54,7 @@ TRANSITIONS: Final[Mapping[tuple[LogDirState, LogDirEvent], LogDirState]] = {
     (_S.ONLINE, _E.FILLED_UP): _S.SATURATED,
     (_S.ONLINE, _E.SUSPECTED): _S.STALLED,
     (_S.ONLINE, _E.FAILED): _S.OFFLINE,
-    (_S.SATURATED, _E.HAS_ROOM): _S.ONLINE,
+    (_S.SATURATED, _E.HAS_SPACE): _S.ONLINE,
     (_S.SATURATED, _E.SUSPECTED): _S.STALLED,
     (_S.SATURATED, _E.FAILED): _S.OFFLINE,
     (_S.STALLED, _E.ANSWERED): _S.ONLINE,

@@ -1,7 +1,7 @@
 """PURE. Levels of ``metadata.version``: what the cluster as a whole has agreed to understand.
 
 Names and numbers are Kafka's.
-A level says which fields of records and requests may be used; which versions those are is told
+A level says which fields of records and requests may be used; which versions those are stands
 where the records and requests are defined.
 Nothing here knows the cluster or its present level.
 """
@@ -85,4 +85,4 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
 }
-"""Least and greatest level by feature, as a broker registers them and tells its clients."""
+"""Least and greatest level by feature, as a broker registers them and answers its clients."""

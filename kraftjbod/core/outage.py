@@ -1,7 +1,7 @@
-"""PURE. ``Outage``: when to tell of something that is tried again and fails again.
+"""PURE. ``Outage``: when to log something that is tried again and fails again.
 
-* The first failure is told, then one every ten minutes, and the end of what was told.
-* One that begins within a minute of the last words is told when that minute is over, if it lasts.
+* The first failure is logged, then one every ten minutes, and the end of an outage that was logged.
+* One that begins within a minute of the last event is logged when that minute is over, if it lasts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-TOLD_EVERY_MS: Final = 600_000
+LOG_EVERY_MS: Final = 600_000
 QUIET_MS: Final = 60_000
 
 
@@ -20,25 +20,25 @@ class Outage:
     failures: int = 0
     """In a row, up to now."""
     _began_ms: int = 0
-    _told_ms: int | None = None
-    """When there was last something to tell, of this outage or of an earlier one."""
-    _is_told: bool = False
+    _logged_ms: int | None = None
+    """When something was last logged, of this outage or of an earlier one."""
+    _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Whether to tell of this failure."""
+        """Whether to log this failure."""
         if self.failures == 0:
             self._began_ms = now_ms
         self.failures += 1
-        silence_ms = TOLD_EVERY_MS if self._is_told else QUIET_MS
-        if self._told_ms is not None and now_ms < self._told_ms + silence_ms:
+        silence_ms = LOG_EVERY_MS if self._is_logged else QUIET_MS
+        if self._logged_ms is not None and now_ms < self._logged_ms + silence_ms:
             return False
-        self._told_ms, self._is_told = now_ms, True
+        self._logged_ms, self._is_logged = now_ms, True
         return True
 
     def ended(self, now_ms: int) -> int | None:
-        """How many milliseconds it lasted, if that is to be told; None else."""
-        was_told, self._is_told, self.failures = self._is_told, False, 0
-        if not was_told:
+        """How many milliseconds it lasted, if that is to be logged; None else."""
+        was_logged, self._is_logged, self.failures = self._is_logged, False, 0
+        if not was_logged:
             return None
-        self._told_ms = now_ms
+        self._logged_ms = now_ms
         return now_ms - self._began_ms

@@ -1,7 +1,7 @@
-"""PURE. ``PeerWarnings``: how often is told what peers do wrong.
+"""PURE. ``PeerWarnings``: how often it is logged that a peer did wrong.
 
-* By name of the event and address of the peer: the first few of a minute are told, the rest is
-  counted, and the count goes with the next one that is told, or comes by itself.
+* By name of the event and address of the peer: the first few of a minute are logged, the rest is
+  counted, and the count goes with the next one that is logged, or comes by itself.
 * So many addresses are known at once; beyond them all others share one count per event.
 """
 
@@ -18,7 +18,7 @@ EVERYBODY_ELSE: Final = "*"
 
 
 class LeftOut(NamedTuple):
-    """Events of one kind from one host that nobody was told of."""
+    """Events of one kind from one host that were not logged."""
 
     event: str
     host: str
@@ -28,7 +28,7 @@ class LeftOut(NamedTuple):
 @dataclass(slots=True)
 class _Window:
     ends_s: float
-    told: int = 0
+    logged: int = 0
     left_out: int = 0
 
 
@@ -41,18 +41,18 @@ class PeerWarnings:
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def admit(self, event: str, host: str) -> int | None:
-        """None if the event is not told; else how many like it were left out before."""
+        """None if the event is not logged; else how many like it were left out before."""
         key = (event, host)
         if key not in self._windows and len(self._windows) >= _MAX_KNOWN:
             key = (event, EVERYBODY_ELSE)
         now_s = self._now_s()
         window = self._windows.setdefault(key, _Window(now_s + _WINDOW_S))
         if now_s >= window.ends_s:
-            window.ends_s, window.told = now_s + _WINDOW_S, 0
-        if window.told >= _TOLD_PER_WINDOW:
+            window.ends_s, window.logged = now_s + _WINDOW_S, 0
+        if window.logged >= _TOLD_PER_WINDOW:
             window.left_out += 1
             return None
-        window.told += 1
+        window.logged += 1
         left_out, window.left_out = window.left_out, 0
         return left_out
 

@@ -15,7 +15,7 @@ MAX_PARTITIONS_DESCRIBED_AT_ONCE: Final = 2_000
 """By DescribeTopicPartitions, which goes on by a cursor; Kafka's number."""
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 """Of an answer that repeats what is configured; what comes after it is to be asked for again."""
-MAX_TOLD_PER_REQUEST: Final = 20
+MAX_LOGGED_PER_REQUEST: Final = 20
 """Lines of telemetry about the items of one request."""
 
 MAX_FORWARDED_ITEMS: Final = 250
@@ -25,9 +25,9 @@ MAX_FORWARDED_BYTES: Final = 256 * 1024
 MAX_FORWARDED_AT_ONCE: Final = 20
 """Parts of clients' requests that one broker has on the way to the controller."""
 MAX_ENTRIES_PER_READ: Final = 1_000
-"""Entries of the metadata log in one answer; who is further behind asks again."""
+"""Entries of the metadata log in one answer; who lags further asks again."""
 MAX_CONFIG_VALUE_BYTES: Final = 32_767
-"""Kafka's limit: old versions cannot tell a longer one."""
+"""Kafka's limit: old versions cannot carry a longer one."""
 MAX_TAGS_IN_HEADER: Final = 100
 
 WORK_SLICE_MS: Final = 10

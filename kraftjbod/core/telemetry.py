@@ -52,7 +52,7 @@ def configure(
     """Send events to ``stream`` (stderr by default), one JSON object or one console line each.
 
     :param sink: gets the events instead, as they are.
-    :param peer_warnings: decides which warnings and errors with a ``peer`` are told.
+    :param peer_warnings: decides which warnings and errors with a ``peer`` are logged.
     """
     out: Stream = stream if stream is not None else sys.stderr
     renderer: Any

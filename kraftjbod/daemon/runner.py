@@ -155,7 +155,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def possible_now(self) -> PossibleNow:
-        return self._guard.look(self.now_ms(), self.wall_ms())
+        return self._guard.sample(self.now_ms(), self.wall_ms())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,7 +279,7 @@ class FeatureLevelRecord:
     feature_level: int
     metadata_log_id: Uuid | None = None
     """In the record of ``metadata.version`` with which a log, or a snapshot of it, begins: which
-    log this is. Drawn once for each log, so that one that was formatted anew is told from the one
+    log this is. Drawn once for each log, so that one that was formatted anew differs from the one
     that was lost. Software from before it passes over the field, so it needs no version.
     """
 

@@ -52,14 +52,14 @@ class BrokerRegistration:
     offline_log_dirs: tuple[DirectoryId, ...] = ()
     """Directories that this incarnation registered and lost since, sorted."""
     log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
-    """Where its directories are mounted, online or not, as far as the broker told."""
+    """Where its directories are mounted, online or not, as far as the broker reported."""
     cordoned_log_dirs: tuple[DirectoryId, ...] = ()
     """Directories that take no new replicas (KIP-1066), sorted."""
     impaired_log_dirs: tuple[ImpairedLogDir, ...] = ()
     """Directories that are online, but saturated or stalled (KIP-928), sorted."""
     features: tuple[FeatureRange, ...] = ()
     registered_at: int = field(default=-1, compare=False)
-    """Offset of the entry that told this: of the first registration in this epoch, of the last
+    """Offset of the entry that said this: of the first registration in this epoch, of the last
     amendment, or of the snapshot that it was read from."""
     previous_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
     """Of the incarnation before; -1 if this is the first."""

@@ -2,14 +2,14 @@
 
 * one task persists: term and vote, then entries; what is proposed while a sync runs shares the
   next one (group commit);
-* an entry is told to the listener, and its proposer answered, once it is committed, in order;
+* an entry is given to the listener, and its proposer answered, once it is committed, in order;
 * the newest entries stay in memory, within a limit, for those who follow the log;
 * what a full disk or one that does not answer keeps from being written is written when it can be,
-  in its order; who proposed it waits, and log_room.py says what may still be proposed (KIP-928);
+  in its order; who proposed it waits, and log_space.py says what may still be proposed (KIP-928);
 * any other failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
 
 Snapshots are made of slices that the caller encodes from an immutable copy, between other work of
-the loop, and are written beside the log's appends. One that finds no room is left for later.
+the loop, and are written beside the log's appends. One that finds no free space is left for later.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class RaftListener(Protocol):
         ...
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """All pieces were told."""
+        """All pieces were given."""
         ...
 
     def on_commit(self, entry: Entry) -> None: ...
 
     def on_leader(self, term: int) -> None:
-        """This node leads; everything committed before has been told already."""
+        """This node leads; everything committed before has been given to the listener already."""
         ...
 
 
@@ -85,17 +85,17 @@ class RaftDriver:
         bytes_between_snapshots: int,
         max_cached_bytes: int,
         max_pending_proposals: int = 10_000,
-        last_room_bytes: int = 0,
+        kept_free_bytes: int = 0,
         retry_interval_ms: int = 500,
         start_timeout_ms: int = 30_000,
     ) -> None:
         """
-        :param last_room_bytes: what is never used up of a full disk, but to start again.
+        :param kept_free_bytes: what is never used up of a full disk, but to start again.
         :param retry_interval_ms: how often an impaired disk is tried again.
         :param start_timeout_ms: how long a start waits for an impaired disk.
         """
         self._log_dir = log_dir
-        self._room = LogSpace(log_dir=log_dir, last_bytes=last_room_bytes)
+        self._space = LogSpace(log_dir=log_dir, last_bytes=kept_free_bytes)
         self._retry_interval_ms = retry_interval_ms
         self._start_timeout_ms = start_timeout_ms
         self._store = store
@@ -109,7 +109,7 @@ class RaftDriver:
         self._log = get_logger(room="raft", node_id=node_id)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
-        #: Told to the listener; -1 before the first.
+        #: Given to the listener; -1 before the first.
         self.committed_offset = -1
         #: The newest entries by offset, without gaps; the first are forgotten beyond the limit.
         self._tail: dict[int, Entry] = {}
@@ -120,7 +120,7 @@ class RaftDriver:
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
         self._bytes_since_snapshot = 0
-        #: Size of the last snapshot that found no room; 0 if the last one did.
+        #: Size of the last snapshot that found no free space; 0 if the last one did.
         self._snapshot_needs_bytes = 0
         self._persisting: asyncio.Task[None] | None = None
         self._snapshotting: asyncio.Task[None] | None = None
@@ -128,9 +128,9 @@ class RaftDriver:
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self, listener: RaftListener) -> None:
-        """Load, tell the listener everything, and lead.
+        """Load, give the listener everything, and lead.
 
-        :raises StartupError: if the log cannot be read, or not be written for want of room.
+        :raises StartupError: if the log cannot be read, or not be written for want of free space.
         :raises KafkaStorageError: if the metadata dir fails.
         """
         try:
@@ -142,7 +142,7 @@ class RaftDriver:
         self._listener = listener
         if stored.snapshot is not None:
             self.committed_offset = stored.snapshot.last_offset
-            await self._tell_snapshot(listener, stored.snapshot)
+            await self._give_snapshot(listener, stored.snapshot)
         self._core = RaftCore(
             node_id=self._node_id,
             voters=self._voters,
@@ -157,7 +157,7 @@ class RaftDriver:
         listener.on_leader(self._core.term)
         self._persisting = asyncio.create_task(self._persist(self._core))
 
-    async def _tell_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
+    async def _give_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
         position = 0
         while position >= 0:
             found = await self.read_snapshot(snapshot.last_offset, position, SNAPSHOT_PIECE_BYTES)
@@ -207,14 +207,14 @@ class RaftDriver:
     def propose(self, payload: bytes, *, grows: bool = False) -> Proposal:
         """Append an entry; several may be in flight.
 
-        :param grows: whether it takes room for good, which a full disk does not have.
+        :param grows: whether it takes space for good, which a full disk does not have.
         :raises NotControllerError: if this node does not lead.
         :raises OverloadedError: if too many are in flight.
         :raises LogDirImpairedError: if the disk is full; the message says which one.
         """
         self.require_may_propose([payload], grows=grows)
         entry = self._required_core().propose(payload)
-        self._room.note_proposed(_size_bytes(entry))
+        self._space.note_proposed(_size_bytes(entry))
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         committed.add_done_callback(_mark_seen)
         self._waiters[entry.offset] = committed
@@ -228,7 +228,7 @@ class RaftDriver:
         if self._persisting is None or self._persisting.done():
             raise NotControllerError("the metadata log is closed")
         size_bytes = sum(len(payload) + _ENTRY_OVERHEAD_BYTES for payload in payloads)
-        self._room.require(size_bytes, grows=grows)
+        self._space.require(size_bytes, grows=grows)
 
     # --- following -------------------------------------------------------------------------------
 
@@ -289,9 +289,9 @@ class RaftDriver:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Enough was written since the last one, none is being made, and there is room for it."""
+        """Enough was written since the last one, none is being made, and it finds space."""
         is_due = self._bytes_since_snapshot >= self._bytes_between_snapshots
-        return not self.is_snapshotting and is_due and self._room.has(self._snapshot_needs_bytes)
+        return not self.is_snapshotting and is_due and self._space.has(self._snapshot_needs_bytes)
 
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
         """Make a snapshot of the state after ``last_offset``, which may not be committed yet.
@@ -303,17 +303,17 @@ class RaftDriver:
         self._snapshotting.add_done_callback(self._note_snapshot_end)
 
     async def _snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
-        # The flush lane, so that entries are appended meanwhile.
+        # The flush queue, so that entries are appended meanwhile.
         run = partial(self._log_dir.run, OpKind.FLUSH)
         part = await run(lambda: self._store.begin_snapshot(last_offset, term))
         for piece in _gathered(slices):
             await asyncio.sleep(0)
             needed_bytes = part.size_bytes + len(piece)
-            if not self._room.has(needed_bytes):
+            if not self._space.has(needed_bytes):
                 self._snapshot_needs_bytes = needed_bytes
                 self._bytes_since_snapshot += self._bytes_between_snapshots
                 self._log.warning(
-                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no room"
+                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
                 )
                 await run(part.discard)
                 return
@@ -330,7 +330,7 @@ class RaftDriver:
         )
 
     def _note_snapshot_end(self, task: asyncio.Task[None]) -> None:
-        """A snapshot that cannot be written leaves the log as it was: told, and tried later."""
+        """A snapshot that cannot be written leaves the log as it was: logged, and tried later."""
         if task.cancelled():
             return
         error = task.exception()
@@ -358,7 +358,7 @@ class RaftDriver:
         log_dir = self._log_dir
         return StartupError(
             f"metadata.log.dir {log_dir.path} is {log_dir.state.value} "
-            f"({log_dir.impaired_reason}), so the metadata log cannot be written; make room "
+            f"({log_dir.impaired_reason}), so the metadata log cannot be written; free some space "
             "there, or repair the disk, and start again"
         )
 
@@ -387,14 +387,14 @@ class RaftDriver:
             for entry in entries:
                 self._remember(entry)
                 if entry.offset in self._waiters:
-                    self._room.note_written(_size_bytes(entry))
+                    self._space.note_written(_size_bytes(entry))
             core.entries_persisted(entries[-1].offset)
         self._publish(core.committed_offset)
 
     async def _until_written(self, write: Callable[[], None]) -> None:
         """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
 
-        What fails for want of room leaves nothing behind, so it may be done again.
+        What fails for want of free space leaves nothing behind, so it may be done again.
 
         :raises KafkaStorageError: the dir is or goes offline.
         """
@@ -406,22 +406,22 @@ class RaftDriver:
                 await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
             except LogDirImpairedError as e:
                 failures += 1
-                self._room.note_no_room()
+                self._space.note_no_space()
                 if failures == 1:
-                    # The reserve may have been released just now: its room is tried at once.
+                    # The reserve may have been released just now: its space is tried at once.
                     continue
                 if failures == 2:
                     self._log.warning("metadata_log_waits", state=e.state, reason=e.message)
-                self._room.is_waiting = True
+                self._space.is_waiting = True
                 await asyncio.sleep(self._retry_interval_ms / 1000)
             else:
                 if failures > 1:
                     self._log.info("metadata_log_goes_on")
-                self._room.is_waiting = False
+                self._space.is_waiting = False
                 return
 
     def _publish(self, committed_offset: int) -> None:
-        """Tell what is committed now; the waiters hear of it after the listener."""
+        """Give the listener what is committed now; the waiters are answered after that."""
         if committed_offset <= self.committed_offset:
             return
         assert self._listener is not None
@@ -485,6 +485,6 @@ def _gathered(slices: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _mark_seen(committed: asyncio.Future[None]) -> None:
-    """A proposer that went away need not look at its outcome."""
+    """A proposer that went away need not read its outcome."""
     if not committed.cancelled():
         committed.exception()

@@ -2,7 +2,7 @@
 
 The record's value is the payload. Its key is the offset of the first entry that was written by
 the same append: entries before that one were durable when this one was written, so a batch that
-is bad *and* older than this key is a damaged disk, not a write that a crash cut short.
+is bad *and* older than this key is a damaged disk, not a write that a crash left unfinished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY: Final = struct.Struct(">q")
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it was found, with what its batch tells beside it."""
+    """An entry as it was found, with what its batch says beside it."""
 
     entry: Entry
     append_start: int
@@ -39,7 +39,7 @@ def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> S
     """
     header = read_header(data, position)
     if header.size_bytes > len(data) - position:
-        raise CorruptRecordError(f"the batch at {position} is cut off")
+        raise CorruptRecordError(f"the batch at {position} is incomplete")
     check_crc(data, position, header)
     if header.base_offset != offset:
         # The CRC does not cover the offset.

@@ -9,10 +9,10 @@ In ``__cluster_metadata-0/``:
 Rules of this file:
 
 * nothing counts as written before it is synced, and nothing is believed without its CRC;
-* a torn end of the log is cut off; a bad entry that was durable once is an error, never a cut;
+* a torn end of the log is truncated; a bad entry that was durable once is an error instead;
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
 * a log prefix goes only after the snapshot that replaces it is durable;
-* what finds no room is undone, so that it may be tried again.
+* what finds no free space is undone, so that it may be tried again.
 
 Runs in the metadata dir's thread; a :class:`SnapshotPart` alone may be written beside it, because
 nobody else knows its file. No snapshot is held in memory as a whole.
@@ -48,7 +48,7 @@ _SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
 _SNAPSHOTS_KEPT: Final = 2
 #: Snapshots are read, checked and sent in pieces of that size at most.
 SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
-#: How far behind a bad entry a good one is looked for.
+#: How far after a bad entry a good one is searched for.
 _RESYNC_ENTRIES: Final = 64
 
 
@@ -73,10 +73,10 @@ class StoredLog:
     snapshot: Snapshot | None
     """The newest good one; :meth:`RaftLogStore.read_snapshot` gives what is in it."""
     entries: tuple[Entry, ...]
-    """The entries behind the snapshot."""
+    """The entries after the snapshot."""
     last_offset: int
     warnings: tuple[str, ...]
-    """Sentences about what was passed over or cut off."""
+    """Sentences about what was passed over or truncated."""
 
 
 @dataclass(slots=True)
@@ -93,9 +93,9 @@ class _Segment:
 
 
 class SnapshotPart:
-    """A snapshot on its way to the disk, piece by piece, in the flush lane.
+    """A snapshot on its way to the disk, piece by piece, in the flush queue.
 
-    What fails leaves no file behind, and nothing more may be done then.
+    What fails leaves no file, and nothing more may be done then.
     """
 
     def __init__(self, vfs: Vfs, path: str, last_offset: int, term: int) -> None:
@@ -178,13 +178,13 @@ class RaftLogStore:
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
         if self._segments and self.start_offset > covered + 1:
-            told = "; ".join(warnings) or "there is no snapshot"
+            found = "; ".join(warnings) or "there is no snapshot"
             raise InconsistentStorageError(
-                f"{self._path(_log_name(self.start_offset))} begins behind the newest snapshot "
-                f"that can be read ({told}); restore the metadata directory from a backup"
+                f"{self._path(_log_name(self.start_offset))} begins after the newest snapshot "
+                f"that can be read ({found}); restore the metadata directory from a backup"
             )
         if not self._segments or self._segments[-1].next_offset <= covered:
-            # The snapshot is ahead of the log: go on behind it.
+            # The snapshot is ahead of the log: go on after it.
             self._drop_segments(len(self._segments))
             self._roll(covered + 1)
         last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
@@ -262,7 +262,7 @@ class RaftLogStore:
                 self._require_torn(path, data, segment, e, is_last=is_last)
                 warnings.append(
                     f"{path}: {len(data) - segment.size_bytes} bytes of an unfinished write "
-                    f"were cut off at {segment.size_bytes}"
+                    f"were truncated at {segment.size_bytes}"
                 )
                 file.truncate(segment.size_bytes)
                 file.sync()
@@ -291,7 +291,7 @@ class RaftLogStore:
         if was_durable:
             raise InconsistentStorageError(
                 f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
-                "entries behind it are good, so this is no unfinished write: "
+                "entries after it are good, so this is no unfinished write: "
                 "restore the metadata directory from a backup"
             )
 
@@ -300,7 +300,7 @@ class RaftLogStore:
     def append(self, entries: Sequence[Entry], wall_ms: int) -> None:
         """Write and sync ``entries`` as one; they continue the log.
 
-        If there is no room for them, the log is as it was, and they may be tried again.
+        If there is no space for them, the log is as it was, and they may be tried again.
         """
         if self._segments[-1].size_bytes > self._segment_bytes:
             self._roll(entries[0].offset)
@@ -357,7 +357,7 @@ class RaftLogStore:
     # --- snapshots -------------------------------------------------------------------------------
 
     def begin_snapshot(self, last_offset: int, term: int) -> SnapshotPart:
-        """A snapshot without a payload yet, under a name that loading does not look at."""
+        """A snapshot without a payload yet, under a name that loading passes over."""
         name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
         return SnapshotPart(self._vfs, self._path(name) + _PART_SUFFIX, last_offset, term)
 

@@ -33,7 +33,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
 from kraftjbod.core.loop.work_slices import in_slices
-from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_LOGGED_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.protocol.messages import (
     AlterReplicaLogDirsRequest,
@@ -113,7 +113,9 @@ class LogDirApis:
             count += 1
             code = ErrorCode.INVALID_REQUEST
             if count <= MAX_ITEMS_PER_REQUEST:
-                code = await self._alter(topic_partition, path, is_told=told < MAX_TOLD_PER_REQUEST)
+                code = await self._alter(
+                    topic_partition, path, is_told=told < MAX_LOGGED_PER_REQUEST
+                )
             told += code is not ErrorCode.NONE
             results[topic_partition.topic].append(
                 _PartitionResult(partition_index=topic_partition.partition, error_code=code)

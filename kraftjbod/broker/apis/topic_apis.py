@@ -18,7 +18,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
 from kraftjbod.core.loop.work_slices import in_slices
-from kraftjbod.core.request_limits import MAX_PARTITIONS_MADE_PER_REQUEST, MAX_TOLD_PER_REQUEST
+from kraftjbod.core.request_limits import MAX_LOGGED_PER_REQUEST, MAX_PARTITIONS_MADE_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.protocol import rpc_messages
 from kraftjbod.protocol.messages import (
@@ -102,7 +102,7 @@ class TopicApis:
             if created.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 continue
             told += 1
-            if told <= MAX_TOLD_PER_REQUEST:
+            if told <= MAX_LOGGED_PER_REQUEST:
                 self._log.info(
                     "topic_auto_creation_refused",
                     topic=shortened(created.name),

@@ -234,7 +234,7 @@ class LogDirAdmin:
             outcome.cancel()
             raise
         except Exception as e:
-            self._tasks.jobs.tell(operation.name.lower(), e, log_dir=path)
+            self._tasks.jobs.log_failure(operation.name.lower(), e, log_dir=path)
             outcome.set_exception(_broken(operation, path, e))
             outcome.exception()
         else:

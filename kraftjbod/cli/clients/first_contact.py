@@ -86,7 +86,7 @@ class _Trying:
     def __init__(self, named: str, timeout_ms: int, tell: Tell) -> None:
         self._text = f"trying {named} for {timeout_ms / 1000:g} s"
         self._tell = tell
-        self._is_told = False
+        self._is_reported = False
         self.reason = ""
 
     def __enter__(self) -> Self:
@@ -103,9 +103,9 @@ class _Trying:
         self._timer.cancel()
 
     def say(self) -> None:
-        if not self._is_told:
+        if not self._is_reported:
             self._tell(f"{self._text}: {self.reason}" if self.reason else self._text)
-        self._is_told = True
+        self._is_reported = True
 
 
 # --- somebody else's port ------------------------------------------------------------------------

@@ -38,11 +38,11 @@ class EventQueue(Generic[E]):
         return f"<EventQueue {self._name} events={len(self._events)} timers={len(self._timers)}>"
 
     def append(self, event: E) -> None:
-        """Put ``event`` behind all others.
+        """Put ``event`` after all others.
 
         :raises OverloadedError: if the queue holds its maximum already.
         """
-        self._require_room()
+        self._require_capacity()
         self._events.append(event)
         self._wakeup.set()
 
@@ -84,7 +84,7 @@ class EventQueue(Generic[E]):
         self._events.append(event)
         self._wakeup.set()
 
-    def _require_room(self) -> None:
+    def _require_capacity(self) -> None:
         if self._closed:
             raise OverloadedError(f"{self._name} is closed")
         if len(self._events) >= self._max_events:

@@ -1,8 +1,8 @@
 """LOOP. ``JobGuard``: background work whose unexpected errors cost that work, never the daemon.
 
-* An error that nobody expected is told with its traceback, counted, and ends the turn of the job
+* An error that nobody expected is logged with its traceback, counted, and ends the turn of the job
   that met it: nothing else. It is never silent, and never taken for success.
-* For work that may begin anew at any time: chores of one directory, looks at what there is, files
+* For work that may begin anew at any time: chores of one directory, checks, files
   of one replica. A machine whose state would be half changed ends the daemon instead.
 * What is expected (:class:`OperatingError`) is the job's own business and passes.
 """
@@ -22,7 +22,7 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 class JobGuard:
-    """The jobs of one owner, a directory for instance; ``context`` is told with each failure."""
+    """The jobs of one owner, a directory for instance; ``context`` is logged with each failure."""
 
     def __init__(self, *, first_wait_s: float = _FIRST_WAIT_S, **context: object) -> None:
         self._first_wait_s = first_wait_s
@@ -42,7 +42,7 @@ class JobGuard:
         except OperatingError:
             raise
         except Exception as e:
-            self.tell(job, e, **context)
+            self.log_failure(job, e, **context)
             return e
         return None
 
@@ -57,13 +57,13 @@ class JobGuard:
             except Exception as e:
                 if loop.time() - began_s > _LONGEST_WAIT_S:
                     wait_s = self._first_wait_s
-                self.tell(job, e, begins_anew_s=wait_s)
+                self.log_failure(job, e, begins_anew_s=wait_s)
             else:
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
-    def tell(self, job: str, error: BaseException, **context: object) -> None:
+    def log_failure(self, job: str, error: BaseException, **context: object) -> None:
         """``job`` met an error that nobody expected, and its turn is over."""
         self.failures += 1
         self._log.error("background_job_failed", job=job, exc_info=error, **context)

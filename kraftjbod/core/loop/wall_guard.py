@@ -34,7 +34,7 @@ class PossibleNow(NamedTuple):
 
 
 class WallGuard:
-    """One per process. Whoever wants to know the time tells both clocks."""
+    """One per process. Whoever wants to know the time passes what both clocks say."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
@@ -42,7 +42,7 @@ class WallGuard:
         self._doubted_since_ms: int | None = None
         self._doubted_offset_ms = 0
 
-    def look(self, now_ms: int, wall_ms: int) -> PossibleNow:
+    def sample(self, now_ms: int, wall_ms: int) -> PossibleNow:
         """``now_ms`` is the monotonic clock's."""
         offset_ms = wall_ms - now_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= LARGEST_STEP_MS:

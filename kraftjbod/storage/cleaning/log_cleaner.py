@@ -164,7 +164,7 @@ class LogCleaner:
             await asyncio.wait({passing})
             self._stopping.discard(log_dir)
             if not passing.cancelled() and (bug := passing.exception()) is not None:
-                log_dir.jobs.tell("log_cleaner", bug)
+                log_dir.jobs.log_failure("log_cleaner", bug)
             raise
 
     async def _pass(self, log_dir: LogDir) -> bool:

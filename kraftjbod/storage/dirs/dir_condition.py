@@ -107,7 +107,7 @@ class DirCondition:
         match event:
             case LogDirEvent.FILLED_UP:
                 self.log.warning("log_dir_saturated", **story)
-            case LogDirEvent.HAS_ROOM:
+            case LogDirEvent.HAS_SPACE:
                 self.log.info("log_dir_has_room_again", **story)
             case LogDirEvent.SUSPECTED:
                 self.log.warning("log_dir_stalled", **story)

@@ -561,4 +561,4 @@ class LogDir(DirCondition):
         """Look at its error: :meth:`_judge` acted on all but one that nobody expected."""
         error = None if probe.cancelled() else probe.exception()
         if error is not None and not isinstance(error, OperatingError):
-            self.jobs.tell("disk_check", error)
+            self.jobs.log_failure("disk_check", error)

@@ -152,5 +152,5 @@ class Saturation:
             condition.log.info("log_dir_reserve_rebuilt", **condition.story(self.full_reason))
         self.full_reason = ""
         self._lane.let_go()
-        if condition.step(LogDirEvent.HAS_ROOM, f"{condition.space.usable_bytes} bytes are free"):
+        if condition.step(LogDirEvent.HAS_SPACE, f"{condition.space.usable_bytes} bytes are free"):
             self._tell()

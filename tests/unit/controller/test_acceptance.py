@@ -114,8 +114,8 @@ class Replicas(RuleBasedStateMachine):
 
     def run(self, line: str) -> bool:
         """Whether it was done."""
-        told = list(self.world.run(line))
-        return not (told and told[0].startswith("error"))
+        reported = list(self.world.run(line))
+        return not (reported and reported[0].startswith("error"))
 
     def partition(self, number: int) -> PartitionRegistration:
         found = self.world.state.topic("t").partitions[number]
@@ -150,7 +150,7 @@ class Replicas(RuleBasedStateMachine):
 
     # --- directories and brokers -----------------------------------------------------------------
 
-    def tell(self, broker: int, options: str = "") -> None:
+    def send_heartbeat(self, broker: int, options: str = "") -> None:
         names = DIRS[broker]
         offline = ",".join(name for name in names if self.dirs[name] == "offline")
         impaired = ",".join(
@@ -165,12 +165,12 @@ class Replicas(RuleBasedStateMachine):
         name = DIRS[broker][side]
         if self.dirs[name] != "offline":
             self.dirs[name] = state
-            self.tell(broker)
+            self.send_heartbeat(broker)
 
     @rule(broker=BROKERS, side=SIDES)
     def die(self, broker: int, side: int) -> None:
         self.dirs[DIRS[broker][side]] = "offline"
-        self.tell(broker)
+        self.send_heartbeat(broker)
 
     @rule(broker=BROKERS)
     def come_back(self, broker: int) -> None:
@@ -196,7 +196,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, wish=st.sampled_from(["", "", "want_fence", "want_shut_down"]))
     def heartbeat(self, broker: int, wish: str) -> None:
-        self.tell(broker, wish)
+        self.send_heartbeat(broker, wish)
 
     @rule(broker=BROKERS)
     def restart(self, broker: int) -> None:
@@ -206,7 +206,7 @@ class Replicas(RuleBasedStateMachine):
             for directory_name_ in DIRS[broker]:
                 if self.dirs[directory_name_] == "offline":
                     self.dirs[directory_name_] = "well"
-            self.tell(broker)
+            self.send_heartbeat(broker)
         else:
             self.incarnations[broker] -= 1
 
@@ -214,7 +214,7 @@ class Replicas(RuleBasedStateMachine):
     def fall_silent(self, silent: int) -> None:
         self.run("advance 8000ms")
         for broker in set(DIRS) - {silent}:
-            self.tell(broker)
+            self.send_heartbeat(broker)
         self.run("advance 2000ms")
         self.run("sweep")
 

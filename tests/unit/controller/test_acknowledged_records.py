@@ -36,7 +36,7 @@ STEPS = 300
 
 
 class LawBrokenError(AssertionError):
-    """Tells the story that led there."""
+    """Prints the story that led there."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Node:
     brokers: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
     metadata_offset: int = -1
     aligned_in: int = -1
-    """Leader epoch in which the log was cut to its leader's."""
+    """Leader epoch in which the log was truncated to its leader's."""
     moments: Moments = field(default_factory=Moments)
     session: Speaker = field(default_factory=Speaker)
     """With the leader of that epoch."""
@@ -72,7 +72,7 @@ class Life:
     def __init__(self, seed: int, *, elr: bool) -> None:
         self.rng = random.Random(seed)
         self.world = World()
-        self.told: list[str] = []
+        self.story: list[str] = []
         self.nodes = {b: Node(BrokerId(b), d) for b, d in zip(BROKERS, "abcd", strict=True)}
         self.numbers = iter(range(1_000_000))
         self.inflight: list[tuple[Node, BrokerEpoch, Partition, IsrChange]] = []
@@ -93,11 +93,11 @@ class Life:
     # --- the controller ---------------------------------------------------------------------------
 
     def run(self, line: str) -> str:
-        told = list(self.world.run(line))
-        self.told.append(f"> {line}")
-        self.told += [f"    {one}" for one in told]
+        printed = list(self.world.run(line))
+        self.story.append(f"> {line}")
+        self.story += [f"    {one}" for one in printed]
         self.follow()
-        return told[-1] if told else ""
+        return printed[-1] if printed else ""
 
     def follow(self) -> None:
         """Who comes into the in-sync set holds everything again."""
@@ -145,7 +145,7 @@ class Life:
         """Its session ends, whether it lives or not."""
         broker = self.world.state.brokers[node.broker_id]
         if not broker.fenced:
-            self.told.append(f"> the session of {node.broker_id} ends")
+            self.story.append(f"> the session of {node.broker_id} ends")
             self.world.commit(self.world.managers.fence_broker(node.broker_id).records)
             self.follow()
 
@@ -170,7 +170,7 @@ class Life:
                 partition.broker_registered(broker_id, moment)
         change = partition.apply(registration, log_end_offset=end, now_ms=0, moment=moment)
         if change is RoleChange.LEADER:
-            self.told.append(f"{node.broker_id} leads in {partition.leader_epoch}: {node.log}")
+            self.story.append(f"{node.broker_id} leads in {partition.leader_epoch}: {node.log}")
             self.check(node)
         self.commit(node)
 
@@ -273,16 +273,16 @@ class Life:
         request = m.AlterPartitionRequest(
             broker_id=node.broker_id, broker_epoch=epoch, partitions=(wish,)
         )
-        self.told.append(f"> {node.broker_id} wants {change.isr}")
+        self.story.append(f"> {node.broker_id} wants {change.isr}")
         try:
             response = self.world.ask(request)
         except OperatingError as e:
-            self.told.append(f"    {e.message}")
+            self.story.append(f"    {e.message}")
             return
         self.follow()
         assert isinstance(response, m.AlterPartitionResponse)
         answer = response.partitions[0]
-        self.told.append(f"    {answer.error_code.name} {self.registration.isr}")
+        self.story.append(f"    {answer.error_code.name} {self.registration.isr}")
         if node.partition is not partition or not node.is_up:
             return
         if self.rng.random() < 0.3:
@@ -312,20 +312,20 @@ class Life:
 
     def kill(self, node: Node) -> None:
         if node.is_up:
-            self.told.append(f"{node.broker_id} is killed")
+            self.story.append(f"{node.broker_id} is killed")
             node.is_up, node.partition = False, None
             self.mark(node)
 
     def cut_power(self, node: Node) -> None:
         self.kill(node)
-        self.cut(node)
+        self.lose_tail(node)
 
-    def cut(self, node: Node) -> None:
+    def lose_tail(self, node: Node) -> None:
         end = self.rng.randint(node.flushed, len(node.log))
         del node.log[end:]
         node.flushed = end
         node.clean_epoch = -1
-        self.told.append(f"{node.broker_id} has lost all from {end} on")
+        self.story.append(f"{node.broker_id} has lost all from {end} on")
         self.mark(node)
 
     def flush(self, node: Node) -> None:
@@ -342,7 +342,7 @@ class Life:
         broker = self.world.state.brokers[node.broker_id]
         if not node.is_up or broker.epoch != node.epoch:
             return
-        self.cut(node)
+        self.lose_tail(node)
         led_in = node.partition.leader_epoch if node.partition and node.leads else NO_EPOCH
         name = f"dirs={node.directory} incarnation={node.incarnation} clean="
         self.run(f"register {node.broker_id} {name}")
@@ -423,7 +423,7 @@ class Life:
                 self.lost[record] = {
                     b for b in partition.isr if record not in self.nodes[b].log
                 } | {b for b in partition.isr if not self.nodes[b].is_up}
-                self.told.append(f"{record} is committed by {partition.isr}")
+                self.story.append(f"{record} is committed by {partition.isr}")
         self.void()
 
     def check(self, node: Node) -> None:
@@ -431,7 +431,7 @@ class Life:
         for record, holders in self.lost.items():
             if record not in held:
                 raise LawBrokenError(
-                    "\n".join(self.told[-120:])
+                    "\n".join(self.story[-120:])
                     + f"\n{record} is missing at leader {node.broker_id}; unclean since: {holders}"
                 )
 

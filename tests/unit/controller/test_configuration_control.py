@@ -64,7 +64,7 @@ def test_a_broker_is_named_by_its_number() -> None:
     assert {code for code, _ in outcomes} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_a_value_that_no_old_version_could_tell_is_refused() -> None:
+def test_a_value_that_no_old_version_could_carry_is_refused() -> None:
     long = m.ConfigChange(name="cordoned.log.dirs", operation=0, value="/d," * 11_000)
     resource = m.AlteredResource(resource_type=4, name="", changes=(long,))
     ((code, message),) = _alter(_manager(MetadataState()), resource)

@@ -33,8 +33,8 @@ class Lives(RuleBasedStateMachine):
         self.incarnations = dict.fromkeys(DIRS, 0)
 
     def run(self, line: str) -> None:
-        for told in self.world.run(line):
-            assert "UNKNOWN_SERVER_ERROR" not in told
+        for reported in self.world.run(line):
+            assert "UNKNOWN_SERVER_ERROR" not in reported
 
     @initialize(level=st.sampled_from(["17", "30", "1 elr"]))
     def begin(self, level: str) -> None:
@@ -73,8 +73,10 @@ class Lives(RuleBasedStateMachine):
         registration = self.world.state.brokers.get(broker)
         lost = len(registration.offline_log_dirs) if registration else 0
         names = DIRS[broker].split(",")
-        told = ",".join(f"{names[number]}:{state}" for number in impaired if number < len(names))
-        self.run(f"heartbeat {broker} offline={','.join(names[:lost])} impaired={told}")
+        reported = ",".join(
+            f"{names[number]}:{state}" for number in impaired if number < len(names)
+        )
+        self.run(f"heartbeat {broker} offline={','.join(names[:lost])} impaired={reported}")
 
     @rule(seconds=st.integers(1, 10))
     def time_passes(self, seconds: int) -> None:

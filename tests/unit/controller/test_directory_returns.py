@@ -42,14 +42,14 @@ def _incarnation(name: bytes) -> Uuid:
         pytest.param(
             "ac", (7, -1), b"new", (), "c", id="a new one holds nothing that is not known"
         ),
-        pytest.param("ab", (7, 7), b"same", (), "", id="told again while it runs"),
+        pytest.param("ab", (7, 7), b"same", (), "", id="registered again while it runs"),
         pytest.param("ab", (7, -1), b"same", (), "b-", id="one came back"),
         pytest.param("ab", (5, 5), b"same", (), "", id="the answer to the first one was lost"),
         pytest.param("ab", (-1, 5), b"same", (), "a-", id="and one was unclean"),
         pytest.param("ab", (7, 7), b"new", (b"same", b"other"), "b-", id="a mark of another log"),
         pytest.param("ab", (7, 5), b"same", (b"same", b"before"), "", id="judged before"),
         pytest.param("", (), b"new", (), "-", id="a broker from before directories"),
-        pytest.param("", (), b"same", (), "", id="the same one, told again"),
+        pytest.param("", (), b"same", (), "", id="the same one, registered again"),
     ],
 )
 def test_unclean(

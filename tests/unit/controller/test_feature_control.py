@@ -72,8 +72,8 @@ def test_every_registered_broker_has_to_support_the_level_fenced_or_not() -> Non
     world = World()
     for line in ("up 1 dirs=a metadata_version=30", "register 2 dirs=b metadata_version=17"):
         list(world.run(line))
-    told = list(world.run("feature 30"))
-    assert told == [
+    reported = list(world.run("feature 30"))
+    assert reported == [
         "reply metadata.version: FEATURE_UPDATE_FAILED: Not every registered broker supports "
         "metadata.version 30: broker 2 supports 1 to 17. Upgrade their software first."
     ]
@@ -84,6 +84,6 @@ def test_the_list_of_losses_is_bounded() -> None:
     for broker_id in range(1, MAX_NAMED + 4):
         dirs = f"{chr(96 + broker_id)}1,{chr(96 + broker_id)}2"
         list(world.run(f"up {broker_id} dirs={dirs} metadata_version=30"))
-    (told,) = world.run("feature 14 down=safe")
-    assert "broker 10 has 2 and 3 more)" in told
-    assert "broker 11" not in told
+    (reported,) = world.run("feature 14 down=safe")
+    assert "broker 10 has 2 and 3 more)" in reported
+    assert "broker 11" not in reported

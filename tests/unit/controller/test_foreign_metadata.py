@@ -42,7 +42,7 @@ def beat(world: World, epoch: BrokerEpoch, log_id: Uuid | None, offset: int) -> 
 
 
 def refusal(world: World, log_id: Uuid, offset: int) -> str:
-    """What both a registration and a heartbeat are told, before any other reason counts."""
+    """How both a registration and a heartbeat are answered, before any other reason counts."""
     said = set()
     for ask in (
         lambda: register(world, log_id, offset),

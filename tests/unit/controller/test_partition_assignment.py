@@ -106,5 +106,7 @@ def test_any_history_keeps_the_original_and_the_target(first: Ids, targets: list
     [((), "empty"), ((1, -1), "-1"), ((1, 2, 1), "twice"), ((2, 1), None)],
 )
 def test_malformed_lists(replicas: Ids, expected: str | None) -> None:
-    told = why_malformed(_ids(replicas))
-    assert (told is None) if expected is None else (told is not None and expected in told)
+    reported = why_malformed(_ids(replicas))
+    assert (
+        (reported is None) if expected is None else (reported is not None and expected in reported)
+    )

@@ -179,11 +179,11 @@ def test_a_reassignment_ends_when_the_added_are_in_sync(
 ) -> None:
     before = _partition(leader, (1, 2, 3) if active == {1} else (1,), adding=(2, 3), removing=(1,))
     record = _change(before, ONLINE, active, isr)
-    told = (record.leader, record.isr, record.replicas) if record else (None, None, None)
-    assert told == expected
+    reported = (record.leader, record.isr, record.replicas) if record else (None, None, None)
+    assert reported == expected
 
 
-def test_what_ended_leaves_nothing_behind() -> None:
+def test_what_ended_leaves_nothing() -> None:
     record = _change(_partition(1, (1,), (2, 3), (1,)), ONLINE, {1, 2, 3}, (1, 2, 3))
     assert record is not None
     assert (record.adding_replicas, record.removing_replicas) == ((), ())

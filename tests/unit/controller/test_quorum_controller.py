@@ -92,7 +92,7 @@ class Node:
                 bytes_between_snapshots=1 << 30,
                 max_cached_bytes=1 << 20,
                 max_pending_proposals=max_pending,
-                last_room_bytes=1000,
+                kept_free_bytes=1000,
                 retry_interval_ms=1,
             ),
             clock=self.clock,
@@ -175,7 +175,7 @@ async def test_an_empty_log_begins_with_the_feature_level(node: Node) -> None:
 
 async def test_decisions_in_flight_see_each_other(node: Node) -> None:
     epochs = await asyncio.gather(node.register("ab"), node.register("ab"))
-    assert epochs[0] == epochs[1], "the same incarnation, told twice"
+    assert epochs[0] == epochs[1], "the same incarnation, registered twice"
 
 
 async def test_no_reply_before_commit_even_where_nothing_changed(vfs: FaultVfs, node: Node) -> None:
@@ -215,14 +215,14 @@ async def test_a_refused_request_changes_nothing(node: Node) -> None:
     assert node.managers.state.offset == offset
 
 
-async def test_a_follower_that_is_ahead_is_told(node: Node) -> None:
+async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
     request = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
     with pytest.raises(OperatingError) as refused:
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_log_is_told_from_any_other_and_stays_the_same(vfs: FaultVfs) -> None:
+async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: FaultVfs) -> None:
     node = Node(vfs)
     await node.controller.start()
     log_id = node.managers.state.metadata_log_id
@@ -237,8 +237,8 @@ async def test_a_log_is_told_from_any_other_and_stays_the_same(vfs: FaultVfs) ->
         for foreign in (other, ahead, other):
             with pytest.raises(ForeignMetadataError):
                 await node.controller.handle(foreign)
-    told = [event for event in events if event["event"] == "broker_knows_other_metadata"]
-    assert len(told) == 1, "brokers ask again and again"
+    logged = [event for event in events if event["event"] == "broker_knows_other_metadata"]
+    assert len(logged) == 1, "brokers ask again and again"
     await node.controller.stop()
     node.log_dir.close()
     for fork in (False, True):
@@ -289,7 +289,7 @@ def _without_log_id(payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("position", [0, 1 << 40])
-async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_told(
+async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported(
     node: Node, position: int
 ) -> None:
     """It was an assertion that failed, and a closed connection."""
@@ -499,14 +499,14 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
     await again.controller.stop()
 
 
-async def test_failed_directories_and_fencing_are_told(node: Node) -> None:
+async def test_failed_directories_and_fencing_are_reported(node: Node) -> None:
     with capture_logs() as events:
         epoch = await node.register("ab")
         await node.heartbeat(epoch)
         await node.heartbeat(epoch, "a")
         await node.heartbeat(epoch, "ab")
-    told = [event["event"] for event in events]
-    assert told == [
+    logged = [event["event"] for event in events]
+    assert logged == [
         "broker_registered",
         "broker_unfenced",
         "broker_log_dirs_offline",
@@ -533,7 +533,7 @@ async def test_a_controller_that_stood_still_blames_nobody(node: Node) -> None:
     assert not node.managers.state.brokers[ONE].fenced
 
 
-async def test_a_pass_that_cannot_be_written_is_told_and_tried_again(vfs: FaultVfs) -> None:
+async def test_a_pass_that_cannot_be_written_is_reported_and_tried_again(vfs: FaultVfs) -> None:
     node = Node(vfs, max_pending=1)
     await node.controller.start()
     epoch = await node.register("ab")
@@ -563,7 +563,7 @@ def _reassign(replicas: tuple[BrokerId, ...] | None) -> m.AlterPartitionReassign
 
 
 def _fill(node: Node, vfs: FaultVfs) -> None:
-    """The next write finds no room, and no other one does but in what a reserve had."""
+    """The next write finds no space, and no other one does but in what a reserve had."""
     memory = vfs.inner
     assert isinstance(memory, MemVfs)
     memory.usable_bytes = 0
@@ -605,7 +605,7 @@ async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) 
     node.log_dir.close()
 
 
-async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
+async def test_with_no_space_left_a_heartbeat_that_changes_nothing_is_answered(
     vfs: FaultVfs, node: Node
 ) -> None:
     epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
@@ -629,11 +629,11 @@ async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
         for _ in range(5):
             node.clock.ms += 200
             await asyncio.sleep(0.25)
-        told = [event["event"] for event in events]
-        assert told.count("controller_passes_wait") == 1
-        assert told.count("broker_session_expired") <= 1
+        logged = [event["event"] for event in events]
+        assert logged.count("controller_passes_wait") == 1
+        assert logged.count("broker_session_expired") <= 1
         assert not stuck.done(), "it is not on the disk"
-        assert not repeated.done(), "what it would be told is not on the disk"
+        assert not repeated.done(), "what would be answered is not on the disk"
         vfs.inner.capacity_bytes = None
         assert not (await stuck).is_fenced
         await repeated
@@ -641,7 +641,7 @@ async def test_with_no_room_left_a_heartbeat_that_changes_nothing_is_answered(
     assert committed == node.managers.state.offset
 
 
-async def test_a_log_without_room_for_its_first_records_does_not_start(vfs: FaultVfs) -> None:
+async def test_a_log_without_space_for_its_first_records_does_not_start(vfs: FaultVfs) -> None:
     node = Node(vfs)
     memory = vfs.inner
     assert isinstance(memory, MemVfs)
@@ -649,18 +649,18 @@ async def test_a_log_without_room_for_its_first_records_does_not_start(vfs: Faul
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), sticky=False))
     on_leader = node.controller.on_leader
 
-    def lead_after_a_look(term: int) -> None:
+    def lead_after_a_check(term: int) -> None:
         node.log_dir.space = memory.space("/d1")
         on_leader(term)
 
-    node.controller.on_leader = lead_after_a_look  # type: ignore[method-assign]
+    node.controller.on_leader = lead_after_a_check  # type: ignore[method-assign]
     with capture_logs(), pytest.raises(StartupError, match="/d1 is full"):
         await node.controller.start()
     await node.controller.stop()
     node.log_dir.close()
 
 
-async def test_a_registration_without_room_may_be_tried_again(vfs: FaultVfs, node: Node) -> None:
+async def test_a_registration_without_space_may_be_tried_again(vfs: FaultVfs, node: Node) -> None:
     """What was not written does not count as another incarnation that is alive."""
     epoch = await node.register("ab")
     _fill(node, vfs)
@@ -676,7 +676,7 @@ async def test_a_registration_without_room_may_be_tried_again(vfs: FaultVfs, nod
         assert await node.register("cd", TWO) > epoch
 
 
-async def test_impaired_directories_are_told_and_counted(vfs: FaultVfs) -> None:
+async def test_impaired_directories_are_reported_and_counted(vfs: FaultVfs) -> None:
     node = Node(vfs, level=30)
     await node.controller.start()
     epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
@@ -690,8 +690,8 @@ async def test_impaired_directories_are_told_and_counted(vfs: FaultVfs) -> None:
         await node.heartbeat(epochs[ONE], impaired={"a": full, "b": stalled})
         figures = node.metrics.snapshot()
         await node.heartbeat(epochs[ONE], impaired={})
-    told = [event["event"] for event in events]
-    assert told == ["broker_log_dirs_impaired", "broker_log_dirs_well_again"]
+    logged = [event["event"] for event in events]
+    assert logged == ["broker_log_dirs_impaired", "broker_log_dirs_well_again"]
     assert figures["SaturatedLogDirectoryCount"] == figures["StalledLogDirectoryCount"] == 1
     assert figures["LastResortLeaderCount"] == 1
     assert node.metrics.snapshot()["LastResortLeaderCount"] == 0

@@ -16,8 +16,8 @@ UNCLEAN = "unclean.leader.election.enable=true"
 def _world(*lines: str, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> World:
     world = World(level)
     for line in ("up 1 dirs=a", "up 2 dirs=b", "up 3 dirs=c,d", *lines):
-        told = list(world.run(line))
-        assert not any("error" in line or "INVALID" in line for line in told), told
+        reported = list(world.run(line))
+        assert not any("error" in line or "INVALID" in line for line in reported), reported
     return world
 
 
@@ -87,9 +87,9 @@ def test_only_added_replicas_are_checked_for_cordons(cordoned: World) -> None:
     ],
 )
 def test_a_cordoned_directory_takes_no_new_replica(cordoned: World, wish: str, why: str) -> None:
-    (told,) = cordoned.run(f"reassign t-0 {wish}")
-    assert told.startswith("reply t-0: INELIGIBLE_REPLICA")
-    assert why in told
+    (reported,) = cordoned.run(f"reassign t-0 {wish}")
+    assert reported.startswith("reply t-0: INELIGIBLE_REPLICA")
+    assert why in reported
 
 
 def test_before_directories_a_reassignment_names_none() -> None:
@@ -97,14 +97,14 @@ def test_before_directories_a_reassignment_names_none() -> None:
     assert list(world.run("reassign t-0 replicas=3,1"))[-1] == "reply t-0: NONE"
     list(world.run("alter 1 t-0 isr=1,2,3"))
     assert _partition(world).replicas == (3, 1)
-    told = list(world.run("reassign t-0 replicas=2 dirs=/b"))
-    assert told[-1].startswith("reply t-0: LOG_DIR_NOT_FOUND")
-    assert "it registered none" in told[-1]
+    reported = list(world.run("reassign t-0 replicas=2 dirs=/b"))
+    assert reported[-1].startswith("reply t-0: LOG_DIR_NOT_FOUND")
+    assert "it registered none" in reported[-1]
 
 
 def test_what_is_under_way_is_listed_in_order() -> None:
     world = _world("topic z replicas=1|1", "topic t replicas=1|1|1")
     list(world.run("reassign z-1 t-2 t-0 replicas=2"))
-    told = [line.split()[0] for line in world.run("ongoing")]
-    assert told == ["t-0", "t-2", "z-1", "reply:"]
+    reported = [line.split()[0] for line in world.run("ongoing")]
+    assert reported == ["t-0", "t-2", "z-1", "reply:"]
     assert world.managers.index.reassigning_count == 3

@@ -65,7 +65,7 @@ def test_equal_racks_get_leaders_evenly(per_rack: int, racks: int, seed: int) ->
 
 
 @pytest.mark.parametrize(
-    ("described", "factor", "told"),
+    ("described", "factor", "reported"),
     [
         ([(None, False)], 0, "must be positive"),
         ([(None, False)], 2, r"only 1 broker\(s\) are registered"),
@@ -74,8 +74,8 @@ def test_equal_racks_get_leaders_evenly(per_rack: int, racks: int, seed: int) ->
     ],
 )
 def test_what_cannot_be_placed(
-    described: list[tuple[str | None, bool]], factor: int, told: str
+    described: list[tuple[str | None, bool]], factor: int, reported: str
 ) -> None:
-    with pytest.raises(OperatingError, match=told) as refused:
+    with pytest.raises(OperatingError, match=reported) as refused:
         _place(_brokers(described), 1, factor)
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR

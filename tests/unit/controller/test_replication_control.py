@@ -127,7 +127,7 @@ def test_a_changed_directory_costs_one_record_per_partition_in_it() -> None:
 def test_a_pass_elects_a_limited_number() -> None:
     lines = [f"topic t{n} replicas={'|'.join(['1,2'] * 100)}" for n in range(11)]
     world = _world(*lines, "heartbeat 1 want_fence", "heartbeat 1")
-    # Unassigned replicas keep a broker of several directories fenced, so it is told.
+    # Unassigned replicas keep a broker of several directories fenced, so it has to be known.
     for name, topic_id in world.state.topic_ids.items():
         assigned = m.AssignedTopic(topic_id=topic_id, partitions=tuple(range(100)))
         world.ask(

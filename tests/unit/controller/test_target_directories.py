@@ -1,4 +1,4 @@
-"""What texts name a directory, and what the others are told."""
+"""What texts name a directory, and what is answered about the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_a_text_names(text: str, expected: DirectoryId | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["/d/b", f"dirid:{OTHER}"])
-def test_an_unknown_directory_is_told_with_those_that_there_are(text: str) -> None:
+def test_an_unknown_directory_is_reported_with_those_that_there_are(text: str) -> None:
     with pytest.raises(OperatingError, match="Broker 7 has no log directory") as refused:
         resolve_directory(text, BROKER)
     assert refused.value.code is ErrorCode.LOG_DIR_NOT_FOUND

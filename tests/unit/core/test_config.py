@@ -73,7 +73,7 @@ def test_cordons_that_make_no_sense(cordoned: str, why: str) -> None:
         broker(cordoned_log_dirs=cordoned)
 
 
-def test_replicas_are_not_told_more_often_than_directories() -> None:
+def test_replicas_are_not_reported_more_often_than_directories() -> None:
     with pytest.raises(ConfigError, match=r"must not be less than storage\.telemetry\.log\.dir\."):
         broker(storage_telemetry_replica_interval_ms="9999")
 

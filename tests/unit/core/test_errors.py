@@ -31,7 +31,7 @@ def test_a_dead_directory_makes_clients_refresh() -> None:
     assert error.directory_id == b"d" * 16
 
 
-def test_every_failure_of_a_disk_is_one_code_on_the_wire_and_tells_more_inside() -> None:
+def test_every_failure_of_a_disk_is_one_code_on_the_wire_and_says_more_inside() -> None:
     """KIP-18: the exception carries what its handler needs to know."""
     for kind in KafkaStorageError.__subclasses__():
         error = kind("m", directory_id=b"d" * 16, path="/d", replica="t-0", operation="append")
@@ -61,10 +61,10 @@ def test_codes_and_retriability_agree_with_an_independent_library() -> None:
 def test_the_bare_protocol_error_cannot_be_raised() -> None:
     with pytest.raises(AssertionError):
         ProtocolError("?")
-    assert str(RemoteProtocolError("cut")) == "cut"
+    assert str(RemoteProtocolError("torn")) == "torn"
 
 
-def test_an_invalid_transition_tells_its_story() -> None:
+def test_an_invalid_transition_says_its_story() -> None:
     error = InvalidTransition("cannot unfence", ("registered", "fenced"))
     assert str(error) == "cannot unfence\n  registered\n  fenced"
 

@@ -67,7 +67,7 @@ def test_a_drawn_dash_is_drawn_again() -> None:
     assert "-" not in str(Uuid.random(lambda _size: next(draws)))
 
 
-def test_repr_tells_the_kind_and_the_text() -> None:
+def test_repr_shows_the_kind_and_the_text() -> None:
     assert repr(LOST_DIR) == "DirectoryId('AAAAAAAAAAAAAAAAAAAAAQ')"
     assert str(TopicPartition("t", 3)) == "t-3"
 

@@ -19,12 +19,12 @@ class Clock:
         return self.now_s
 
 
-def test_the_first_few_of_a_minute_are_told_and_the_next_tells_of_the_rest() -> None:
+def test_the_first_few_of_a_minute_are_logged_and_the_next_reports_the_rest() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
-    told = [peers.admit("broke", "10.0.0.1") for _ in range(1_000)]
-    assert told.count(0) == 5
-    assert told.count(None) == 995
+    reported = [peers.admit("broke", "10.0.0.1") for _ in range(1_000)]
+    assert reported.count(0) == 5
+    assert reported.count(None) == 995
     assert peers.admit("broke", "10.0.0.2") == 0
     assert peers.admit("turned_away", "10.0.0.1") == 0
     clock.now_s = 60.0
@@ -32,7 +32,7 @@ def test_the_first_few_of_a_minute_are_told_and_the_next_tells_of_the_rest() -> 
     assert peers.admit("broke", "10.0.0.1") == 0
 
 
-def test_what_was_left_out_of_who_stopped_is_told_too_and_forgotten() -> None:
+def test_what_was_left_out_of_who_stopped_is_logged_too_and_forgotten() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
     for _ in range(7):
@@ -45,8 +45,8 @@ def test_what_was_left_out_of_who_stopped_is_told_too_and_forgotten() -> None:
     assert not peers._windows
 
 
-def test_any_number_of_addresses_is_remembered_in_bounded_room() -> None:
-    """And every event is told or counted, whoever sends it."""
+def test_any_number_of_addresses_is_remembered_in_bounded_space() -> None:
+    """And every event is logged or counted, whoever sends it."""
     clock = Clock()
     peers, admitted, counted = PeerWarnings(clock), 0, 0
     for number in range(10_000):
@@ -71,5 +71,5 @@ def test_every_way_out_is_limited_and_only_for_what_is_said_of_peers() -> None:
             get_logger().warning("log_dir_slow", log_dir="/d1")
     finally:
         structlog.reset_defaults()
-    told = Counter(json.loads(line)["event"] for line in out.getvalue().splitlines())
-    assert told == {"connection_broke_protocol": 5, "connection_came": 10, "log_dir_slow": 10}
+    logged = Counter(json.loads(line)["event"] for line in out.getvalue().splitlines())
+    assert logged == {"connection_broke_protocol": 5, "connection_came": 10, "log_dir_slow": 10}

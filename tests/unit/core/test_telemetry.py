@@ -25,10 +25,10 @@ def test_events_are_json_lines_with_their_context() -> None:
     logger.debug("too_quiet")
     logger.warning("something_happened", path=b"raw", count=2)
     (line,) = out.getvalue().splitlines()
-    told = json.loads(line)
-    assert told["event"] == "something_happened"
-    assert (told["node"], told["count"], told["level"]) == (1, 2, "warning")
-    assert told["timestamp"].endswith("Z")
+    logged = json.loads(line)
+    assert logged["event"] == "something_happened"
+    assert (logged["node"], logged["count"], logged["level"]) == (1, 2, "warning")
+    assert logged["timestamp"].endswith("Z")
 
 
 def test_console_lines_are_for_people() -> None:

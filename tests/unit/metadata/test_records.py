@@ -25,7 +25,7 @@ _brokers = st.lists(st.integers(-1, 2**31 - 1), max_size=4).map(tuple)
 _listeners = st.lists(
     st.builds(r.Listener, name=st.text(), host=st.text(), port=st.integers(1, 65535)), max_size=2
 ).map(tuple)
-#: Fields whose values cannot be told from their annotations alone.
+#: Fields whose values are not known from their annotations alone.
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
     "metadata_log_id": _uuids.map(Uuid),
@@ -140,7 +140,7 @@ def test_only_records_are_encoded() -> None:
 
 
 @given(_entries, st.integers(1, 200))
-def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_cut(
+def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_divided(
     records: list[r.Record], size: int
 ) -> None:
     whole = r.encode_entry(records, LATEST_METADATA_VERSION)
@@ -152,7 +152,7 @@ def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_cut(
 
 
 @pytest.mark.parametrize("data", [b"", b"\x92", b"\xc1", b"\x91\x01", b"\xa3abc"])
-def test_pieces_that_are_no_entry_are_told(data: bytes) -> None:
+def test_pieces_that_are_no_entry_are_refused(data: bytes) -> None:
     reader = r.EntryReader()
     with pytest.raises(RemoteProtocolError):
         reader.feed(data)

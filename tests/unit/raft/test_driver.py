@@ -34,7 +34,7 @@ PATH = "/d1"
 DIRECTORY = f"{PATH}/__cluster_metadata-0"
 
 
-class Told:
+class Listener:
     """What a listener heard, and the state that it would have: all payloads, joined."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Node:
             "retry_interval_ms": 1,
         }
         self.clock = ManualClock()
-        self.told = Told()
+        self.listener = Listener()
         self._is_stopped = False
         self.log_dir: LogDir = open_dir(
             vfs, PATH, clock=self.clock, reserve_bytes=reserve_bytes, io_suspect_ms=io_suspect_ms
@@ -87,7 +87,7 @@ class Node:
         )
 
     async def start(self) -> None:
-        await self.driver.start(self.told)
+        await self.driver.start(self.listener)
 
     async def stop(self) -> None:
         """Once; the fixture may come second."""
@@ -122,10 +122,10 @@ async def node(vfs: FaultVfs) -> AsyncIterator[Node]:
 
 
 async def test_a_new_log_is_led_and_takes_proposals(node: Node) -> None:
-    assert node.told.terms == [1]
+    assert node.listener.terms == [1]
     assert node.driver.next_offset == 1
     await node.propose(b"a", b"b")
-    assert node.told.payloads == [NO_OP, b"a", b"b"]
+    assert node.listener.payloads == [NO_OP, b"a", b"b"]
     assert node.driver.committed_offset == 2
 
 
@@ -134,7 +134,7 @@ async def test_the_listener_hears_of_an_entry_before_its_proposer(node: Node) ->
     heard = asyncio.Event()
     proposal.committed.add_done_callback(lambda _: heard.set())
     await heard.wait()
-    assert node.told.payloads[-1] == b"a"
+    assert node.listener.payloads[-1] == b"a"
 
 
 async def test_what_is_proposed_during_a_sync_shares_the_next_one(
@@ -145,18 +145,18 @@ async def test_what_is_proposed_during_a_sync_shares_the_next_one(
     assert counted.seen <= 2
 
 
-async def test_a_restart_tells_everything_and_begins_a_new_term(vfs: FaultVfs, node: Node) -> None:
+async def test_a_restart_reads_everything_and_begins_a_new_term(vfs: FaultVfs, node: Node) -> None:
     await node.propose(b"a", b"b")
     await node.stop()
     again = Node(vfs)
     await again.start()
-    assert again.told.payloads == [NO_OP, b"a", b"b", NO_OP]
-    assert again.told.terms == [2]
-    assert [entry.term for entry in again.told.entries] == [1, 1, 1, 2]
+    assert again.listener.payloads == [NO_OP, b"a", b"b", NO_OP]
+    assert again.listener.terms == [2]
+    assert [entry.term for entry in again.listener.entries] == [1, 1, 1, 2]
     await again.stop()
 
 
-async def test_a_repair_at_start_is_told(vfs: FaultVfs, node: Node) -> None:
+async def test_a_repair_at_start_is_reported(vfs: FaultVfs, node: Node) -> None:
     await node.propose(b"a")
     await node.stop()
     file = vfs.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ_WRITE)
@@ -165,7 +165,7 @@ async def test_a_repair_at_start_is_told(vfs: FaultVfs, node: Node) -> None:
     with capture_logs() as events:
         await again.start()
     assert [event["event"] for event in events] == ["metadata_log_repaired"]
-    assert again.told.payloads == [NO_OP, NO_OP]
+    assert again.listener.payloads == [NO_OP, NO_OP]
     await again.stop()
 
 
@@ -180,14 +180,14 @@ async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, n
         with pytest.raises(KafkaStorageError, match="cannot be written"):
             await failed
     assert "metadata_log_failed" in {event["event"] for event in events}
-    assert node.told.payloads == [NO_OP]
+    assert node.listener.payloads == [NO_OP]
     with pytest.raises(NotControllerError):
         node.driver.propose(b"c")
     assert not node.log_dir.is_online
 
 
 def _hold(memory: MemVfs, spare_bytes: int) -> None:
-    """From now on there is room for this much more."""
+    """From now on there is space for this much more."""
     held = sum(
         file.size()
         for item in memory.list_dir(DIRECTORY)
@@ -198,32 +198,34 @@ def _hold(memory: MemVfs, spare_bytes: int) -> None:
     memory.capacity_bytes = held + spare_bytes + sum(file.size() for file in found if file)
 
 
-async def _told_event(events: list[MutableMapping[str, Any]], name: str) -> None:
+async def _logged(events: list[MutableMapping[str, Any]], name: str) -> None:
     while name not in {event["event"] for event in events}:
         await asyncio.sleep(0)
 
 
-async def test_what_finds_no_room_is_written_once_there_is_some(memory: MemVfs, node: Node) -> None:
+async def test_what_finds_no_space_is_written_once_there_is_some(
+    memory: MemVfs, node: Node
+) -> None:
     await node.propose(b"a")
     _hold(memory, 20)
     log = memory.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ)
     size_bytes = log.size()
     with capture_logs() as events:
         proposals = [node.driver.propose(b"b"), node.driver.propose(b"c")]
-        await _told_event(events, "metadata_log_waits")
+        await _logged(events, "metadata_log_waits")
         assert node.log_dir.state is LogDirState.SATURATED
         assert not any(proposal.committed.done() for proposal in proposals)
-        assert log.size() == size_bytes, "the torn entry was cut"
+        assert log.size() == size_bytes, "the torn entry was truncated"
         with pytest.raises(LogDirImpairedError, match="has to be written"):
             node.driver.propose(b"not even begun")
         memory.capacity_bytes = None
         await asyncio.gather(*(proposal.committed for proposal in proposals))
         assert "metadata_log_goes_on" in {event["event"] for event in events}
     await node.propose(b"d")
-    assert node.told.payloads == [NO_OP, b"a", b"b", b"c", b"d"]
+    assert node.listener.payloads == [NO_OP, b"a", b"b", b"c", b"d"]
 
 
-async def test_the_reserve_has_room_for_what_does_not_grow(memory: MemVfs) -> None:
+async def test_the_reserve_has_space_for_what_does_not_grow(memory: MemVfs) -> None:
     node = Node(memory, reserve_bytes=10_000)
     await node.log_dir.secure_reserve()
     await node.start()
@@ -235,7 +237,7 @@ async def test_the_reserve_has_room_for_what_does_not_grow(memory: MemVfs) -> No
     with pytest.raises(LogDirImpairedError, match=r"metadata grow.*/d1 is full"):
         node.driver.propose(b"a topic", grows=True)
     await node.propose(b"b")
-    assert node.told.payloads == [NO_OP, b"a", b"b"]
+    assert node.listener.payloads == [NO_OP, b"a", b"b"]
     await node.stop()
 
 
@@ -250,10 +252,10 @@ async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
         node.clock.ms += 10
         await asyncio.sleep(0.01)
     proposals.append(node.driver.propose(b"c"))
-    assert await node.driver.read(1, 100) == node.told.entries[1:], "the newest are in memory"
+    assert await node.driver.read(1, 100) == node.listener.entries[1:], "the newest are in memory"
     vfs.clear()
     await asyncio.gather(*(proposal.committed for proposal in proposals))
-    assert node.told.payloads == [NO_OP, b"a", b"b", b"c"]
+    assert node.listener.payloads == [NO_OP, b"a", b"b", b"c"]
     await node.stop()
 
 
@@ -263,7 +265,7 @@ async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node:
     again = Node(memory, start_timeout_ms=50)
     with (
         capture_logs() as events,
-        pytest.raises(StartupError, match=r"/d1 is saturated.*make room"),
+        pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"),
     ):
         await again.start()
     assert "metadata_log_waits" in {event["event"] for event in events}
@@ -271,21 +273,21 @@ async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node:
     memory.capacity_bytes = None
     more = Node(memory)
     await more.start()
-    assert more.told.terms == [2]
+    assert more.listener.terms == [2]
     await more.stop()
 
 
-async def test_a_new_log_without_room_does_not_start(memory: MemVfs) -> None:
+async def test_a_new_log_without_space_does_not_start(memory: MemVfs) -> None:
     memory.capacity_inodes = 3
     node = Node(memory, start_timeout_ms=50)
-    with pytest.raises(StartupError, match=r"/d1 is saturated.*make room"):
+    with pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"):
         await node.start()
     await node.stop()
 
 
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-async def test_no_room_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
-    """What was told is what is in the log, whichever operation found no room."""
+async def test_no_space_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
+    """What the listener got is what is in the log, whichever operation found no space."""
     for nth in range(1, 1000):
         inner = MemVfs()
         format_dir(inner, PATH, 1)
@@ -297,21 +299,21 @@ async def test_no_room_at_each_operation_in_turn(memory: MemVfs, effect: Effect)
         )
         with capture_logs():
             proposals = await _live_on(node)
-        told = node.told.payloads
+        reported = node.listener.payloads
         answered = [p.entry.payload for p in proposals if _is_good(p)]
-        assert told == [NO_OP, *answered], nth
+        assert reported == [NO_OP, *answered], nth
         assert node.log_dir.is_online == (len(proposals) == len(answered)), nth
         await node.stop()
         again = Node(inner)
         await again.start()
-        covered = again.told.snapshots[0][0] if again.told.snapshots else -1
+        covered = again.listener.snapshots[0][0] if again.listener.snapshots else -1
         whole = [NO_OP, *(p.entry.payload for p in proposals)][covered + 1 :]
-        found = again.told.payloads[:-1]
+        found = again.listener.payloads[:-1]
         assert found == whole[: len(found)], nth
-        assert covered + 1 + len(found) >= len(told), nth
+        assert covered + 1 + len(found) >= len(reported), nth
         await again.stop()
         if not fault.hits:
-            assert again.told.snapshots[0][0] > 7, "the second one"
+            assert again.listener.snapshots[0][0] > 7, "the second one"
             return
     raise AssertionError("the story never ran through")
 
@@ -328,7 +330,7 @@ async def _live_on(node: Node) -> list[Proposal]:
         if node.driver.wants_snapshot:
             before = await _state_of_snapshots(node)
             offset = proposals[-1].entry.offset
-            node.driver.start_snapshot(offset, 1, _slices(node.told.payloads))
+            node.driver.start_snapshot(offset, 1, _slices(node.listener.payloads))
             while node.driver.is_snapshotting:
                 await asyncio.sleep(0)
             assert await _state_of_snapshots(node) >= before
@@ -413,7 +415,7 @@ def _slices(payloads: list[bytes]) -> list[bytes]:
 async def _snapshot(node: Node) -> Snapshot:
     before = await node.driver.newest_snapshot()
     offset = node.driver.next_offset - 1
-    node.driver.start_snapshot(offset, node.told.terms[-1], _slices(node.told.payloads))
+    node.driver.start_snapshot(offset, node.listener.terms[-1], _slices(node.listener.payloads))
     while (snapshot := await node.driver.newest_snapshot()) == before:
         await asyncio.sleep(0)
     assert snapshot is not None
@@ -433,8 +435,8 @@ async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVf
     again = Node(vfs)
     await again.start()
     state = b"".join(_slices([NO_OP, b"a" * 1000]))
-    assert again.told.snapshots == [(snapshot.last_offset, state)]
-    assert again.told.payloads == [b"b", NO_OP]
+    assert again.listener.snapshots == [(snapshot.last_offset, state)]
+    assert again.listener.payloads == [b"b", NO_OP]
     piece = await again.driver.read_snapshot(snapshot.last_offset, 0, 6)
     assert piece == (b"state:", 6)
     await again.stop()
@@ -475,7 +477,7 @@ async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None
 
     with capture_logs() as events:
         node.driver.start_snapshot(0, 1, broken())
-        await _told_event(events, "metadata_snapshot_failed")
+        await _logged(events, "metadata_snapshot_failed")
     await node.propose(b"goes on")
     assert (await _snapshot(node)).last_offset == 1
 
@@ -501,13 +503,13 @@ async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
     await node.stop()
     again = Node(vfs)
     await again.start()
-    assert max(map(len, again.told.pieces)) <= piece_bytes
-    ((_, state),) = again.told.snapshots
+    assert max(map(len, again.listener.pieces)) <= piece_bytes
+    ((_, state),) = again.listener.snapshots
     assert state == b"".join(bytes([number]) * piece_bytes for number in range(total))
     await again.stop()
 
 
-async def test_a_snapshot_that_cannot_be_written_is_told(vfs: FaultVfs, node: Node) -> None:
+async def test_a_snapshot_that_cannot_be_written_is_reported(vfs: FaultVfs, node: Node) -> None:
     vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.part"))
     with capture_logs() as events:
         node.driver.start_snapshot(0, 1, _slices([]))
@@ -517,7 +519,7 @@ async def test_a_snapshot_that_cannot_be_written_is_told(vfs: FaultVfs, node: No
             await asyncio.sleep(0)
 
 
-async def test_a_snapshot_without_room_waits_for_some(memory: MemVfs) -> None:
+async def test_a_snapshot_without_space_waits_for_some(memory: MemVfs) -> None:
     node = Node(memory, bytes_between_snapshots=1000)
     await node.start()
     await node.propose(b"a" * 2000)
@@ -526,8 +528,8 @@ async def test_a_snapshot_without_room_waits_for_some(memory: MemVfs) -> None:
     while node.log_dir.space.usable_bytes != 1000:
         await asyncio.sleep(0)
     with capture_logs() as events:
-        node.driver.start_snapshot(1, 1, _slices(node.told.payloads))
-        await _told_event(events, "metadata_snapshot_postponed")
+        node.driver.start_snapshot(1, 1, _slices(node.listener.payloads))
+        await _logged(events, "metadata_snapshot_postponed")
     while node.driver.is_snapshotting:
         await asyncio.sleep(0)
     assert node.log_dir.state is LogDirState.ONLINE

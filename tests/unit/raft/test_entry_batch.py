@@ -23,7 +23,7 @@ def test_what_is_encoded_is_decoded(entry: Entry, before: bytes) -> None:
 
 
 @given(st.data())
-def test_no_flipped_bit_and_no_cut_is_believed(data: st.DataObject) -> None:
+def test_no_flipped_bit_and_no_missing_end_is_believed(data: st.DataObject) -> None:
     batch = encode_entry_batch(Entry(3, 1, b"payload"), append_start=3, wall_ms=17)
     at = data.draw(st.integers(0, len(batch) - 1))
     # The CRC covers neither the term nor itself; the term is checked against quorum-state.

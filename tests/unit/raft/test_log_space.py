@@ -31,7 +31,7 @@ async def log_dir(memory: MemVfs) -> LogDir:
 
 
 async def _check(memory: MemVfs, log_dir: LogDir, usable_bytes: int) -> None:
-    """The next look at the disk says this."""
+    """The next check of the disk finds this."""
     before = log_dir.space
     memory.usable_bytes = usable_bytes
     log_dir.check_disk()
@@ -41,7 +41,7 @@ async def _check(memory: MemVfs, log_dir: LogDir, usable_bytes: int) -> None:
 
 async def _fill(log_dir: LogDir) -> None:
     def write() -> None:
-        raise OSError(ENOSPC, "no room")
+        raise OSError(ENOSPC, "no space")
 
     with pytest.raises(LogDirImpairedError):
         await log_dir.run(OpKind.APPEND, write)
@@ -49,68 +49,68 @@ async def _fill(log_dir: LogDir) -> None:
 
 
 async def test_a_dir_that_is_not_full_takes_everything(memory: MemVfs, log_dir: LogDir) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
-    assert room.left_bytes is None
-    assert room.has(1 << 40), "nobody knows better"
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    assert space.left_bytes is None
+    assert space.has(1 << 40), "nobody knows better"
     await _check(memory, log_dir, 1500)
-    assert room.left_bytes == 500
-    assert not room.has(501)
-    room.require(1 << 40, grows=True)
+    assert space.left_bytes == 500
+    assert not space.has(501)
+    space.require(1 << 40, grows=True)
 
 
 async def test_what_grows_is_refused_first_and_then_everything(
     memory: MemVfs, log_dir: LogDir
 ) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _fill(log_dir)
     with pytest.raises(LogDirImpairedError, match="grow") as refused:
-        room.require(1, grows=True)
+        space.require(1, grows=True)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert refused.value.retriable
     assert refused.value.path == "/d1"
-    room.require(400, grows=False)
+    space.require(400, grows=False)
     await _check(memory, log_dir, 1500)
-    room.require(500, grows=False)
-    room.note_proposed(400)
+    space.require(500, grows=False)
+    space.note_proposed(400)
     with pytest.raises(LogDirImpairedError, match=r"/d1 is full \(1500 bytes free\)"):
-        room.require(101, grows=False)
-    room.require(100, grows=False)
+        space.require(101, grows=False)
+    space.require(100, grows=False)
 
 
 async def test_a_check_knows_of_what_was_written_before_it(memory: MemVfs, log_dir: LogDir) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _check(memory, log_dir, 2000)
-    room.note_proposed(300)
-    room.note_proposed(200)
-    room.note_written(300)
-    assert room.left_bytes == 500, "whether the disk knows of it is not known"
+    space.note_proposed(300)
+    space.note_proposed(200)
+    space.note_written(300)
+    assert space.left_bytes == 500, "whether the disk knows of it is not known"
     await _check(memory, log_dir, 1700)
-    assert room.left_bytes == 500, "the other 200 are to come"
+    assert space.left_bytes == 500, "the other 200 are to come"
 
 
-async def test_a_reserve_that_is_held_is_room(memory: MemVfs, log_dir: LogDir) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+async def test_a_reserve_that_is_held_is_space(memory: MemVfs, log_dir: LogDir) -> None:
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await log_dir.secure_reserve()
     await _check(memory, log_dir, 10)
-    assert room.left_bytes == 10 + 5000 - LAST
+    assert space.left_bytes == 10 + 5000 - LAST
 
 
 async def test_what_the_disk_said_before_the_reserve_was_released_does_not_count(
     memory: MemVfs, log_dir: LogDir
 ) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await log_dir.secure_reserve()
     memory.usable_bytes = 0
     await _fill(log_dir)
-    room.require(100, grows=False)
+    space.require(100, grows=False)
     await _check(memory, log_dir, 5000)
-    assert room.left_bytes == 4000
+    assert space.left_bytes == 4000
 
 
-async def test_nothing_is_taken_behind_an_entry_that_waits(memory: MemVfs, log_dir: LogDir) -> None:
-    room = LogSpace(log_dir=log_dir, last_bytes=LAST)
+async def test_nothing_is_taken_after_an_entry_that_waits(memory: MemVfs, log_dir: LogDir) -> None:
+    space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _fill(log_dir)
     await _check(memory, log_dir, 1 << 20)
-    room.is_waiting = True
+    space.is_waiting = True
     with pytest.raises(LogDirImpairedError, match="has to be written"):
-        room.require(1, grows=False)
+        space.require(1, grows=False)

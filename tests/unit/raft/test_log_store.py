@@ -109,12 +109,12 @@ def test_reading_goes_on_entry_by_entry_over_segments() -> None:
     assert store.read(40, 100) == []
 
 
-@pytest.mark.parametrize("cut", [1, 30, 61, 70])
-def test_a_torn_end_is_cut_off(cut: int) -> None:
+@pytest.mark.parametrize("missing", [1, 30, 61, 70])
+def test_a_torn_end_is_truncated(missing: int) -> None:
     vfs = _vfs()
     _filled(vfs, 4, segment_bytes=10_000)
     file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
-    file.truncate(file.size() - cut)
+    file.truncate(file.size() - missing)
     store, stored = _opened(vfs, segment_bytes=10_000)
     assert stored.entries == tuple(_entries(0, 3))
     assert "unfinished write" in stored.warnings[0]
@@ -130,7 +130,7 @@ def _damage(vfs: MemVfs, path: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [3, 9, 40, 75])
-def test_damage_before_a_later_append_is_an_error_and_not_a_cut(at: int) -> None:
+def test_damage_before_a_later_append_is_an_error_and_no_reason_to_truncate(at: int) -> None:
     vfs = _vfs()
     _filled(vfs, 6, segment_bytes=10_000)
     _damage(vfs, FIRST_LOG, at)
@@ -189,7 +189,7 @@ def test_a_log_of_a_later_term_than_the_vote_is_an_error() -> None:
         _opened(vfs)
 
 
-def test_a_snapshot_comes_with_the_entries_behind_it() -> None:
+def test_a_snapshot_comes_with_the_entries_after_it() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     _snapshot(store, 7)

@@ -162,7 +162,7 @@ async def test_a_probe_that_fails_is_judged_by_the_directory():
 async def test_a_clock_that_jumps_is_told_of_once_until_it_is_back():
     rig = Rig()
     guard, jumped = WallGuard(), [0]
-    rig.clock.possible_now = lambda: guard.look(rig.clock.ms, rig.clock.ms + jumped[-1])
+    rig.clock.possible_now = lambda: guard.sample(rig.clock.ms, rig.clock.ms + jumped[-1])
     told = rig.looks(3)
     for jump_ms in (10**9, 10**9, 0, -(10**9)):
         jumped.append(jump_ms)

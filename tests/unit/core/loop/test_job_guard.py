@@ -1,4 +1,4 @@
-"""Background work that fails in a way nobody expected: told, counted, and begun anew."""
+"""Background work that fails in a way nobody expected: logged, counted, and begun anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.job_guard import JobGuard
 
 
-async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_told() -> None:
+async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_logged() -> None:
     guard, turns = JobGuard(first_wait_s=0.0, log_dir="/d1"), 0
 
     async def work() -> None:
@@ -20,10 +20,10 @@ async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_told() -> Non
         if turns < 4:
             raise ZeroDivisionError(turns)
 
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await guard.keep("scrub", work)
     assert (turns, guard.failures) == (4, 3)
-    assert [(e["event"], e["job"], e["log_dir"], str(e["exc_info"])) for e in told] == [
+    assert [(e["event"], e["job"], e["log_dir"], str(e["exc_info"])) for e in logged] == [
         ("background_job_failed", "scrub", "/d1", str(turn)) for turn in (1, 2, 3)
     ]
 

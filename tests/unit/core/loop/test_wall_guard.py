@@ -16,48 +16,48 @@ def test_a_clock_that_is_corrected_is_believed_at_once() -> None:
     wall_ms = NOON_MS
     for now_ms in range(0, 100 * HOUR_MS, HOUR_MS):
         wall_ms += HOUR_MS + 9 * MINUTE_MS
-        assert guard.look(now_ms, wall_ms) == PossibleNow(wall_ms, wall_ms)
+        assert guard.sample(now_ms, wall_ms) == PossibleNow(wall_ms, wall_ms)
 
 
 def test_a_jump_is_doubted_until_it_is_back() -> None:
     for jump_ms in (YEAR_MS, -YEAR_MS, LARGEST_STEP_MS + 1):
         guard = WallGuard()
-        guard.look(0, NOON_MS)
+        guard.sample(0, NOON_MS)
         both = sorted((NOON_MS + 1000, NOON_MS + 1000 + jump_ms))
-        assert guard.look(1000, NOON_MS + 1000 + jump_ms) == tuple(both)
-        assert guard.look(2000, NOON_MS + 2000).doubt_ms == 0
+        assert guard.sample(1000, NOON_MS + 1000 + jump_ms) == tuple(both)
+        assert guard.sample(2000, NOON_MS + 2000).doubt_ms == 0
         # And is doubted again from the beginning.
-        assert guard.look(3000, NOON_MS + jump_ms + 3000).doubt_ms == abs(jump_ms)
+        assert guard.sample(3000, NOON_MS + jump_ms + 3000).doubt_ms == abs(jump_ms)
 
 
 def test_a_jump_that_lasts_is_believed_in_the_end() -> None:
     guard = WallGuard()
-    guard.look(0, NOON_MS)
+    guard.sample(0, NOON_MS)
     jumped_ms = NOON_MS + YEAR_MS
-    assert guard.look(1, jumped_ms + 1).doubt_ms == YEAR_MS
+    assert guard.sample(1, jumped_ms + 1).doubt_ms == YEAR_MS
     almost_ms = SETTLES_AFTER_MS
-    assert guard.look(almost_ms, jumped_ms + almost_ms) == (
+    assert guard.sample(almost_ms, jumped_ms + almost_ms) == (
         NOON_MS + almost_ms,
         jumped_ms + almost_ms,
     )
-    assert guard.look(almost_ms + 1, jumped_ms + almost_ms + 1).doubt_ms == 0
+    assert guard.sample(almost_ms + 1, jumped_ms + almost_ms + 1).doubt_ms == 0
 
 
 def test_another_jump_begins_another_day() -> None:
     guard = WallGuard()
-    guard.look(0, NOON_MS)
-    guard.look(1, NOON_MS + YEAR_MS)
+    guard.sample(0, NOON_MS)
+    guard.sample(1, NOON_MS + YEAR_MS)
     later_ms = SETTLES_AFTER_MS
-    assert guard.look(later_ms, NOON_MS + 2 * YEAR_MS).doubt_ms > YEAR_MS
-    assert guard.look(2 * later_ms - 1, NOON_MS + 2 * YEAR_MS + later_ms - 1).doubt_ms > YEAR_MS
-    assert guard.look(2 * later_ms, NOON_MS + 2 * YEAR_MS + later_ms).doubt_ms == 0
+    assert guard.sample(later_ms, NOON_MS + 2 * YEAR_MS).doubt_ms > YEAR_MS
+    assert guard.sample(2 * later_ms - 1, NOON_MS + 2 * YEAR_MS + later_ms - 1).doubt_ms > YEAR_MS
+    assert guard.sample(2 * later_ms, NOON_MS + 2 * YEAR_MS + later_ms).doubt_ms == 0
 
 
 def test_whatever_the_clock_does_for_less_than_a_day_the_true_time_stays_possible() -> None:
     dice = random.Random(13)
     for _ in range(200):
         guard, now_ms = WallGuard(), 0
-        guard.look(0, NOON_MS)
+        guard.sample(0, NOON_MS)
         jump_ms = 0
         while now_ms < SETTLES_AFTER_MS:
             now_ms += dice.randrange(1, HOUR_MS)
@@ -65,5 +65,5 @@ def test_whatever_the_clock_does_for_less_than_a_day_the_true_time_stays_possibl
                 jump_ms = dice.choice([0, YEAR_MS, -YEAR_MS, dice.randrange(-YEAR_MS, YEAR_MS)])
                 if abs(jump_ms) <= LARGEST_STEP_MS:
                     jump_ms = 0
-            found = guard.look(now_ms, NOON_MS + now_ms + jump_ms)
+            found = guard.sample(now_ms, NOON_MS + now_ms + jump_ms)
             assert found.earliest_ms <= NOON_MS + now_ms <= found.latest_ms

@@ -24,7 +24,7 @@ def make() -> DirCondition:
     [
         ([LogDirEvent.FILLED_UP], "log_dir_saturated", LogDirState.SATURATED),
         (
-            [LogDirEvent.FILLED_UP, LogDirEvent.HAS_ROOM],
+            [LogDirEvent.FILLED_UP, LogDirEvent.HAS_SPACE],
             "log_dir_has_room_again",
             LogDirState.ONLINE,
         ),
@@ -60,7 +60,7 @@ def test_steps_are_told_with_reason_and_room(
 def test_a_step_that_leads_nowhere_is_not_told():
     condition = make()
     with capture_logs() as told:
-        assert not condition.step(LogDirEvent.HAS_ROOM, "")
+        assert not condition.step(LogDirEvent.HAS_SPACE, "")
         assert condition.step(LogDirEvent.FAILED, "gone")
         assert not condition.step(LogDirEvent.FAILED, "gone again")
     assert [line["event"] for line in told] == ["log_dir_offline"]
