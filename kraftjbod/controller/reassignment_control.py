@@ -21,13 +21,12 @@ from kraftjbod.controller.partition_change import Election, change_partition
 from kraftjbod.controller.replica_index import ReplicaIndex
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.target_directories import (
-    ANY_DIRECTORY,
     resolve_directory,
     why_takes_none,
 )
 from kraftjbod.controller.topic_rules import RulesOf
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.core.ids import ANY_DIRECTORY, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.metadata.state import MetadataState

@@ -8,14 +8,10 @@ reads them here and nowhere else.
 from __future__ import annotations
 
 import posixpath
-from typing import Final
 
 from kraftjbod.core.errors import ErrorCode, InvalidUuidText, OperatingError
-from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.ids import ANY_DIRECTORY, DIRECTORY_ID_PREFIX, DirectoryId
 from kraftjbod.metadata.registrations import BrokerRegistration
-
-ANY_DIRECTORY: Final = "any"
-DIRECTORY_ID_PREFIX: Final = "dirid:"
 
 
 def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | None:
@@ -26,10 +22,10 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
     """
     if text == ANY_DIRECTORY:
         return None
-    if text.startswith(DIRECTORY_ID_PREFIX):
-        directory_id = _parse_id(text)
-        if directory_id in broker.known_log_dirs:
-            return directory_id
+    named = _parse_id(text)
+    if named is not None:
+        if named in broker.known_log_dirs:
+            return named
     elif text.startswith("/"):
         path = posixpath.normpath(text)
         for directory_id in (*broker.log_dirs, *broker.offline_log_dirs):
@@ -64,17 +60,16 @@ def why_takes_none(broker: BrokerRegistration) -> str | None:
     return f"none of its log directories takes new replicas ({why})"
 
 
-def _parse_id(text: str) -> DirectoryId:
+def _parse_id(text: str) -> DirectoryId | None:
     try:
-        return DirectoryId.parse(text.removeprefix(DIRECTORY_ID_PREFIX))
+        return DirectoryId.from_reference(text)
     except InvalidUuidText as e:
         raise OperatingError(f"'{text}': {e}.", code=ErrorCode.INVALID_REQUEST) from e
 
 
 def _directories_of(broker: BrokerRegistration) -> str:
     known = [
-        f"{broker.log_dir_paths.get(directory_id, 'unknown path')} "
-        f"({DIRECTORY_ID_PREFIX}{directory_id})"
+        f"{broker.log_dir_paths.get(directory_id, 'unknown path')} ({directory_id.reference})"
         for directory_id in sorted(broker.known_log_dirs)
     ]
     return f"it has {', '.join(known)}" if known else "it registered none"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,7 +32,13 @@ from kraftjbod.core.config_model import (
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.node_config import ALL_LOG_DIRS, ANY_HOST, Endpoint, NodeConfig
 from kraftjbod.core.security_keys import require_plain
-from kraftjbod.core.topic_config import DEFAULT_MIN_INSYNC_REPLICAS, CleanupPolicy, TopicConfig
+from kraftjbod.core.topic_config import (
+    BROKER_KEYS,
+    DEFAULT_MIN_INSYNC_REPLICAS,
+    MIN_INSYNC_REPLICAS,
+    CleanupPolicy,
+    TopicConfig,
+)
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
@@ -377,28 +383,15 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic without values of its own gets."""
-        retention_ms = self.log_retention_ms
-        if retention_ms is None:
-            hours = self.log_retention_hours
-            retention_ms = -1 if hours < 0 else hours * HOUR_MS
-        return TopicConfig(
-            retention_ms=retention_ms,
-            retention_bytes=self.log_retention_bytes,
-            segment_bytes=self.log_segment_bytes,
-            segment_ms=self.log_roll_ms or self.log_roll_hours * HOUR_MS,
-            min_insync_replicas=max(self.min_insync_replicas, DEFAULT_MIN_INSYNC_REPLICAS),
-            unclean_leader_election_enable=self.unclean_leader_election_enable,
-            cleanup_policy=self.log_cleanup_policy,
-            min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,
-            delete_retention_ms=self.log_cleaner_delete_retention_ms,
-            min_compaction_lag_ms=self.log_cleaner_min_compaction_lag_ms,
-            max_compaction_lag_ms=self.log_cleaner_max_compaction_lag_ms,
-            flush_messages=self.log_flush_interval_messages,
-            flush_ms=self.log_flush_interval_ms or MAX_LONG,
-            index_interval_bytes=self.log_index_interval_bytes,
-            max_message_bytes=self.message_max_bytes,
-            file_delete_delay_ms=self.log_segment_delete_delay_ms,
-            message_timestamp_type=self.log_message_timestamp_type,
-            message_timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
-            message_timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
-        )
+        values = self.by_key()
+        defaults: dict[str, Any] = {}
+        for key, broker_keys in BROKER_KEYS.items():
+            for broker_key in broker_keys:
+                value = values[broker_key]
+                if value is not None:
+                    is_hours = broker_key.endswith(".hours") and value >= 0
+                    defaults[key] = value * HOUR_MS if is_hours else value
+                    break
+        least = DEFAULT_MIN_INSYNC_REPLICAS
+        defaults[MIN_INSYNC_REPLICAS] = max(self.min_insync_replicas, least)
+        return TopicConfig.model_validate(defaults)

@@ -83,10 +83,31 @@ class TopicId(Uuid):
     __slots__ = ()
 
 
+#: Where a directory's path could stand: the broker chooses one.
+ANY_DIRECTORY: Final = "any"
+#: Before a directory's id where its path could stand.
+DIRECTORY_ID_PREFIX: Final = "dirid:"
+
+
 class DirectoryId(Uuid):
     """Identity of one log directory; it travels with the disk, whatever its mount point."""
 
     __slots__ = ()
+
+    @property
+    def reference(self) -> str:
+        """``dirid:<id>``: what names the directory in place of its path."""
+        return f"{DIRECTORY_ID_PREFIX}{self}"
+
+    @classmethod
+    def from_reference(cls, text: str) -> Self | None:
+        """The id in ``dirid:<id>``; None for a text that is no such thing, such as a path.
+
+        :raises InvalidUuidText: if no id follows.
+        """
+        if not text.startswith(DIRECTORY_ID_PREFIX):
+            return None
+        return cls.parse(text.removeprefix(DIRECTORY_ID_PREFIX))
 
 
 ZERO_UUID: Final = Uuid(bytes(16))

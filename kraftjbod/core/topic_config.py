@@ -77,6 +77,29 @@ TOPIC_LIST_KEYS: Final = frozenset(
 )
 
 
+#: The broker's keys that set a topic key's default, the strongest first; hours are told by
+#: their name.
+BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "retention.ms": ("log.retention.ms", "log.retention.hours"),
+    "retention.bytes": ("log.retention.bytes",),
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "min.insync.replicas": ("min.insync.replicas",),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+    "cleanup.policy": ("log.cleanup.policy",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms",),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "max.message.bytes": ("message.max.bytes",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
+}
 #: The topic key whose value is the same on all nodes: a topic's own, or else the whole cluster's.
 #: Controllers elect by it and leaders commit by it (KIP-966), so no node may have one of its own.
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"

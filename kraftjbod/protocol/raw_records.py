@@ -11,27 +11,21 @@ bit 6 of its attributes: the wall-clock time from which its tombstones may go.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.record_batch import (
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
+    COMPRESSION_BITS,
+    HORIZON_BIT,
     BatchHeader,
     Buffer,
-    compute_crc,
+    sealed,
 )
 from kraftjbod.protocol.record_scans import find_records, find_timestamp, require_end
 from kraftjbod.protocol.records import compress_body, encode_varint
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CRC: Final = struct.Struct(">I")
-_CRC_AT: Final = 17
-_COMPRESSION_BITS: Final = 0x07
-_HORIZON_BIT: Final = 0x40
 NO_HORIZON: Final = -1
 _NO_TIMESTAMP: Final = -1
 _LARGEST_INT: Final = 2**31 - 1
@@ -125,7 +119,7 @@ class TimeSearch:
 
 def delete_horizon(header: BatchHeader) -> int:
     """From when on its tombstones may go, in wall-clock ms; :data:`NO_HORIZON` if not known."""
-    return header.base_timestamp if header.attributes & _HORIZON_BIT else NO_HORIZON
+    return header.base_timestamp if header.attributes & HORIZON_BIT else NO_HORIZON
 
 
 def thinned_batch(
@@ -139,10 +133,10 @@ def thinned_batch(
     """
     assert kept, "a batch without records is an empty_batch"
     base, attributes, shift = header.base_timestamp, header.attributes, 0
-    if horizon_ms != NO_HORIZON and not attributes & _HORIZON_BIT:
+    if horizon_ms != NO_HORIZON and not attributes & HORIZON_BIT:
         horizon_ms = min(horizon_ms, _LATEST_HORIZON)
         shift = base - horizon_ms
-        base, attributes = horizon_ms, attributes | _HORIZON_BIT
+        base, attributes = horizon_ms, attributes | HORIZON_BIT
     out = bytearray()
     for record in kept:
         if shift == 0:
@@ -161,35 +155,19 @@ def thinned_batch(
         if not (oldest >= -_LATEST_HORIZON and newest <= MAX_LONG):
             raise CorruptRecordError(f"records with timestamps from {oldest} to {newest}")
     packed = compress_body(header.compression, bytes(out))
-    return _sealed(header, attributes, base, newest, len(kept), packed)
+    return sealed(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base,
+            max_timestamp=newest,
+            record_count=len(kept),
+        ),
+        packed,
+    )
 
 
 def empty_batch(header: BatchHeader) -> bytes:
     """The batch without its records: what it says of its producer, epoch and offsets."""
-    attributes = header.attributes & ~(_HORIZON_BIT | _COMPRESSION_BITS)
-    return _sealed(header, attributes, _NO_TIMESTAMP, header.max_timestamp, 0, b"")
-
-
-def _sealed(
-    header: BatchHeader,
-    attributes: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    count: int,
-    packed: bytes,
-) -> bytes:
-    batch = bytearray(
-        _HEADER.pack(
-            *header._replace(
-                batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed),
-                crc=0,
-                attributes=attributes,
-                base_timestamp=base_timestamp,
-                max_timestamp=max_timestamp,
-                record_count=count,
-            )
-        )
-    )
-    batch += packed
-    _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
-    return bytes(batch)
+    attributes = header.attributes & ~(HORIZON_BIT | COMPRESSION_BITS)
+    emptied = header._replace(attributes=attributes, base_timestamp=_NO_TIMESTAMP, record_count=0)
+    return sealed(emptied, b"")

@@ -60,11 +60,11 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 
-_COMPRESSION_MASK: Final = 0x07
+COMPRESSION_BITS: Final = 0x07
 _APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
-_CONTROL_BIT: Final = 0x20
-_HORIZON_BIT: Final = 0x40
+CONTROL_BIT: Final = 0x20
+HORIZON_BIT: Final = 0x40
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
@@ -128,7 +128,7 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> int:
         """A :class:`Compression`, or 5..7 if the batch lies."""
-        return self.attributes & _COMPRESSION_MASK
+        return self.attributes & COMPRESSION_BITS
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -145,7 +145,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_producer_id(self) -> bool:
@@ -220,6 +220,15 @@ def behind_empty(buf: Buffer) -> int | None:
     return behind
 
 
+def sealed(header: BatchHeader, body: Buffer) -> bytes:
+    """A whole batch: ``header``, with the length and the CRC that ``body`` makes, before it."""
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
+    batch = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
+    batch += body
+    _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
+    return bytes(batch)
+
+
 def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
     """CRC-32C of the batch of ``size_bytes`` at ``position``; nothing is copied."""
     return crc32c.crc32c(memoryview(buf)[position + _CRC_COVERS_FROM : position + size_bytes])
@@ -284,7 +293,7 @@ def _require_acceptable(header: BatchHeader) -> None:
         raise _invalid_record("clients may not write control batches")
     if header.is_transactional:
         raise _invalid_record("transactions are not served here")
-    if header.attributes & _HORIZON_BIT:
+    if header.attributes & HORIZON_BIT:
         raise _invalid_record("clients may not set a delete horizon")
     if header.has_append_time:
         raise OperatingError(

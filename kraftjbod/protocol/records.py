@@ -17,8 +17,8 @@ from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
 from kraftjbod.protocol.record_batch import (
+    CONTROL_BIT,
     HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -26,14 +26,10 @@ from kraftjbod.protocol.record_batch import (
     Buffer,
     Compression,
     TimestampType,
-    compute_crc,
     read_header,
+    sealed,
 )
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CRC: Final = struct.Struct(">I")
-_CRC_AT: Final = 17
-_CONTROL_BIT: Final = 0x20
 _MAX_VARINT_BITS: Final = 63
 _GZIP_OR_ZLIB: Final = 47
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -88,25 +84,22 @@ def build_batch(
         body += encode_varint(len(encoded))
         body += encoded
     packed = body if compression is Compression.NONE else compress_body(compression, bytes(body))
-    header = _HEADER.pack(
-        base_offset,
-        HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed),
-        leader_epoch,
-        MAGIC,
-        0,
-        compression | (_CONTROL_BIT if is_control else 0),
-        len(records) - 1,
-        base_timestamp,
-        max(record.timestamp_ms for record in records),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(records),
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        partition_leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=compression | (CONTROL_BIT if is_control else 0),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp_ms for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
     )
-    batch = bytearray(header)
-    batch += packed
-    _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, len(batch)))
-    return bytes(batch)
+    return sealed(header, packed)
 
 
 def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:

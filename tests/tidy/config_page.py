@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from kraftjbod.broker.apis.config_apis import BROKER_KEYS
 from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel
 from kraftjbod.core.node_config import NodeConfig
-from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 from tests.tidy.house import PACKAGE
 
 _HEAD: Final = """# Configuration

@@ -28,6 +28,7 @@ from kraftjbod.core.ids import BrokerId, is_broker_id
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.topic_config import (
+    BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
     MIN_INSYNC_REPLICAS,
     CleanupPolicy,
@@ -74,28 +75,6 @@ class ConfigType(IntEnum):
     LIST = 7
 
 
-#: The broker's keys that set a topic key's default, the strongest first.
-BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "retention.ms": ("log.retention.ms", "log.retention.hours"),
-    "retention.bytes": ("log.retention.bytes",),
-    "segment.bytes": ("log.segment.bytes",),
-    "segment.ms": ("log.roll.ms", "log.roll.hours"),
-    "min.insync.replicas": ("min.insync.replicas",),
-    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
-    "cleanup.policy": ("log.cleanup.policy",),
-    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
-    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
-    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
-    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
-    "flush.messages": ("log.flush.interval.messages",),
-    "flush.ms": ("log.flush.interval.ms",),
-    "index.interval.bytes": ("log.index.interval.bytes",),
-    "max.message.bytes": ("message.max.bytes",),
-    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
-    "message.timestamp.type": ("log.message.timestamp.type",),
-    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
-    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
-}
 _NAMED_TWICE: Final = OperatingError(
     "the request names the resource more than once; put all its changes together",
     code=ErrorCode.INVALID_REQUEST,

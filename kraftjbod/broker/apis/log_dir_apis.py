@@ -22,7 +22,6 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
-from kraftjbod.broker.directories.log_dir_admin import ID_PREFIX
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.directories.scrubs import Scrubs
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -31,7 +30,7 @@ from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedRepli
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError, OperatingError
-from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicPartition, Uuid
+from kraftjbod.core.ids import ANY_DIRECTORY, ZERO_UUID, BrokerId, TopicPartition, Uuid
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST, MAX_LOGGED_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
@@ -59,8 +58,6 @@ _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 _UNKNOWN_LAG: Final = -1
 #: A forecast beyond is none: a century.
 _MAX_SECONDS: Final = 100 * 365 * 86_400
-#: In place of a directory: stay where you are.
-ANY_DIRECTORY: Final = "any"
 _SOME_ID: Final = Uuid(bytes(16))
 
 
@@ -179,7 +176,7 @@ class LogDirApis:
     def _online_dir(self, where: str) -> LogDir:
         """By absolute path or by ``dirid:<uuid>``."""
         for log_dir in self._logs.dirs():
-            if where in (log_dir.path, f"{ID_PREFIX}{log_dir.directory_id}"):
+            if where in (log_dir.path, log_dir.directory_id.reference):
                 if not log_dir.is_online:
                     raise log_dir.offline_error()
                 return log_dir

@@ -49,8 +49,6 @@ from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir, LoadProgress
 
-#: Before a directory's id, in place of its path.
-ID_PREFIX: Final = "dirid:"
 _PROGRESS_EVERY_LOGS: Final = 500
 #: How many partitions a refusal names.
 _NAMED_PARTITIONS: Final = 20
@@ -497,7 +495,7 @@ class LogDirAdmin:
 
     def _require_dir(self, target: str) -> LogDir:
         for log_dir in self._logs.dirs():
-            if target.rstrip("/") == log_dir.path or target == f"{ID_PREFIX}{log_dir.directory_id}":
+            if target.rstrip("/") == log_dir.path or target == log_dir.directory_id.reference:
                 return log_dir
         raise OperatingError(
             f"{target} is none of this broker's directories, which are "

@@ -27,10 +27,8 @@ from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
-from kraftjbod.broker.partitions.partition import Role
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.errors import KafkaStorageError, LastLogDirLostError
-from kraftjbod.core.ids import NO_LEADER
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
@@ -139,14 +137,7 @@ class LogDirStateHandler:
 
     def _recovered(self, log_dir: LogDir) -> None:
         replicas = self._replicas.note_dir_state(log_dir)
-        self._fetchers.follow(
-            replica
-            for replica in replicas
-            if replica.partition is not None
-            and replica.partition.role is Role.FOLLOWER
-            and replica.partition.leader != NO_LEADER
-            and not replica.gate.is_closed
-        )
+        self._fetchers.follow(replica for replica in replicas if replica.should_follow)
         self._publisher.look_again()
         self._log.info("log_dir_replicas_recovered", path=log_dir.path, replicas=len(replicas))
         self._lifecycle.report_recovered(log_dir.directory_id)

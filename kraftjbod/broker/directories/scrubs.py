@@ -16,10 +16,8 @@ from typing import Final
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
-from kraftjbod.broker.partitions.partition import Role
 from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
-from kraftjbod.core.ids import NO_LEADER
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -100,8 +98,7 @@ class Scrubs:
             return
         if replica.gate.is_closed or replica.is_assigned_by_move:
             return  # The copy that takes its place is checked in its own directory.
-        partition = replica.partition
-        if partition.is_leader:
+        if replica.partition.is_leader:
             self._damaged.met(replica)
-        elif partition.role is Role.FOLLOWER and partition.leader != NO_LEADER:
+        elif replica.should_follow:
             self._fetchers.follow([replica])

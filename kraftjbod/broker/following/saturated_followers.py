@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from kraftjbod.broker.partitions.partition import Partition, Role
+from kraftjbod.broker.partitions.partition import Partition
 from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.replica_reads import EARLIEST_TIMESTAMP
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from kraftjbod.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
@@ -146,10 +146,8 @@ class SaturatedFollowers:
 def _asking(replica: HostedReplica) -> _Asking | None:
     """The replica as it is now, if its leader is to be asked."""
     partition, handle = replica.partition, replica.handle
-    if partition is None or handle is None or replica.gate.is_closed:
+    if partition is None or handle is None or not replica.should_follow:
         return None
     if replica.state is not ReplicaState.SATURATED:
-        return None
-    if partition.role is not Role.FOLLOWER or partition.leader == NO_LEADER:
         return None
     return _Asking(replica, partition, handle, partition.leader_epoch)

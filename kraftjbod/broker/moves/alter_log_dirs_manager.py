@@ -46,12 +46,11 @@ from kraftjbod.broker.moves.replica_move_state import (
     TargetFilledUp,
     Unwanted,
 )
-from kraftjbod.broker.partitions.partition import Role
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
-from kraftjbod.core.ids import NO_LEADER, TopicPartition, Uuid
+from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff, TokenBucket
@@ -401,14 +400,7 @@ class ReplicaAlterLogDirsManager:
 
     def _follow_again(self, replica: HostedReplica) -> None:
         """A follower goes on fetching, into the directory that it is in now."""
-        partition = replica.partition
-        if (
-            self._replicas.is_current(replica)
-            and replica.handle is not None
-            and partition is not None
-            and partition.role is Role.FOLLOWER
-            and partition.leader != NO_LEADER
-        ):
+        if self._replicas.is_current(replica) and replica.should_follow:
             self._fetchers.follow([replica])
 
     # --- events and actions ----------------------------------------------------------------------

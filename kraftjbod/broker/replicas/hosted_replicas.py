@@ -17,7 +17,7 @@ from kraftjbod.broker.partitions.append_gate import AppendGate
 from kraftjbod.broker.partitions.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.partitions.fetch_sessions import FetchSession
 from kraftjbod.broker.partitions.follower_state import Moments
-from kraftjbod.broker.partitions.partition import Partition
+from kraftjbod.broker.partitions.partition import Partition, Role
 from kraftjbod.broker.partitions.replica_states import (
     EVENT_OF_DIR,
     ReplicaEvent,
@@ -33,6 +33,7 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import (
+    NO_LEADER,
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
@@ -113,6 +114,21 @@ class HostedReplica:
     def is_offline(self) -> bool:
         """Its directory is, or may be, among those that are offline."""
         return self.state is ReplicaState.OFFLINE
+
+    @property
+    def should_follow(self) -> bool:
+        """Whether it is to be fetched: it follows, its leader is known, and there is a log for it.
+
+        Not while a move lets its copies change places; it goes on when the gate is open again.
+        """
+        partition = self.partition
+        return (
+            partition is not None
+            and self.handle is not None
+            and partition.role is Role.FOLLOWER
+            and partition.leader != NO_LEADER
+            and not self.gate.is_closed
+        )
 
     def lacks_a_log(self, *, is_told: bool = False) -> bool:
         """Whether news of it may find it a log.

@@ -397,10 +397,10 @@ class ReplicaManager:
                 self._end_waits_of_old_epoch(replica)
             case RoleChange.FOLLOWER:
                 self._end_waits_of_old_epoch(replica)
-                if partition.leader == NO_LEADER:
-                    changes.unfollow.append(replica.topic_partition)
-                elif not replica.gate.is_closed:
+                if replica.should_follow:
                     changes.follow.append(replica)
+                elif partition.leader == NO_LEADER:
+                    changes.unfollow.append(replica.topic_partition)
             case RoleChange.NONE | RoleChange.STALE:
                 pass
             case _:

@@ -14,10 +14,9 @@ import click
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import ZERO_UUID, DirectoryId
+from kraftjbod.core.ids import DIRECTORY_ID_PREFIX, ZERO_UUID, DirectoryId
 from kraftjbod.protocol.messages import AlterLogDirsRequest
 
-ID_PREFIX: Final = "dirid:"
 #: Numbers of AlterLogDirs, by the tool's option.
 OPERATIONS: Final = {"reattach": 0, "add": 1, "forget": 2}
 #: The broker answers in time, or the connection is of no use.
@@ -55,7 +54,7 @@ def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
         )
     if force and operation != "forget":
         raise click.UsageError("--force belongs to --forget")
-    if not target.startswith(ID_PREFIX):
+    if not target.startswith(DIRECTORY_ID_PREFIX):
         target = broker_path(target, f"--{operation}")
     return LogDirChange(operation=operation, broker=int(broker), target=target, force=force)
 

@@ -10,9 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
@@ -21,25 +19,15 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.protocol.messages import InitProducerIdRequest, ProduceRequest, ProduceResponse
 from kraftjbod.protocol.record_batch import (
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     Compression,
-    compute_crc,
 )
 from kraftjbod.protocol.records import Record, build_batch
 
 ACKS_ALL: Final = -1
 _NO_PRODUCER_EPOCH: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-_GZIP_WBITS: Final = 31
-_INT32: Final = struct.Struct(">i")
-_UINT32: Final = struct.Struct(">I")
-#: Where fields of a batch header stand: record_batch.py draws it.
-_LENGTH_AT: Final = 8
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
 
 
 class Producer:
@@ -84,9 +72,8 @@ class Producer:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=sequence if idempotent else NO_SEQUENCE,
+                compression=Compression.GZIP if self._gzip else Compression.NONE,
             )
-            if self._gzip:
-                batch = gzip_batch(batch)
             if idempotent:
                 self._sequences[partition] = -1
             offset = await self._client.retry(
@@ -138,17 +125,6 @@ class Producer:
             said = result.error_message
             raise kafka_error(result.error_code, what, said and f"{what}: {said}")
         return result.base_offset
-
-
-def gzip_batch(batch: bytes) -> bytes:
-    """An uncompressed batch with its records compressed."""
-    packer = zlib.compressobj(wbits=_GZIP_WBITS)
-    packed = bytearray(batch[:HEADER_BYTES])
-    packed += packer.compress(memoryview(batch)[HEADER_BYTES:]) + packer.flush()
-    packed[_ATTRIBUTES_AT + 1] |= Compression.GZIP
-    _INT32.pack_into(packed, _LENGTH_AT, len(packed) - LOG_OVERHEAD_BYTES)
-    _UINT32.pack_into(packed, _CRC_AT, compute_crc(packed, 0, len(packed)))
-    return bytes(packed)
 
 
 def now_ms() -> int:

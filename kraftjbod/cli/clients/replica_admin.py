@@ -39,8 +39,6 @@ _Outcome = (
 
 #: In place of a growth that was not told.
 MIN_LONG: Final = -(2**63)
-#: A target directory that leaves the choice to the broker.
-ANY_DIR: Final = "any"
 
 #: AlterPartitionReassignments: the first version that can hold the replication factor fast.
 _WITH_FIXED_REPLICATION_FACTOR: Final = 1
@@ -248,7 +246,7 @@ async def alter_replica_log_dirs(
 ) -> Refusals:
     """Let replicas of one broker live in these directories (KIP-113).
 
-    ``moves`` maps an absolute path to replicas; on kraftjbod also :data:`ANY_DIR`, which ends a
+    ``moves`` maps an absolute path to replicas; on kraftjbod also ``"any"``, which ends a
     move, and ``"dirid:<uuid>"``. Naming the present directory ends a move everywhere.
     A move that has begun goes on behind the scenes; :func:`describe_log_dirs` shows it.
 
@@ -279,7 +277,7 @@ class Reassignment:
     """Where the replicas of a partition shall be; ``replicas`` None cancels what is under way.
 
     ``target_dirs`` is empty or parallel to ``replicas``, and counts for those that are new:
-    :data:`ANY_DIR`, an absolute path, or ``"dirid:<uuid>"``.
+    ``"any"``, an absolute path, or ``"dirid:<uuid>"``.
     """
 
     topic_partition: TopicPartition

@@ -65,9 +65,10 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
     :raises ReassignmentError: naming the directories that there are, or why it cannot be emptied.
     """
     found = log_dirs[broker_id]
-    wanted = text.removeprefix("dirid:")
     for log_dir in found:
-        if log_dir.path in (text, text.rstrip("/")) or str(log_dir.directory_id) == wanted:
+        known = log_dir.directory_id
+        is_named = known is not None and text in (str(known), known.reference)
+        if is_named or log_dir.path in (text, text.rstrip("/")):
             if is_offline(log_dir):
                 raise ReassignmentError(
                     f"log directory {log_dir.path} of broker {broker_id} is offline: nothing can "

@@ -19,10 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
-from kraftjbod.core.ids import DirectoryId, TopicPartition
+from kraftjbod.core.ids import ANY_DIRECTORY, DIRECTORY_ID_PREFIX, DirectoryId, TopicPartition
 
-ANY_LOG_DIR: Final = "any"
-DIRECTORY_ID_PREFIX: Final = "dirid:"
 _VERSION: Final = 1
 
 
@@ -64,7 +62,7 @@ class ReassignmentPlan:
         """Parallel to the partition's replicas."""
         topic, index = partition
         return [
-            self.log_dirs.get(Replica(broker, topic, index), ANY_LOG_DIR)
+            self.log_dirs.get(Replica(broker, topic, index), ANY_DIRECTORY)
             for broker in self.replicas[partition]
         ]
 
@@ -108,7 +106,7 @@ def parse_reassignment(text: str) -> ReassignmentPlan:
         named.append(partition)
         replicas[partition] = tuple(brokers)
         for broker, log_dir in zip(brokers, _log_dirs(entry, place, partition), strict=True):
-            if log_dir != ANY_LOG_DIR:
+            if log_dir != ANY_DIRECTORY:
                 log_dirs[Replica(broker, *partition)] = log_dir
     _refuse_duplicates(named, "Partition reassignment contains duplicate topic partitions: {}")
     doubled = [
@@ -149,13 +147,6 @@ def parse_broker_list(text: str) -> list[int]:
     brokers = [int(part) for part in parts]
     _refuse_duplicates(brokers, "Broker list contains duplicate entries: [{}]")
     return brokers
-
-
-def directory_id(log_dir: str) -> DirectoryId | None:
-    """The id that ``dirid:...`` names, None for a path or ``any``."""
-    if not log_dir.startswith(DIRECTORY_ID_PREFIX):
-        return None
-    return DirectoryId.parse(log_dir.removeprefix(DIRECTORY_ID_PREFIX))
 
 
 def _entries(text: str, key: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -208,7 +199,7 @@ def _log_dirs(entry: Mapping[str, Any], place: str, partition: TopicPartition) -
     """Parallel to the entry's replicas."""
     replicas = entry["replicas"]
     if "log_dirs" not in entry:
-        return [ANY_LOG_DIR] * len(replicas)
+        return [ANY_DIRECTORY] * len(replicas)
     log_dirs = _list(entry, place, "log_dirs", str)
     if len(log_dirs) != len(replicas):
         raise ReassignmentError(
@@ -223,13 +214,13 @@ def _log_dirs(entry: Mapping[str, Any], place: str, partition: TopicPartition) -
 
 def _checked_log_dir(text: str, place: str) -> str:
     try:
-        if text == ANY_LOG_DIR or directory_id(text) is not None:
+        if text == ANY_DIRECTORY or DirectoryId.from_reference(text) is not None:
             return text
     except InvalidUuidText as e:
         raise ReassignmentError(f"{place}: {e}") from e
     if not text.startswith("/"):
         raise ReassignmentError(
-            f"{place}: {text!r} is neither {ANY_LOG_DIR!r} nor an absolute path"
+            f"{place}: {text!r} is neither {ANY_DIRECTORY!r} nor an absolute path"
             f" nor {DIRECTORY_ID_PREFIX}<id>"
         )
     return text.rstrip("/") or "/"

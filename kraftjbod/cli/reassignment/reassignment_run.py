@@ -26,8 +26,6 @@ from kraftjbod.cli.clients.replica_admin import (
 )
 from kraftjbod.cli.reassignment.rack_aware_assignment import assign_replicas
 from kraftjbod.cli.reassignment.reassignment_plan import (
-    ANY_LOG_DIR,
-    DIRECTORY_ID_PREFIX,
     ReassignmentError,
     ReassignmentPlan,
     Replica,
@@ -57,7 +55,7 @@ from kraftjbod.cli.reassignment.reassignment_throttles import (
 )
 from kraftjbod.cli.terminal.command import Answer, tell
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import ANY_DIRECTORY, TopicPartition
 
 #: How often a broker is asked again for a replica that it does not have yet (KIP-113).
 _ASK_AGAIN_MS: Final = 100
@@ -274,7 +272,7 @@ async def _with_real_dirs(
             return await describe_log_dirs(client, broker)
         except OperatingError as e:
             told = f"broker {broker} does not tell its log directories: {e.message}"
-            tell(f"{told}; they are shown as {ANY_LOG_DIR}")
+            tell(f"{told}; they are shown as {ANY_DIRECTORY}")
             return ()
 
     plan = ReassignmentPlan(replicas=current)
@@ -335,8 +333,8 @@ def _reassignments(
         path = plan.log_dirs.get(Replica(broker, *partition))
         known = ids.get(broker, {}).get(path) if path else None
         if known is None or broker in current[partition]:
-            return ANY_LOG_DIR
-        return f"{DIRECTORY_ID_PREFIX}{known}"
+            return ANY_DIRECTORY
+        return known.reference
 
     return [
         Reassignment(
@@ -377,7 +375,7 @@ async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], foun
     Kafka's brokers have no word for it.
     """
     wishes = {
-        move.replica: ANY_LOG_DIR
+        move.replica: ANY_DIRECTORY
         for move in moves
         if move.located.current_dir is None and ids_by_path(found[move.replica.broker_id])
     }

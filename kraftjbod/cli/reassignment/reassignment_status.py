@@ -13,11 +13,9 @@ from typing import Any, Final
 from kraftjbod.cli.clients.cluster_client import ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment
 from kraftjbod.cli.reassignment.reassignment_plan import (
-    DIRECTORY_ID_PREFIX,
     ReassignmentError,
     ReassignmentPlan,
     Replica,
-    directory_id,
 )
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicPartition
@@ -198,7 +196,7 @@ def resolve(plan: ReassignmentPlan, found: LogDirs) -> ReassignmentPlan:
 
 
 def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) -> str:
-    wanted = directory_id(target)
+    wanted = DirectoryId.from_reference(target)
     if wanted is None:
         return target
     ids = {log_dir.directory_id for log_dir in log_dirs} - {None}
@@ -255,8 +253,7 @@ def why_closed(log_dir: LogDirDescription) -> str | None:
 
 def _choice(log_dirs: Iterable[LogDirDescription]) -> str:
     return ", ".join(
-        log_dir.path
-        + (f" ({DIRECTORY_ID_PREFIX}{log_dir.directory_id})" if log_dir.directory_id else "")
+        log_dir.path + (f" ({log_dir.directory_id.reference})" if log_dir.directory_id else "")
         for log_dir in log_dirs
     )
 

@@ -256,7 +256,7 @@ class LogLoader:
             if base_offset not in logs:
                 self._vfs.unlink_if_exists(f"{self._directory}/{name}")
         found = [
-            _segment(self._vfs, self._directory, self._config, base_offset, size_bytes)
+            LogSegment.on_disk(self._vfs, self._directory, base_offset, size_bytes, self._config)
             for base_offset, size_bytes in sorted(logs.items())
         ]
         for segment in found:
@@ -315,20 +315,8 @@ class LogLoader:
         return _nothing(fresh, epochs_on_disk=None)
 
 
-def _segment(
-    vfs: Vfs, directory: str, config: TopicConfig, base_offset: int, size_bytes: int
-) -> LogSegment:
-    return LogSegment(
-        vfs=vfs,
-        directory=directory,
-        base_offset=base_offset,
-        size_bytes=size_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-    )
-
-
 def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
-    segment = _segment(vfs, directory, config, start_offset, 0)
+    segment = LogSegment.on_disk(vfs, directory, start_offset, 0, config)
     segment.create()
     return _nothing(segment, epochs_on_disk=())
 

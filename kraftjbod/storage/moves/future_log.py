@@ -351,7 +351,9 @@ class FutureLog:
         if not below:
             return Truncation(0, 0)
         size_bytes = self._copied[below[-1]]
-        segment = _segment(self._vfs, self.directory, below[-1], size_bytes, TopicConfig())
+        segment = LogSegment.on_disk(
+            self._vfs, self.directory, below[-1], size_bytes, TopicConfig()
+        )
         segment.may_have_gaps = self._may_have_gaps
         segment.scan(check_crc_of_each=False)
         located = segment.position_of(offset)
@@ -411,7 +413,9 @@ class FutureLog:
         self.close_files()
         directory = f"{self.directory.rpartition('/')[0]}/{self.topic_partition}"
         self.move_to(directory)
-        segments = [_segment(self._vfs, directory, *extent, config) for extent in self.extents]
+        segments = [
+            LogSegment.on_disk(self._vfs, directory, *extent, config) for extent in self.extents
+        ]
         for segment in segments:
             segment.may_have_gaps = view.may_have_gaps
         return UnifiedLog(
@@ -493,18 +497,6 @@ class FutureLog:
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(base_offset, suffix)}"
-
-
-def _segment(
-    vfs: Vfs, directory: str, base_offset: int, size_bytes: int, config: TopicConfig
-) -> LogSegment:
-    return LogSegment(
-        vfs=vfs,
-        directory=directory,
-        base_offset=base_offset,
-        size_bytes=size_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-    )
 
 
 def _text(vfs: Vfs, path: str) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -107,6 +108,19 @@ class LogSegment:
             self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
         self._first_timestamp: int | None = None
         self._tail_is_torn = False
+
+    @classmethod
+    def on_disk(
+        cls, vfs: Vfs, directory: str, base_offset: int, size_bytes: int, config: TopicConfig
+    ) -> LogSegment:
+        """One whose file is there, or made next, for a topic of that configuration."""
+        return cls(
+            vfs=vfs,
+            directory=directory,
+            base_offset=base_offset,
+            size_bytes=size_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+        )
 
     def __repr__(self) -> str:
         return f"<LogSegment {self.path} size={self.size_bytes}>"

@@ -76,3 +76,13 @@ def test_a_broker_id_is_written_in_one_way() -> None:
     assert [is_broker_id(text) for text in ("0", "7", str(2**31 - 1))] == [True] * 3
     wrong = ("", "-1", "+1", "01", "1 ", "\u0661", str(2**31), "9" * 5_000)
     assert [is_broker_id(text) for text in wrong] == [False] * len(wrong)
+
+
+def test_a_directory_may_be_named_by_its_id() -> None:
+    directory = DirectoryId((100).to_bytes(16, "big"))
+    assert DirectoryId.from_reference(directory.reference) == directory
+    assert directory.reference == f"dirid:{directory}"
+    assert DirectoryId.from_reference("/dirid:x") is None
+    assert DirectoryId.from_reference("any") is None
+    with pytest.raises(InvalidUuidText):
+        DirectoryId.from_reference("dirid:x")

@@ -10,7 +10,6 @@ from kraftjbod.cli.reassignment.reassignment_plan import (
     ReassignmentError,
     ReassignmentPlan,
     Replica,
-    directory_id,
     parse_broker_list,
     parse_reassignment,
     parse_topics,
@@ -145,9 +144,3 @@ def test_lists_for_generate() -> None:
 def test_replicas_sort_by_broker_and_are_written_with_it() -> None:
     replicas = [Replica(2, "foo", 0), Replica(1, "foo", 1), Replica(1, "bar", 5)]
     assert list(map(str, sorted(replicas))) == ["bar-5-1", "foo-1-1", "foo-0-2"]
-
-
-def test_a_directory_may_be_named_by_its_id() -> None:
-    assert directory_id(f"dirid:{DIRECTORY}") == DIRECTORY
-    assert directory_id("/dirid:x") is None
-    assert directory_id("any") is None
