@@ -243,7 +243,8 @@ class RequestSession:
             elif not self._in_order and self._may_be_large(request.frame):
                 await self._answer_in_turn(request)
             else:
-                request.answer = request.encode(await self._answer(request))
+                answer = await self._answer(request)  # which says how that is encoded
+                request.answer = request.encode(answer)
         except Exception as e:
             self._fail(request, e)
         else:
@@ -299,4 +300,5 @@ class RequestSession:
                 self._writable.clear()
                 self._wait_for_memory()
                 await self._writable.wait()
-            request.answer = request.encode(await self._answer(request))
+            answer = await self._answer(request)
+            request.answer = request.encode(answer)

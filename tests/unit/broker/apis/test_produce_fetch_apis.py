@@ -346,3 +346,17 @@ async def test_partitions_beyond_the_limit_have_an_error_of_their_own():
             assert len(answers) == MAX_ITEMS_PER_REQUEST + 1
             assert answers[0].error_code == 0
             assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_after_it():
+    """Both come in one read, so that the task of the first has not begun yet."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        connection = await rig.connect()
+        metadata = connection.request(message("MetadataRequest")(), timeout_ms=TIMEOUT_MS)
+        produces = [
+            connection.request(produce(batch()), timeout_ms=TIMEOUT_MS, version=BY_NAME)
+            for _ in range(2)
+        ]
+        _, *written = await asyncio.gather(metadata, *produces)
+        assert [only(response).base_offset for response in written] == [0, 1]
