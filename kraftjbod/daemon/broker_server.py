@@ -1,6 +1,6 @@
 """WIRE. The broker daemon: brings a broker up and takes it down.
 
-The start order; each step needs the ones before it:
+The start order; each step needs the ones before it, and all stand in one list (parts.py):
 
 1. open the log directories: locked, identified, watched. A sick one is OFFLINE, not a failed start;
 2. register, fenced, with the directories that are online;
@@ -27,17 +27,21 @@ from functools import partial
 from typing import Any, Final
 
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.lifecycle_state import BrokerState
+from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
-from kraftjbod.daemon.broker_parts import BrokerParts
 from kraftjbod.daemon.door_limits import broker_door, memory_budget
-from kraftjbod.daemon.runner import Environment, run_daemon
-from kraftjbod.daemon.service_manager import dirs_text
+from kraftjbod.daemon.parts import Part, PartList
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.process.service_manager import dirs_text
+from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
+from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
+from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
 from kraftjbod.net.listener import Listener
@@ -59,21 +63,24 @@ class BrokerServer:
         self._around = environment
         self._tasks = BackgroundTasks()
         self._disks: BrokerDisks | None = None
-        self._parts: BrokerParts | None = None
+        self._rooms: BrokerRooms | None = None
         self._memory = memory_budget(config)
         #: By listener name.
         self._doors: dict[str, Listener] = {}
         self._is_open = False
-        #: What ended this broker, if it did not end in order.
-        self._lost: KraftJbodError | None = None
+        self._parts = PartList(
+            (
+                Part(name="log directories", start=self._open_disks, close=self._close_disks),
+                Part(name="addresses of the doors", start=self._bind_doors, close=self._shut_doors),
+                Part(name="rooms", start=self._build_rooms),
+            )
+        )
         self._log = get_logger(component="broker_server", broker_id=config.node_id)
 
     @property
     def ports(self) -> dict[str, int]:
         """The ports of the doors, by listener name."""
         return {name: door.port for name, door in self._doors.items()}
-
-    # --- up --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         config = self._config
@@ -83,11 +90,17 @@ class BrokerServer:
                 value=config.min_insync_replicas,
                 do="set it in the controllers' files, or by kraftjbod-configs --entity-default",
             )
-        self._disks = await open_disks(self._config, self._around)
-        for endpoint in self._config.listeners:
-            # Before anybody counts on this broker; and the port may be the system's choice.
-            await self._bind_door(endpoint)
-        parts = self._parts = BrokerParts(
+        await self._parts.start()
+
+    async def wait_failed(self) -> None:
+        await self._parts.wait_failed()
+
+    async def stop(self) -> None:
+        await self._parts.close()
+
+    def _build_rooms(self) -> None:
+        assert self._disks is not None
+        rooms = self._rooms = build_rooms(
             self._config,
             self._around,
             self._disks,
@@ -95,47 +108,107 @@ class BrokerServer:
             self._tasks,
             answers=self._memory.answers,
         )
-        await parts.memory.load()
-        parts.lifecycle.start()
-        self._tasks.start(parts.state_handler.run(), "log_dir_state_handler")
-        self._tasks.start(parts.loader.run(), "metadata_loader")
-        await self._unless_lost(parts, self._come_up(parts, self._disks))
+        self._parts.add(*self._hosting(rooms), *self._serving(rooms, self._disks))
 
-    async def _come_up(self, parts: BrokerParts, disks: BrokerDisks) -> None:
-        await parts.loader.caught_up(await parts.lifecycle.registered())
-        await parts.memory.write()
-        self._tasks.keep(parts.memory.run, "metadata_memory")
-        parts.replicas.apply_configs()
+    def _hosting(self, rooms: BrokerRooms) -> list[Part]:
+        """What stands before anything is waited for; the directories' states are heeded."""
+        cluster, replicas, directories = rooms.cluster, rooms.replicas, rooms.directories
+        return [
+            Part(name="high watermarks", close=replicas.manager.checkpoint_high_watermarks),
+            Part(name="appends", close=replicas.appends.close),
+            Part(name="metadata memory", start=cluster.memory.load, close=cluster.memory.write),
+            Part(name="controller channel", close=cluster.channel.close),
+            Part(name="background tasks", close=self._tasks.close),
+            Part(
+                name="lifecycle",
+                start=cluster.lifecycle.start,
+                close=cluster.lifecycle.close,
+                failed=cluster.lifecycle.wait_failed,
+            ),
+            Part(name="assignments", close=cluster.assignments.close),
+            Part(name="moves", close=replicas.moves.close),
+            Part(name="metadata publisher", close=replicas.publisher.close),
+            Part(name="fetchers", close=replicas.fetchers.close),
+            Part(name="orders about directories", close=directories.admin.close),
+            Part(
+                name="states of directories",
+                start=lambda: self._begin(directories.state_handler.run(), "log_dir_state_handler"),
+                failed=directories.state_handler.lost,
+            ),
+        ]
+
+    def _serving(self, rooms: BrokerRooms, disks: BrokerDisks) -> list[Part]:
+        """The way from an unregistered broker to one that serves clients."""
+        return [
+            # Here because they close before all that stands above, even if nothing below began.
+            Part(name="doors", close=partial(self._leave_cluster, rooms)),
+            Part(name="metadata", start=partial(self._follow_metadata, rooms)),
+            Part(name="logs", start=partial(self._load_logs, rooms, disks)),
+            Part(name="background work", start=partial(self._start_background, rooms, disks)),
+            Part(
+                name="leaders",
+                start=partial(self._become_unfenced, rooms),
+                close=partial(self._move_leaders, rooms.cluster.lifecycle),
+            ),
+            Part(name="opening", start=partial(self._open_doors, rooms)),
+        ]
+
+    # --- up --------------------------------------------------------------------------------------
+
+    async def _open_disks(self) -> None:
+        self._disks = await open_disks(self._config, self._around)
+
+    async def _bind_doors(self) -> None:
+        """Before anybody counts on this broker; and a port may be the system's choice."""
+        for endpoint in self._config.listeners:
+            await self._bind_door(endpoint)
+
+    async def _follow_metadata(self, rooms: BrokerRooms) -> None:
+        self._begin(rooms.replicas.loader.run(), "metadata_loader")
+        await rooms.replicas.loader.caught_up(await rooms.cluster.lifecycle.registered())
+        await rooms.cluster.memory.write()
+        self._tasks.keep(rooms.cluster.memory.run, "metadata_memory")
+
+    async def _load_logs(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:
+        replicas = rooms.replicas
+        replicas.manager.apply_configs()
         await disks.logs.load(self._tell_progress)
-        await parts.asked_moves.load(parts.is_agreed_to)
-        await parts.leftovers.resolve()
-        parts.log_dir_admin.tell_of_unknown()
-        parts.publisher.open()
-        self._tasks.start(disks.logs.run_background(), "log_manager")
-        self._tasks.keep(parts.monitor.run, "log_dir_monitor")
-        self._tasks.keep(parts.scrubs.run, "scrubs")
-        self._tasks.start(parts.stray_retention.run(), "stray_retention")
-        self._tasks.keep(parts.saturated_followers.run, "saturated_followers")
-        self._tasks.start(parts.isr.run(), "isr_manager")
-        self._tasks.start(parts.isr.watch(), "isr_watch")
-        self._tasks.keep(parts.log_dir_admin.run, "log_dir_admin")
+        await replicas.asked_moves.load(rooms.cluster.is_agreed_to)
+        await replicas.leftovers.resolve()
+        rooms.directories.admin.tell_of_unknown()
+        replicas.publisher.open()
+
+    def _start_background(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:
+        replicas, directories = rooms.replicas, rooms.directories
+        self._begin(disks.logs.run_background(), "log_manager")
+        self._tasks.keep(directories.monitor.run, "log_dir_monitor")
+        self._tasks.keep(directories.scrubs.run, "scrubs")
+        self._begin(directories.stray_retention.run(), "stray_retention")
+        self._tasks.keep(replicas.saturated_followers.run, "saturated_followers")
+        self._begin(replicas.isr.run(), "isr_manager")
+        self._begin(replicas.isr.watch(), "isr_watch")
+        self._tasks.keep(directories.admin.run, "log_dir_admin")
         self._tasks.keep(
-            partial(self._checkpoint_high_watermarks, parts), "high_watermark_checkpoints"
+            partial(self._checkpoint_high_watermarks, replicas.manager),
+            "high_watermark_checkpoints",
         )
-        await parts.publisher.disk_work_done()
-        await parts.assignments.idle()
-        parts.lifecycle.set_ready_to_unfence()
-        await parts.lifecycle.unfenced()
+
+    async def _become_unfenced(self, rooms: BrokerRooms) -> None:
+        await rooms.replicas.publisher.disk_work_done()
+        await rooms.cluster.assignments.idle()
+        rooms.cluster.lifecycle.set_ready_to_unfence()
+        await rooms.cluster.lifecycle.unfenced()
+
+    async def _open_doors(self, rooms: BrokerRooms) -> None:
         for door in self._doors.values():
             await door.start()
         self._is_open = True
         if self._config.storage_telemetry_enable:
-            self._tasks.keep(parts.telemetry.run, "storage_telemetry")
-        self._log.info(
-            "broker_started",
-            ports=self.ports,
-            replicas=len(parts.hosted),
-        )
+            self._tasks.keep(rooms.apis.telemetry.run, "storage_telemetry")
+        self._log.info("broker_started", ports=self.ports, replicas=len(rooms.replicas.hosted))
+
+    def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._tasks.start(work, name)
 
     async def _bind_door(self, endpoint: Endpoint) -> None:
         config = self._config
@@ -143,8 +216,8 @@ class BrokerServer:
         def handle(
             header: RequestHeader, body: Message, peer: ConnectionInfo
         ) -> Awaitable[Message | None]:
-            assert self._parts is not None
-            return self._parts.apis.handle(endpoint.name, header, body)
+            assert self._rooms is not None
+            return self._rooms.apis.kafka.handle(endpoint.name, header, body)
 
         door = kafka_server(
             host=endpoint.host,
@@ -164,13 +237,13 @@ class BrokerServer:
         self._doors[endpoint.name] = door
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
-        return self._parts is not None and self._parts.apis.is_of_broker(header, body)
+        return self._rooms is not None and self._rooms.apis.kafka.is_of_broker(header, body)
 
     def _features(self) -> ApiFeatures:
-        parts = self._parts
-        if parts is None or parts.cache.state.offset < 0:
+        rooms = self._rooms
+        if rooms is None or rooms.cluster.cache.state.offset < 0:
             return ApiFeatures(supported=SUPPORTED_FEATURES)
-        state = parts.cache.state
+        state = rooms.cluster.cache.state
         return ApiFeatures(SUPPORTED_FEATURES, finalized=state.features, epoch=state.offset)
 
     def _advertised(self) -> list[Endpoint]:
@@ -182,11 +255,11 @@ class BrokerServer:
             for endpoint in self._config.advertised
         ]
 
-    async def _checkpoint_high_watermarks(self, parts: BrokerParts) -> None:
+    async def _checkpoint_high_watermarks(self, replicas: ReplicaManager) -> None:
         while True:
             interval_ms = self._config.replica_high_watermark_checkpoint_interval_ms
             await asyncio.sleep(interval_ms / 1000)
-            await parts.replicas.checkpoint_high_watermarks()
+            await replicas.checkpoint_high_watermarks()
 
     def _tell_progress(self, progress: LoadProgress) -> None:
         is_end = progress.logs_done == progress.logs_total
@@ -200,90 +273,60 @@ class BrokerServer:
             )
 
     def status(self) -> str:
-        parts, disks = self._parts, self._disks
+        rooms, disks = self._rooms, self._disks
         if disks is None:
             return "opening log directories"
-        doing = "starting" if parts is None else parts.lifecycle.state.value.replace("_", " ")
-        if parts is not None and parts.lifecycle.state is BrokerState.RUNNING:
-            doing = "running" if self._is_open else "starting"
-        refusal = None if parts is None else parts.loader.refusal
+        doing, refusal = "starting", None
+        if rooms is not None:
+            refusal = rooms.replicas.loader.refusal
+            state = rooms.cluster.lifecycle.state
+            if state is not BrokerState.RUNNING or self._is_open:
+                doing = state.value.replace("_", " ")
         waits = "" if refusal is None else f"; waits for its metadata: {refusal}"
         return f"{doing}{waits}; {dirs_text(disks.logs.dirs())}"
 
-    # --- until the end ---------------------------------------------------------------------------
-
-    async def wait_failed(self) -> None:
-        assert self._parts is not None
-        await self._unless_lost(self._parts, asyncio.Event().wait())
-
-    async def _unless_lost(self, parts: BrokerParts, work: Coroutine[Any, Any, Any]) -> None:
-        """Do ``work``, or raise what ends this broker, whichever comes first."""
-        endings = [parts.lifecycle.wait_failed(), parts.state_handler.lost()]
-        tasks = [asyncio.create_task(coroutine) for coroutine in (work, *endings)]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        except KraftJbodError as e:
-            self._lost = e
-            raise
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     # --- down ------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        parts, disks = self._parts, self._disks
-        if parts is not None and self._may_move_leaders(parts):
-            await parts.lifecycle.begin_controlled_shutdown(
-                self._config.controlled_shutdown_timeout_ms
-            )
-        # The listeners close first; who is still connected must not hold up the farewell.
-        await asyncio.gather(self._close_doors(parts), self._say_farewell(parts))
-        broker_epoch, incarnation_id = -1, None
-        if parts is not None:
-            broker_epoch = parts.lifecycle.broker_epoch
-            incarnation_id = parts.identity.incarnation_id
-            await parts.log_dir_admin.close()
-            parts.fetchers.close()
-            await parts.publisher.close()
-            await parts.moves.close()
-            await parts.assignments.close()
-            await parts.lifecycle.close()
-        await self._tasks.close()
-        if parts is not None:
-            parts.channel.close()
-            await parts.memory.write()
-            parts.appends.close()
-            await parts.replicas.checkpoint_high_watermarks()
-        if disks is not None:
-            await disks.logs.close(broker_epoch, incarnation_id)
-            disks.metadata_dir.close()
+    @property
+    def _lost(self) -> KraftJbodError | None:
+        """What ended this broker, if it did not end in order."""
+        failure = self._parts.failure
+        return failure if isinstance(failure, KraftJbodError) else None
 
-    async def _say_farewell(self, parts: BrokerParts | None) -> None:
+    async def _move_leaders(self, lifecycle: BrokerLifecycleManager) -> None:
+        is_asked = self._config.controlled_shutdown_enable and self._lost is None
+        if is_asked and lifecycle.state is BrokerState.RUNNING:
+            await lifecycle.begin_controlled_shutdown(self._config.controlled_shutdown_timeout_ms)
+
+    async def _leave_cluster(self, rooms: BrokerRooms) -> None:
+        """The listeners close first; who is still connected must not hold up the farewell."""
+        await asyncio.gather(self._shut_doors(), self._say_farewell(rooms.cluster.lifecycle))
+
+    async def _say_farewell(self, lifecycle: BrokerLifecycleManager) -> None:
         """A broker without disks asks to be fenced, so that nobody waits for its session to end."""
-        if parts is not None and isinstance(self._lost, KafkaStorageError):
-            await parts.lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
+        if isinstance(self._lost, KafkaStorageError):
+            await lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
 
-    def _may_move_leaders(self, parts: BrokerParts) -> bool:
-        return (
-            self._config.controlled_shutdown_enable
-            and self._lost is None
-            and parts.lifecycle.state is BrokerState.RUNNING
-        )
-
-    async def _close_doors(self, parts: BrokerParts | None) -> None:
+    async def _shut_doors(self) -> None:
         """Let nobody in any more, and end what waits for more data."""
         closing = [
             asyncio.create_task(door.close(timeout_ms=_DOOR_CLOSE_TIMEOUT_MS))
             for door in self._doors.values()
         ]
         await asyncio.sleep(0)
-        if parts is not None:
-            parts.hosted.close()
+        if self._rooms is not None:
+            self._rooms.replicas.hosted.close()
         await asyncio.gather(*closing)
+
+    async def _close_disks(self) -> None:
+        if self._disks is None:
+            return
+        broker_epoch, incarnation_id = -1, None
+        if self._rooms is not None:
+            broker_epoch = self._rooms.cluster.lifecycle.broker_epoch
+            incarnation_id = self._rooms.cluster.identity.incarnation_id
+        await self._disks.logs.close(broker_epoch, incarnation_id)
+        self._disks.metadata_dir.close()
 
 
 def main() -> None:

@@ -19,9 +19,11 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
-from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Environment, run_daemon
-from kraftjbod.daemon.service_manager import dirs_text
+from kraftjbod.daemon.parts import Part, PartList
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.process.service_manager import dirs_text
+from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
+from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
@@ -50,21 +52,43 @@ class ControllerServer:
         )
         self._controller: QuorumController | None = None
         self._door: Listener | None = None
+        self._cluster_id = ""
+        self._parts = PartList(
+            (
+                Part(name="metadata dir", start=self._open_dir, close=self._log_dir.close),
+                Part(name="controller", start=self._start_controller, close=self._stop_controller),
+                Part(name="door", start=self._open_door, close=self._close_door, failed=self._lost),
+            )
+        )
 
     async def start(self) -> None:
-        config, log_dir = self._config, self._log_dir
-        cluster_id = await DirOpener(
-            log_dirs=[log_dir],
-            metadata_dir=log_dir.path,
+        await self._parts.start()
+
+    async def wait_failed(self) -> None:
+        await self._parts.wait_failed()
+
+    async def stop(self) -> None:
+        await self._parts.close()
+
+    # --- up --------------------------------------------------------------------------------------
+
+    async def _open_dir(self) -> None:
+        config = self._config
+        self._cluster_id = await DirOpener(
+            log_dirs=[self._log_dir],
+            metadata_dir=self._log_dir.path,
             node_id=config.node_id,
             cluster_id=config.cluster_id,
             random_bytes=self._environment.random_bytes,
             timeout_ms=config.log_dir_io_timeout_ms,
         ).open()
+
+    async def _start_controller(self) -> None:
+        log_dir = self._log_dir
         features = await log_dir.run(
             OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
         )
-        self._controller = self._build_controller(cluster_id, features)
+        self._controller = self._build_controller(self._cluster_id, features)
         mark = f"{log_dir.path}/{FORK_MARK}"
         fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
         await self._controller.start(fork=fork)
@@ -72,18 +96,23 @@ class ControllerServer:
             # Not before it is done, and before anybody is told of it.
             await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
             self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
+
+    async def _open_door(self) -> None:
+        assert self._controller is not None, "it starts before the door"
         self._door = self._build_door(self._controller)
         await self._door.start()
         self._log.info(
             "controller_started",
-            host=config.endpoint.host,
+            host=self._config.endpoint.host,
             port=self._door.port,
-            cluster_id=cluster_id,
-            metadata_dir=log_dir.path,
+            cluster_id=self._cluster_id,
+            metadata_dir=self._log_dir.path,
         )
 
-    async def wait_failed(self) -> None:
-        assert self._controller is not None, "start() comes first"
+    # --- until the end ---------------------------------------------------------------------------
+
+    async def _lost(self) -> None:
+        assert self._controller is not None, "it starts before the door"
         log = asyncio.create_task(self._controller.wait_failed())
         dir_failure = asyncio.create_task(self._lose_dir())
         try:
@@ -101,14 +130,17 @@ class ControllerServer:
         while self._log_dir.is_online:
             await self._failures.take()
 
-    async def stop(self) -> None:
+    # --- down ------------------------------------------------------------------------------------
+
+    async def _close_door(self) -> None:
         if self._controller is not None:
             self._controller.release_waits()
         if self._door is not None:
             await self._door.close(timeout_ms=self._config.shutdown_timeout_ms // 2)
+
+    async def _stop_controller(self) -> None:
         if self._controller is not None:
             await self._controller.stop()
-        self._log_dir.close()
 
     def status(self) -> str:
         doing = "starting" if self._door is None else "running"

@@ -29,7 +29,8 @@ code again meaning, and what to do
 78   no    the configuration is wrong; the line on stderr names the key
 ==== ===== =======================================================================================
 
-The loop, the clock and randomness are real only here; everything else is handed them.
+The loop is real only here, the clock and randomness in process/environment.py; everything else is
+handed them.
 """
 
 from __future__ import annotations
@@ -39,13 +40,11 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
@@ -67,18 +66,16 @@ from kraftjbod.core.errors import (
     StartupError,
     UnreportedLogDirError,
 )
-from kraftjbod.core.loop.timing import Clock
-from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.core.version import package_version
-from kraftjbod.daemon.journal import Journal, is_journal
-from kraftjbod.daemon.line_writer import LineWriter
-from kraftjbod.daemon.metrics_snapshots import MetricsSnapshots
-from kraftjbod.daemon.service_manager import ServiceManager, this_service
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.process.journal import Journal, is_journal
+from kraftjbod.daemon.process.line_writer import LineWriter
+from kraftjbod.daemon.process.metrics_snapshots import MetricsSnapshots
+from kraftjbod.daemon.process.service_manager import ServiceManager, this_service
 from kraftjbod.protocol import record_scans
-from kraftjbod.storage.vfs import RealVfs, Vfs
 
 C = TypeVar("C", BrokerConfig, ControllerConfig)
 
@@ -139,35 +136,6 @@ class Daemon(Protocol):
     def status(self) -> str:
         """How it is, in one line for ``systemctl status``; at any time."""
         ...
-
-
-class SystemClock:
-    """The real :class:`~kraftjbod.core.loop.timing.Clock`."""
-
-    def __init__(self) -> None:
-        self._guard = WallGuard()
-        self.possible_now()
-
-    def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def possible_now(self) -> PossibleNow:
-        return self._guard.sample(self.now_ms(), self.wall_ms())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """What only the runner can provide."""
-
-    clock: Clock = field(default_factory=SystemClock)
-    random_bytes: Callable[[int], bytes] = os.urandom
-    rng: random.Random = field(default_factory=random.Random)
-    metrics: Metrics = field(default_factory=Metrics)
-    make_vfs: Callable[[], Vfs] = RealVfs
-    """Called once per log directory."""
 
 
 def run_daemon(

@@ -27,7 +27,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.node_config import Voter
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.daemon.runner import SystemClock
+from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m

@@ -9,7 +9,7 @@ import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.daemon.runner import SystemClock
+from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs

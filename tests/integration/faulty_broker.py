@@ -31,7 +31,8 @@ import structlog
 
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.broker_server import BrokerServer
-from kraftjbod.daemon.runner import Environment, run_daemon
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.vfs_fault import Fault, FaultVfs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from kraftjbod.broker.background import BackgroundTasks
@@ -23,9 +24,9 @@ from kraftjbod.core.ids import (
     Uuid,
 )
 from kraftjbod.core.node_config import Endpoint
-from kraftjbod.daemon.broker_disks import BrokerDisks
-from kraftjbod.daemon.broker_parts import BrokerParts
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
+from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
 from kraftjbod.metadata.records import (
     ConfigRecord,
     Listener,
@@ -159,7 +160,8 @@ class BrokerRig:
         )
         # The registration that the others follow is the rig's own, with the door's real port.
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
-        self.parts = BrokerParts(self.config, self.around, self.disks, advertised, self.tasks)
+        self.rooms = build_rooms(self.config, self.around, self.disks, advertised, self.tasks)
+        self.parts = _by_name(self.rooms)
         self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
@@ -175,7 +177,7 @@ class BrokerRig:
     def _handle(
         self, header: RequestHeader, body: Message, _peer: ConnectionInfo
     ) -> Awaitable[Message | None]:
-        return self.parts.apis.handle(LISTENER, header, body)
+        return self.rooms.apis.kafka.handle(LISTENER, header, body)
 
     def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:
         return RegisterBrokerRecord(
@@ -217,7 +219,7 @@ class BrokerRig:
             connection.close()
         self.parts.hosted.close()
         await self.door.close(timeout_ms=1_000)
-        await self.parts.log_dir_admin.close()
+        await self.parts.admin.close()
         self.parts.fetchers.close()
         await self.parts.publisher.close()
         await self.parts.moves.close()
@@ -225,6 +227,18 @@ class BrokerRig:
         await self.tasks.close()
         self.parts.channel.close()
         await self.logs.close(broker_epoch=1)
+
+
+def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
+    """The parts of all rooms, without the rooms."""
+    return SimpleNamespace(
+        **{
+            name: part
+            for room in (rooms.cluster, rooms.replicas, rooms.directories, rooms.apis)
+            for name, part in vars(room).items()
+            if not name.startswith("_")
+        }
+    )
 
 
 def _absent(rigs: Sequence[BrokerRig]) -> list[RegisterBrokerRecord]:
@@ -317,7 +331,7 @@ async def brokers(
                         *(_absent(rigs) if knows_absent else ()),
                         of_all,
                     )
-                    await rig.parts.asked_moves.load(rig.parts.is_agreed_to)
+                    await rig.parts.asked_moves.load(rig.rooms.cluster.is_agreed_to)
                     if opens:
                         rig.parts.publisher.open()
                 yield rigs

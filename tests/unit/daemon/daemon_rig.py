@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.broker_disks import open_disks
+from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir
@@ -88,3 +93,23 @@ async def controller() -> AsyncIterator[int]:
         yield port
     finally:
         await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def rooms_on(
+    tmp_path: Path, around: Environment | None = None, **more: str
+) -> AsyncIterator[BrokerRooms]:
+    """The rooms of a broker with one directory and no controller; nothing runs in them."""
+    around = around or Environment()
+    config = broker_config(9, format_disk(tmp_path / "d1", 1), **more)
+    tasks = BackgroundTasks()
+    disks = await open_disks(config, around)
+    threads = threading.active_count()
+    advertised = [Endpoint("PLAINTEXT", "127.0.0.1", 9)]
+    rooms = build_rooms(config, around, disks, advertised, tasks)
+    assert len(tasks) == 0
+    assert threading.active_count() == threads
+    yield rooms
+    rooms.cluster.channel.close()
+    await disks.logs.close(broker_epoch=-1)
+    disks.metadata_dir.close()

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.daemon.broker_disks import BrokerDisks, open_disks
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
 from tests.faults.rig import CLUSTER_ID, directory_id
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
 

@@ -26,6 +26,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import NO_INCARNATION, Uuid
 from kraftjbod.core.properties import format_properties
 from kraftjbod.daemon.broker_server import BrokerServer
+from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.runner import (
     EXIT_CLEAN,
     EXIT_CLUSTER_UNREACHABLE,
@@ -35,7 +36,6 @@ from kraftjbod.daemon.runner import (
     EXIT_METADATA_DIR_LOST,
     EXIT_REFUSED,
     EXIT_STARTUP,
-    Environment,
 )
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.kafka_codec import Message, message
@@ -144,9 +144,9 @@ async def test_each_directory_says_up_to_which_epoch_it_is_whole(
         config = broker_config(port, *paths)
         for stopped_uncleanly in ((), ("d1",), ("d2",)):
             async with serving(config) as server:
-                assert server._parts is not None
-                parts = server._parts
-                lives.append((parts.lifecycle.broker_epoch, parts.identity.incarnation_id))
+                assert server._rooms is not None
+                cluster = server._rooms.cluster
+                lives.append((cluster.lifecycle.broker_epoch, cluster.identity.incarnation_id))
             for name in stopped_uncleanly:
                 (tmp_path / name / ".kafka_cleanshutdown").unlink()
         async with serving(config):

@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import KafkaStorageError, StartupError
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs

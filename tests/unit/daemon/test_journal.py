@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.daemon.journal import Journal, is_journal
+from kraftjbod.daemon.process.journal import Journal, is_journal
 
 
 class Listening:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kraftjbod.daemon.line_writer import LineWriter
+from kraftjbod.daemon.process.line_writer import LineWriter
 
 MORE_THAN_A_PIPE_TAKES = 200_000
 LONG_S = 30.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs

@@ -10,7 +10,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.daemon.metrics_snapshots import MetricsSnapshots
+from kraftjbod.daemon.process.metrics_snapshots import MetricsSnapshots
 
 
 async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path) -> None:

@@ -299,12 +299,6 @@ def test_python_o_is_refused(tmp_path: Path) -> None:
     assert "python -O" in done.stderr
 
 
-def test_the_system_clock_counts_milliseconds_since_1970() -> None:
-    clock = runner.SystemClock()
-    assert clock.wall_ms() > 1_700_000_000_000
-    assert clock.now_ms() <= clock.now_ms()
-
-
 def _never_build(*_: object) -> runner.Daemon:
     raise AssertionError("must not be built")
 
@@ -359,7 +353,7 @@ def test_events_go_to_the_journal_where_standard_error_does(tmp_path: Path) -> N
     ours, theirs = socket.socketpair()
     found = os.fstat(theirs.fileno())
     body = """
-    from kraftjbod.daemon import journal
+    from kraftjbod.daemon.process import journal
     runner.Journal = lambda name: journal.Journal(name, address=ADDRESS)
     class Mine(Daemon):
         async def wait_failed(self): pass

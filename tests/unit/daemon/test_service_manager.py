@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConfigError, LogDirImpairedError
-from kraftjbod.daemon.service_manager import ServiceManager, dirs_text
+from kraftjbod.daemon.process.service_manager import ServiceManager, dirs_text
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from tests.faults.rig import open_dir
 from tests.faults.vfs_mem import MemVfs

@@ -195,7 +195,7 @@ async def test_a_dead_directory_is_told_at_once():
         )
         await asyncio.sleep(0.05)
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         codes = {index: part.error_code for index, part in told(await waiting).items()}
         assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
 

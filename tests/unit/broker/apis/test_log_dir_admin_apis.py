@@ -85,7 +85,7 @@ async def test_an_operation_that_meets_a_bug_is_answered_and_costs_nobody_else(
             raise ZeroDivisionError
 
         with monkeypatch.context() as patched, capture_logs() as told:
-            patched.setattr(rig.parts.log_dir_admin._attacher, "open_new", broken)
+            patched.setattr(rig.parts.admin._attacher, "open_new", broken)
             answer = await ask(rig, 1, "/d3")
         assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert "ZeroDivisionError" in answer.message

@@ -36,7 +36,7 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         records = batch(3)
         await rig.ask(produce(records, tp=TopicPartition("t", 1)), 9)
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         rig.logs.drop(rig.dirs[0])
         online, offline = (await rig.ask(KIND(topics=None))).results
         assert (online.log_dir, online.error_code) == ("/d2", 0)
@@ -190,7 +190,7 @@ async def test_the_first_of_several_errors_is_told_in_kafka_s_order():
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
         rig.dirs[1].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[1])
+        rig.parts.manager.mark_offline(rig.dirs[1])
         rig.logs.drop(rig.dirs[1])
         assert await alter(rig, "/nowhere", long) == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await alter(rig, "/nowhere", unknown) == ErrorCode.LOG_DIR_NOT_FOUND

@@ -257,7 +257,7 @@ async def test_a_directory_that_dies_ends_the_wait():
         await five_on_both(rig)
         asked = await begun(rig, 3)
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         assert (await asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 

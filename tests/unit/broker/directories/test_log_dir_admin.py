@@ -88,7 +88,7 @@ async def registered(
 async def perform(
     rig: BrokerRig, operation: str, target: str, *, force: bool = False, timeout_ms: int = WAIT_MS
 ) -> LogDirOutcome:
-    return await rig.parts.log_dir_admin.perform(
+    return await rig.parts.admin.perform(
         LogDirOperation[operation.upper()], target, force=force, timeout_ms=timeout_ms
     )
 
@@ -301,7 +301,7 @@ async def test_the_loop_tries_again_and_tells_a_reason_once():
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await die(rig)
         fault = vfs.inject(Fault(kinds=frozenset({"device"})))
-        admin = rig.parts.log_dir_admin
+        admin = rig.parts.admin
         admin._reattach_interval_ms = 5
         with capture_logs() as logs:
             trying = asyncio.ensure_future(admin.run())
@@ -594,6 +594,6 @@ async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_told():
             partition(3, directories=[UNASSIGNED_DIR]),
         )
         with capture_logs() as logs:
-            rig.parts.log_dir_admin.tell_of_unknown()
+            rig.parts.admin.tell_of_unknown()
     (told,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
     assert (told["directory_id"], told["replicas"]) == (str(directory_id(77)), 2)

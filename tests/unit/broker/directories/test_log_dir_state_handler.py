@@ -54,7 +54,7 @@ def handler_of(
         fetchers=rig.parts.fetchers,
         moves=rig.parts.moves,
         assignments=rig.parts.assignments,
-        replicas=rig.parts.replicas,
+        replicas=rig.parts.manager,
         publisher=rig.parts.publisher,
         logs=rig.logs,
         lifecycle=lifecycle or rig.parts.lifecycle,

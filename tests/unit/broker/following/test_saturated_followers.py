@@ -37,7 +37,7 @@ async def fill_first(rig: BrokerRig) -> None:
     """What the handler of the directories' states does then is done here."""
     await fill(rig.dirs[0])
     rig.parts.fetchers.stop_in(rig.dirs[0])
-    rig.parts.replicas.note_dir_state(rig.dirs[0])
+    rig.parts.manager.note_dir_state(rig.dirs[0])
 
 
 async def delete(rig: BrokerRig, offset: int) -> None:
@@ -76,7 +76,7 @@ async def test_one_that_is_behind_the_start_begins_anew():
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (8, 8, 0)
         # And goes on from there.
         await heal(follower.dirs[0])
-        follower.parts.replicas.note_dir_state(follower.dirs[0])
+        follower.parts.manager.note_dir_state(follower.dirs[0])
         replica = follower.parts.hosted.require(TP)
         follower.parts.fetchers.follow([replica])
         await leader.ask(produce(batch(2, body=bytes(500))), 9)

@@ -28,7 +28,7 @@ async def test_what_a_request_is_told_when_there_is_no_replica_to_serve_it():
         await rig.parts.publisher.disk_work_done()
         assert replica.require_open()
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         with pytest.raises(KafkaStorageError):
             replica.require_open()
 
@@ -51,6 +51,6 @@ async def test_the_figures_are_kafkas():
         }
         assert figures["UnderReplicatedPartitions"] == 1
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         figures = rig.around.metrics.snapshot()
         assert (figures["OfflineReplicaCount"], figures["OfflineLogDirectoryCount"]) == (2, 1)

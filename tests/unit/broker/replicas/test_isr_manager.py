@@ -158,13 +158,13 @@ async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out():
         waiting = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=4_000), 9))
         await until(lambda: len(rig.parts.hosted.produces))
         stall(rig.dirs[0])
-        rig.parts.replicas.note_dir_state(rig.dirs[0])
+        rig.parts.manager.note_dir_state(rig.dirs[0])
         rig.tasks.start(rig.parts.isr.run(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await asyncio.sleep(0.2)
         assert isr(rig) == (1, 2) and wishes(rig) == []
         await answer(rig.dirs[0])
-        rig.parts.replicas.note_dir_state(rig.dirs[0])
+        rig.parts.manager.note_dir_state(rig.dirs[0])
         await until(lambda: wishes(rig))
         await told(rig, (1,))
         written = await waiting

@@ -138,7 +138,7 @@ async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_th
         with Gate(slow, "write_at", "*.log") as gate:
             pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=60_000)
             await gate.reached()
-            rig.parts.replicas.mark_offline(rig.dirs[0])
+            rig.parts.manager.mark_offline(rig.dirs[0])
         assert (await pending).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -51,7 +51,7 @@ async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is
 
 async def test_a_wish_for_a_full_directory_is_no_reason_to_wait():
     async with brokers() as (rig,):
-        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await fill(rig.dirs[1])
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         assert place_of(rig) == "/d1"
@@ -63,7 +63,7 @@ async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
     async with brokers() as (rig,):
         wished = UNASSIGNED_DIR if where == "wished" else dir_of(1, 2)
         if where == "wished":
-            rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+            rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         rig.dirs[1].is_cordoned = True
         await rig.follow(topic(), partition(directories=[wished]))
         await rig.parts.assignments.idle()

@@ -129,9 +129,9 @@ async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_
         while not (len(rig.parts.hosted.produces) and len(rig.parts.hosted.consumer_fetches)):
             await asyncio.sleep(0.001)
         rig.dirs[0].go_offline("test")
-        lost = rig.parts.replicas.mark_offline(rig.dirs[0])
+        lost = rig.parts.manager.mark_offline(rig.dirs[0])
         assert [replica.topic_partition for replica in lost] == [TP]
-        assert rig.parts.replicas.leads_in(dir_of(1, 1), {TP})
+        assert rig.parts.manager.leads_in(dir_of(1, 1), {TP})
         assert only(await producing).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await fetching).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -168,7 +168,7 @@ async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_r
         await rig.follow(topic(), partition(replicas=(1, 2)))
         rig.dirs[0].go_offline("test")
         await rig.follow(partition(replicas=(1, 2), epoch=1))
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -266,7 +266,7 @@ async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_told(
         with capture_logs() as told:
             rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
             rig.dirs[0].go_offline("test")
-            rig.parts.replicas.mark_offline(rig.dirs[0])
+            rig.parts.manager.mark_offline(rig.dirs[0])
             rig.logs.drop(rig.dirs[0])
             await rig.parts.publisher.disk_work_done()
         assert "replica_removal_failed" in [line["event"] for line in told]
@@ -430,7 +430,7 @@ async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_
 
 async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
     async with brokers() as (rig,):
-        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
+        rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
         await rig.parts.assignments.idle()
         handle = rig.logs.get(TP)
@@ -440,10 +440,10 @@ async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
 
 async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten():
     async with brokers() as (rig,):
-        rig.parts.replicas.prefer_directory(TP, dir_of(1, 2))
-        rig.parts.replicas.prefer_directory(TP, None)
+        rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
+        rig.parts.manager.prefer_directory(TP, None)
         other = TopicPartition("t", 1)
-        rig.parts.replicas.prefer_directory(other, UNKNOWN_DIR)
+        rig.parts.manager.prefer_directory(other, UNKNOWN_DIR)
         both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
         await rig.follow(topic(), *both)
         assert {handle.log_dir for handle in rig.logs.handles()} == {rig.dirs[0]}
@@ -452,7 +452,7 @@ async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten()
 async def test_wishes_are_bounded_and_the_oldest_go():
     async with brokers() as (rig,):
         for n in range(MAX_WISHED_DIRECTORIES + 1):
-            rig.parts.replicas.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
+            rig.parts.manager.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
         both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
         await rig.follow(topic(), *both)
         first, second = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
@@ -469,9 +469,9 @@ async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_agai
         replica = rig.parts.hosted.get(TP)
         assert replica is not None and replica.handle is not None
         handle = replica.handle
-        rig.parts.replicas.mark_offline(handle.log_dir)
+        rig.parts.manager.mark_offline(handle.log_dir)
         assert replica.is_offline
-        rig.parts.replicas.promoted(replica, handle)
+        rig.parts.manager.promoted(replica, handle)
         assert not replica.is_offline
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
@@ -482,7 +482,7 @@ async def test_a_promoted_copy_whose_directory_died_at_once_is_offline():
         replica = rig.parts.hosted.get(TP)
         assert replica is not None and replica.handle is not None
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.promoted(replica, replica.handle)
+        rig.parts.manager.promoted(replica, replica.handle)
         assert replica.is_offline and replica.handle is None
 
 
@@ -493,7 +493,7 @@ async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
         assert replica is not None and replica.handle is not None
         handle = replica.handle
         await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
-        rig.parts.replicas.promoted(replica, handle)
+        rig.parts.manager.promoted(replica, handle)
         assert rig.parts.hosted.get(TP) is None
 
 

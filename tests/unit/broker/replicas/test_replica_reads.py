@@ -143,7 +143,7 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
             assert data.is_in_memory, "it is not to be asked for in the directory's thread"
         data = reads_of(rig).read(follower_from(0), min_one_batch=True, is_first_look=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         data = await reads_of(rig).read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -150,7 +150,7 @@ async def test_states():
         stall(rig.dirs[1])
         assert [d.state for d in await dirs(rig)] == ["saturated", "stalled"]
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         rig.logs.drop(rig.dirs[0])
         offline, _ = await dirs(rig)
         assert (offline.state, offline.path) == ("offline", "/d1")

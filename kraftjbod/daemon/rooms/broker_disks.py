@@ -9,8 +9,8 @@ from typing import Final
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.core.node_config import ALL_LOG_DIRS
-from kraftjbod.daemon.log_dir_maker import make_log_dir
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_opener import DirOpener

@@ -4,7 +4,7 @@ full."""
 from __future__ import annotations
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.daemon.runner import Environment
+from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.reserve_file import ReserveFile

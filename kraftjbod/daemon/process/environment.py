@@ -1,0 +1,46 @@
+"""WIRE. ``Environment``: what a daemon is handed of the world: clock, randomness, figures, disks.
+
+The real ones are made only here, and the loop in runner.py.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.storage.vfs import RealVfs, Vfs
+
+
+class SystemClock:
+    """The real :class:`~kraftjbod.core.loop.timing.Clock`."""
+
+    def __init__(self) -> None:
+        self._guard = WallGuard()
+        self.possible_now()
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def possible_now(self) -> PossibleNow:
+        return self._guard.sample(self.now_ms(), self.wall_ms())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What only the process can provide."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random_bytes: Callable[[int], bytes] = os.urandom
+    rng: random.Random = field(default_factory=random.Random)
+    metrics: Metrics = field(default_factory=Metrics)
+    make_vfs: Callable[[], Vfs] = RealVfs
+    """Called once per log directory."""

@@ -1,0 +1,192 @@
+"""WIRE. The parts of ``broker/apis`` and ``broker/telemetry``, built."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.broker.apis.config_apis import ConfigApis
+from kraftjbod.broker.apis.feature_apis import FeatureApis
+from kraftjbod.broker.apis.follower_fetches import FollowerFetches
+from kraftjbod.broker.apis.kafka_apis import KafkaApis
+from kraftjbod.broker.apis.log_dir_admin_apis import LogDirAdminApis
+from kraftjbod.broker.apis.log_dir_apis import LogDirApis
+from kraftjbod.broker.apis.metadata_apis import MetadataApis
+from kraftjbod.broker.apis.offset_apis import OffsetApis
+from kraftjbod.broker.apis.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
+from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
+from kraftjbod.broker.apis.topic_apis import TopicApis
+from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
+from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
+from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
+from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
+from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
+from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.broker.telemetry.storage_telemetry_topic import TelemetryTopicSettings
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
+from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+from kraftjbod.net.memory_budget import Ledger
+
+_TELEMETRY_BACKOFF_MAX_MS: Final = 2_000
+
+
+class ApiRoom:
+    """What answers requests; ``answers`` is what the doors may hold of answers together."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        around: Environment,
+        disks: BrokerDisks,
+        cluster: ClusterRoom,
+        replicas: ReplicaRoom,
+        directories: DirectoryRoom,
+        answers: Ledger,
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._disks = disks
+        self._cluster = cluster
+        self._replicas = replicas
+        self._directories = directories
+        self._answers = answers
+        self.kafka = self._build_apis()
+        self.telemetry = self._build_telemetry()
+
+    def _build_apis(self) -> KafkaApis:
+        config, around, disks = self._config, self._around, self._disks
+        cluster, replicas, directories = self._cluster, self._replicas, self._directories
+        reads = ReplicaReads(
+            replicas=replicas.hosted,
+            clock=around.clock,
+            follower_caught_up=replicas.isr.follower_caught_up,
+            damage_met=replicas.damaged.met,
+        )
+        topics = TopicApis(
+            channel=cluster.channel,
+            producer_ids=ProducerIdManager(
+                broker_id=config.node_id,
+                channel=cluster.channel,
+                broker_epoch=lambda: cluster.lifecycle.broker_epoch,
+                timeout_ms=config.controller_request_timeout_ms,
+            ),
+            auto_create_timeout_ms=config.controller_request_timeout_ms,
+            default_partitions=config.num_partitions,
+            default_replication_factor=config.default_replication_factor,
+        )
+        return KafkaApis(
+            produce_fetch=self._build_produce_fetch(reads),
+            offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
+            record_deletion=RecordDeletionApis(replicas=replicas.hosted),
+            metadata=MetadataApis(
+                broker_id=config.node_id,
+                cache=cluster.cache,
+                topic_apis=topics,
+                auto_create_topics=config.auto_create_topics_enable,
+            ),
+            topic_partitions=TopicPartitionsApis(cache=cluster.cache),
+            topics=topics,
+            configs=ConfigApis(
+                config=config,
+                cache=cluster.cache,
+                topic_configs=cluster.topic_configs,
+                dynamic_configs=cluster.dynamic_configs,
+                channel=cluster.channel,
+                own_dirs=lambda: [log_dir.path for log_dir in disks.logs.dirs()],
+            ),
+            log_dir_admin=LogDirAdminApis(
+                admin=directories.admin, allowed_roots=config.allowed_roots
+            ),
+            reassignments=ReassignmentApis(channel=cluster.channel),
+            features=FeatureApis(channel=cluster.channel),
+            log_dirs=LogDirApis(
+                broker_id=config.node_id,
+                logs=disks.logs,
+                replicas=replicas.hosted,
+                replica_manager=replicas.manager,
+                moves=replicas.moves,
+                assignments=cluster.assignments,
+                monitor=directories.monitor,
+                scrubs=directories.scrubs,
+            ),
+        )
+
+    def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:
+        config, around, cluster, replicas = (
+            self._config,
+            self._around,
+            self._cluster,
+            self._replicas,
+        )
+        return ProduceFetchApis(
+            broker_id=config.node_id,
+            cache=cluster.cache,
+            replicas=replicas.hosted,
+            appends=replicas.appends,
+            reads=reads,
+            followers=FollowerFetches(
+                sessions=FetchSessions(
+                    clock=around.clock,
+                    random_bytes=around.random_bytes,
+                    limits=SessionLimits(
+                        max_sessions=config.max_incremental_fetch_session_cache_slots,
+                        max_per_follower=config.max_fetch_sessions_per_follower,
+                    ),
+                ),
+                replicas=replicas.hosted,
+                reads=reads,
+                cache=cluster.cache,
+                clock=around.clock,
+                max_fetch_bytes=config.fetch_max_bytes,
+                suspect_after_ms=config.log_dir_io_suspect_ms,
+                quota=replicas.quotas.leader,
+            ),
+            clock=around.clock,
+            metrics=around.metrics,
+            max_fetch_bytes=config.fetch_max_bytes,
+            suspect_after_ms=config.log_dir_io_suspect_ms,
+            answers=self._answers,
+        )
+
+    def _build_telemetry(self) -> StorageTelemetryEmitter:
+        config, around, disks = self._config, self._around, self._disks
+        cluster, replicas, directories = self._cluster, self._replicas, self._directories
+        return StorageTelemetryEmitter(
+            broker_id=config.node_id,
+            rack=config.broker_rack,
+            incarnation=cluster.identity.incarnation_id,
+            cache=cluster.cache,
+            gatherer=StorageTelemetryGatherer(
+                logs=disks.logs,
+                replicas=replicas.hosted,
+                moves=replicas.moves,
+                assignments=cluster.assignments,
+                monitor=directories.monitor,
+            ),
+            sender=StorageTelemetrySender(
+                broker_id=config.node_id,
+                cache=cluster.cache,
+                appends=replicas.appends,
+                endpoint_of=cluster.endpoint_of,
+                clock=around.clock,
+                backoff=backoff(around, _TELEMETRY_BACKOFF_MAX_MS),
+                suspect_after_ms=config.log_dir_io_suspect_ms,
+            ),
+            channel=cluster.channel,
+            clock=around.clock,
+            metrics=around.metrics,
+            topic=TelemetryTopicSettings(
+                partitions=config.storage_telemetry_topic_partitions,
+                replication_factor=config.storage_telemetry_topic_replication_factor,
+                retention_ms=config.storage_telemetry_topic_retention_ms,
+                retention_bytes=config.storage_telemetry_topic_retention_bytes,
+            ),
+            log_dir_interval_ms=config.storage_telemetry_log_dir_interval_ms,
+            replica_interval_ms=config.storage_telemetry_replica_interval_ms,
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )

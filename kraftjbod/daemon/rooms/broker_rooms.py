@@ -1,0 +1,59 @@
+"""WIRE. The parts of a broker, built room by room and connected; nothing runs yet.
+
+Each part gets the few values of the configuration that it needs, in its room and nowhere else.
+A room is built on those before it, and knows nothing of those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.node_config import Endpoint
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.api_room import ApiRoom
+from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom
+from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRooms:
+    """Everything between the disks and the doors."""
+
+    cluster: ClusterRoom
+    replicas: ReplicaRoom
+    directories: DirectoryRoom
+    apis: ApiRoom
+
+
+def build_rooms(
+    config: BrokerConfig,
+    around: Environment,
+    disks: BrokerDisks,
+    advertised: Sequence[Endpoint],
+    tasks: BackgroundTasks,
+    *,
+    answers: Ledger | None = None,
+) -> BrokerRooms:
+    """The parts of one broker.
+
+    :param advertised: what clients are told.
+    :param tasks: where what runs beside everything else will run.
+    :param answers: what the doors may hold of them together.
+    """
+    answers = answers or MemoryBudget(MemoryLimits()).answers
+    cluster = ClusterRoom(config, around, disks, advertised)
+    replicas = ReplicaRoom(config, around, disks, cluster, tasks)
+    directories = DirectoryRoom(config, around, disks, cluster, replicas, tasks)
+    around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
+    return BrokerRooms(
+        cluster=cluster,
+        replicas=replicas,
+        directories=directories,
+        apis=ApiRoom(config, around, disks, cluster, replicas, directories, answers),
+    )

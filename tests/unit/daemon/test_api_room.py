@@ -1,0 +1,18 @@
+"""What a broker is built of that answers requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.protocol.kafka_codec import ApiKey, RequestHeader, message
+from tests.unit.daemon.daemon_rig import rooms_on
+
+
+async def test_requests_are_answered_from_the_rooms_they_stand_on(tmp_path: Path) -> None:
+    request = message("DescribeLogDirsRequest")
+    header = RequestHeader(
+        api_key=ApiKey.DESCRIBE_LOG_DIRS, api_version=4, correlation_id=1, client_id="test"
+    )
+    async with rooms_on(tmp_path) as rooms:
+        answer = await rooms.apis.kafka.handle("PLAINTEXT", header, request(topics=None))
+    assert [result.log_dir for result in answer.results] == [str(tmp_path / "d1")]

@@ -1,0 +1,36 @@
+"""The rooms of a broker: what is built on its disks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.broker.cluster.lifecycle_state import BrokerState
+from kraftjbod.daemon.process.environment import Environment
+from tests.faults.rig import CLUSTER_ID
+from tests.unit.daemon.daemon_rig import rooms_on
+
+
+async def test_nothing_runs_when_the_rooms_are_built(tmp_path: Path) -> None:
+    async with rooms_on(tmp_path) as rooms:
+        assert rooms.cluster.lifecycle.broker_epoch == -1
+        assert rooms.cluster.lifecycle.state is not BrokerState.RUNNING
+        assert rooms.cluster.cache.cluster_id == CLUSTER_ID
+        assert len(rooms.replicas.hosted) == 0
+
+
+async def test_the_figures_of_a_broker_are_there_from_the_start(tmp_path: Path) -> None:
+    around = Environment()
+    async with rooms_on(tmp_path, around):
+        figures = around.metrics.snapshot()
+    expected = {
+        "BackgroundJobFailures",
+        "LeaderCount",
+        "OfflineLogDirectoryCount",
+        "OfflineReplicaCount",
+        "PartitionCount",
+        "ReplicaFetcherCount",
+        "UnderMinIsrPartitionCount",
+        "UnderReplicatedPartitions",
+    }
+    assert expected <= figures.keys()
+    assert {figures[name] for name in expected} == {0}

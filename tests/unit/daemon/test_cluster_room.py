@@ -1,0 +1,27 @@
+"""What a broker is built of that knows its cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.core.ids import TopicIdPartition
+from kraftjbod.metadata.records import Record
+from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.storage.replicas.asked_moves import AskedMove
+from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
+from tests.unit.daemon.daemon_rig import BROKER_ID, rooms_on
+
+
+async def test_a_move_is_agreed_to_once_metadata_names_its_target(tmp_path: Path) -> None:
+    asked = TopicIdPartition(TOPIC_ID, 0), AskedMove(dir_of(2, 1), dir_of(2, 2))
+    async with rooms_on(tmp_path) as rooms:
+        cluster = rooms.cluster
+        answers = []
+        for directory in (None, dir_of(2, 1), dir_of(2, 2)):
+            if directory is not None:
+                replica = partition(replicas=[BROKER_ID], directories=[directory], leader=BROKER_ID)
+                records: list[Record] = [topic(), replica]
+                state = cluster.cache.state
+                state.replay(records, offset=state.offset + 1, epoch=1, delta=MetadataDelta())
+            answers.append(cluster.is_agreed_to(*asked))
+    assert answers == [False, False, True]
