@@ -21,7 +21,7 @@ from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
-from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import EntryReader, decode_entry
@@ -47,6 +47,7 @@ class MetadataLoader:
         cache: MetadataCache,
         publisher: BrokerMetadataPublisher,
         memory: MetadataMemory,
+        clock: Clock,
         backoff: ExponentialBackoff,
         max_wait_ms: int = 5_000,
         max_bytes: int = 8 * 1024 * 1024,
@@ -58,6 +59,7 @@ class MetadataLoader:
         self._memory = memory
         #: Why the controller's metadata is refused; None while it is not.
         self.refusal: str | None = None
+        self._clock = clock
         self._backoff = backoff
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
@@ -80,20 +82,20 @@ class MetadataLoader:
                     self._tell_refusal(e)
                     await asyncio.sleep(_REFUSED_WAIT_MS / 1000)
                     continue
-                if self._outage.failed(_now_ms()):
+                if self._outage.failed(self._clock.now_ms()):
                     failures = self._outage.failures
                     self._log.warning("metadata_fetch_failed", reason=str(e), failures=failures)
                 await asyncio.sleep(self._backoff.wait_ms(self._outage.failures) / 1000)
 
     def _note_answer(self) -> None:
         self.refusal = None
-        lasted_ms = self._outage.ended(_now_ms())
+        lasted_ms = self._outage.ended(self._clock.now_ms())
         if lasted_ms is not None:
             self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
 
     def _tell_refusal(self, error: OperatingError) -> None:
         """It lasts until an operator has put it right."""
-        now_ms = _now_ms()
+        now_ms = self._clock.now_ms()
         if self.refusal is None or now_ms >= self._tell_again_at_ms:
             self._tell_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
             self._log.error("metadata_refused", reason=error.message)
@@ -202,7 +204,3 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
         if before.configs.get(resource) != after.configs.get(resource):
             delta.configs.add(resource)
     return delta
-
-
-def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)

@@ -41,7 +41,7 @@ from kraftjbod.protocol.record_validation import (
     validate_quickly,
     validate_records,
 )
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.log.log_values import AppendResult
 
 ACKS_ALL: Final = -1
@@ -151,6 +151,7 @@ class ReplicaAppends:
         max_unpacked_bytes: int,
         max_records: int,
         max_checking_bytes: int,
+        make_executor: MakeExecutor = LogDirExecutor,
     ) -> None:
         """``max_checking_bytes`` may wait for the thread that checks large batches."""
         self._replicas = replicas
@@ -159,7 +160,7 @@ class ReplicaAppends:
         self._metrics = metrics
         self._max_unpacked_bytes = max_unpacked_bytes
         self._max_records = max_records
-        self._checker = LogDirExecutor(
+        self._checker = make_executor(
             name="record-validation", clock=clock, max_bytes=max_checking_bytes
         )
         #: What waits until the records of an earlier append of its partition were checked.

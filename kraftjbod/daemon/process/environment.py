@@ -1,6 +1,8 @@
 """WIRE. ``Environment``: what a daemon is handed of the world: clock, randomness, figures, disks.
 
-The real ones are made only here, and the loop in runner.py.
+The real ones are made only here, and the loop in runner.py. The loop is what time, timers,
+connections and listeners are asked of (net/connection.py), so whoever brings another loop brings
+those too.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
 from kraftjbod.core.telemetry import Metrics
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.vfs import RealVfs, Vfs
 
 
@@ -44,3 +47,5 @@ class Environment:
     metrics: Metrics = field(default_factory=Metrics)
     make_vfs: Callable[[], Vfs] = RealVfs
     """Called once per log directory."""
+    make_executor: MakeExecutor = LogDirExecutor
+    """Called for each thread that works on disks, or checks what is large."""

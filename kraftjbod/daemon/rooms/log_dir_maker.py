@@ -42,4 +42,5 @@ def make_log_dir(
             min_free_bytes=config.log_dir_min_free_bytes,
             heal_free_bytes=config.log_dir_heal_free_bytes,
         ),
+        make_executor=around.make_executor,
     )

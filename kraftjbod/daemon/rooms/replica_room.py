@@ -107,6 +107,7 @@ class ReplicaRoom:
             max_unpacked_bytes=config.message_max_unpacked_bytes,
             max_records=config.message_max_records,
             max_checking_bytes=config.message_checking_max_bytes,
+            make_executor=around.make_executor,
         )
 
     def _follow(self, tasks: BackgroundTasks) -> None:
@@ -142,6 +143,7 @@ class ReplicaRoom:
             pool=MoverPool(
                 threads=config.num_replica_alter_log_dirs_threads or len(config.data_dirs),
                 clock=around.clock,
+                make_executor=around.make_executor,
             ),
             clock=around.clock,
             random_bytes=around.random_bytes,
@@ -175,6 +177,7 @@ class ReplicaRoom:
             cache=cluster.cache,
             publisher=self.publisher,
             memory=cluster.memory,
+            clock=around.clock,
             backoff=backoff(around, CONTROLLER_BACKOFF_MAX_MS),
             max_bytes=config.metadata_max_fetch_bytes,
         )

@@ -398,7 +398,7 @@ class LogCleaner:
             lane = None
         if lane is None:
             name = f"log-cleaner:{log_dir.path}"
-            lane = LogDirExecutor(name=name, clock=self._clock, max_ops=_MAX_OPS)
+            lane = log_dir.make_executor(name=name, clock=self._clock, max_ops=_MAX_OPS)
             self._lanes[log_dir] = lane
         return lane
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.completion import Completion
@@ -293,6 +293,20 @@ class LogDirExecutor(Executor):
             # Whoever waits hears of it, and so does the next in the batch of its own outcome.
             error = bug
         job.done.set_exception(error)
+
+
+class MakeExecutor(Protocol):
+    """How whoever needs an executor gets one; outside of tests :class:`LogDirExecutor` itself."""
+
+    def __call__(
+        self,
+        *,
+        name: str,
+        clock: Clock,
+        max_ops: int = ...,
+        max_bytes: int = ...,
+        statistics: IoStatistics | None = None,
+    ) -> LogDirExecutor: ...
 
 
 _ABSENT: Final = object()

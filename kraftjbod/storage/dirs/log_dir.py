@@ -35,7 +35,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_names import LOCK_FILE
 from kraftjbod.storage.dirs.dir_condition import DirCondition
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, run_apart
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor, run_apart
 from kraftjbod.storage.dirs.dir_watch import DirWatch
 from kraftjbod.storage.dirs.disk_check import check_disk
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
@@ -116,6 +116,7 @@ class LogDir(DirCondition):
         max_queued_bytes: int = 256 * 1024 * 1024,
         reserve: ReserveFile | None = None,
         room_plan: FreeSpacePolicy | None = None,
+        make_executor: MakeExecutor = LogDirExecutor,
     ) -> None:
         super().__init__(path, directory_id, clock.wall_ms())
         self.vfs = vfs
@@ -127,6 +128,8 @@ class LogDir(DirCondition):
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel
         self._io_timeout_ms = io_timeout_ms
+        #: For what works in threads of its own on this dir, such as its scrub.
+        self.make_executor = make_executor
         self._make_lanes(clock, max_queued_ops, max_queued_bytes)
         self._watch = DirWatch(
             self,
@@ -163,21 +166,21 @@ class LogDir(DirCondition):
         self._demotion = ""
 
     def _make_lanes(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
-        self._lane = LogDirExecutor(
+        self._lane = self.make_executor(
             name=f"log-dir:{self.path}",
             clock=clock,
             max_ops=max_queued_ops,
             max_bytes=max_queued_bytes,
             statistics=self.statistics,
         )
-        self._flush_lane = LogDirExecutor(
+        self._flush_lane = self.make_executor(
             name=f"log-dir-flush:{self.path}",
             clock=clock,
             max_ops=max_queued_ops,
             statistics=self.statistics,
         )
         #: Takes time but no disk, so nobody watches it.
-        self._compute_lane = LogDirExecutor(
+        self._compute_lane = self.make_executor(
             name=f"log-dir-compute:{self.path}",
             clock=clock,
             max_ops=_MAX_COMPUTED_OPS,

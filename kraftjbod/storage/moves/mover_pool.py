@@ -15,7 +15,7 @@ from typing import Final
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 
 #: A move asks for one step after the other; what was cancelled may still run beside the next.
 _MAX_OPS: Final = 4
@@ -24,9 +24,12 @@ _MAX_OPS: Final = 4
 class MoverPool:
     """As many lanes as ``num.replica.alter.log.dirs.threads``. For the loop's thread."""
 
-    def __init__(self, *, threads: int, clock: Clock) -> None:
+    def __init__(
+        self, *, threads: int, clock: Clock, make_executor: MakeExecutor = LogDirExecutor
+    ) -> None:
         assert threads > 0, threads
         self._clock = clock
+        self._make_executor = make_executor
         self._made = 0
         self._free: asyncio.Queue[LogDirExecutor] = asyncio.Queue()
         for _ in range(threads):
@@ -53,7 +56,7 @@ class MoverPool:
     def _make(self) -> LogDirExecutor:
         name = f"replica-alter-log-dirs-{self._made}"
         self._made += 1
-        return LogDirExecutor(name=name, clock=self._clock, max_ops=_MAX_OPS)
+        return self._make_executor(name=name, clock=self._clock, max_ops=_MAX_OPS)
 
 
 def _abandoned() -> OverloadedError:

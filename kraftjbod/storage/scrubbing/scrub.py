@@ -28,7 +28,6 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock, TokenBucket
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import SCRUB_FILE
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -102,7 +101,7 @@ class Scrub:
         self._on_damage = on_damage
         self._interval_ms = interval_ms
         self._bucket = TokenBucket(max_bytes_per_second, clock.now_ms())
-        self._lane = LogDirExecutor(
+        self._lane = log_dir.make_executor(
             name=f"log-dir-scrub:{log_dir.path}", clock=clock, max_ops=_MAX_OPS
         )
         self._saved_at_ms = 0

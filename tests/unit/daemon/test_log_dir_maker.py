@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 from kraftjbod.core.errors import LogDirImpairedError
@@ -10,8 +11,10 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
+from tests.faults.loop_executor import LoopExecutor
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
 
 
@@ -33,4 +36,17 @@ async def test_it_has_the_reserve_and_the_limits_of_its_configuration(tmp_path: 
     assert await asyncio.wait_for(failures.take(), 30) is log_dir
     assert log_dir.state is LogDirState.SATURATED, "nobody has so much free"
     assert isinstance(log_dir.impaired_error(), LogDirImpairedError)
+    log_dir.close()
+
+
+async def test_its_operations_run_where_the_environment_says(tmp_path: Path) -> None:
+    path = format_disk(tmp_path / "d1", 1)
+    around = Environment(make_executor=LoopExecutor)
+    failures = LogDirFailureChannel(max_dirs=1)
+    log_dir = make_log_dir(broker_config(9, path), around, path, failures=failures)
+    before = threading.active_count()
+    ran_in = [await log_dir.run(kind, threading.get_ident) for kind in OpKind]
+    ran_in.append(await log_dir.compute(threading.get_ident, size_bytes=1))
+    assert set(ran_in) == {threading.get_ident()}
+    assert threading.active_count() == before
     log_dir.close()

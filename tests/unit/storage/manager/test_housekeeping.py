@@ -261,7 +261,7 @@ async def test_a_clock_that_jumps_lets_nothing_go_until_it_is_believed():
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     jump_ms, guard, jumped = 2 * handle.config.retention_ms, WallGuard(), [0]
-    clock.possible_now = lambda: guard.look(clock.now_ms(), clock.now_ms() + jumped[-1])
+    clock.possible_now = lambda: guard.sample(clock.now_ms(), clock.now_ms() + jumped[-1])
     for one in (0, jump_ms, -jump_ms, jump_ms):
         jumped.append(one)
         data = batch(body=bytes(600), timestamp=clock.wall_ms())
