@@ -53,6 +53,20 @@ def test_commands_are_installed(text: str) -> None:
     assert [name for name in set(COMMAND.findall(text)) if f"{name} =" not in scripts] == []
 
 
+def test_files_that_are_named_are_there() -> None:
+    """By the end of their path, or by their name alone."""
+    rooms = (PACKAGE, ROOT / "tests", ROOT / "conf")
+    files = [path.as_posix() for room in rooms for path in room.rglob("*.py")]
+    pages = [ROOT / "CONTRIBUTING.md", PACKAGE / "ARCHITECTURE.md", *PAGES]
+    missing = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"`([a-z][a-z_/0-9]*\.py)`", page.read_text())
+        if not any(file.endswith(f"/{name}") for file in files)
+    }
+    assert missing == {("testing.md", "test_my_app.py")}
+
+
 def anchors(page: Path) -> set[str]:
     """What a browser may jump to, as GitHub spells it."""
     return {
