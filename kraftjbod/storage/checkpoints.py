@@ -89,15 +89,15 @@ NO_CLEAN_SHUTDOWN: Final = CleanShutdown()
 
 
 def format_clean_shutdown(stop: CleanShutdown) -> bytes:
-    told = {"version": 0, "brokerEpoch": stop.broker_epoch}
+    stopped = {"version": 0, "brokerEpoch": stop.broker_epoch}
     named = {} if stop.incarnation_id is None else {"incarnationId": str(stop.incarnation_id)}
-    return json.dumps(told | named).encode()
+    return json.dumps(stopped | named).encode()
 
 
 def parse_clean_shutdown(text: str, path: str) -> CleanShutdown:
-    """Epoch -1 and no incarnation where the file does not tell.
+    """Epoch -1 and no incarnation where the file does not say.
 
-    :raises CorruptCheckpointError: if it is no JSON object, or what it tells is no epoch and no id.
+    :raises CorruptCheckpointError: if it is no JSON object, or what it says is no epoch and no id.
     """
     try:
         content = json.loads(text)

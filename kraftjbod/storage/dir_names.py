@@ -50,7 +50,7 @@ DELETED_SUFFIX: Final = ".deleted"
 #: What compaction is writing, and what it has written and is putting in place.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
-#: Left over by an operation that a crash cut short; removed when a replica is loaded.
+#: Left over by an operation that a crash interrupted; removed when a replica is loaded.
 LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 #: Plain files that belong to a log dir itself.
@@ -82,7 +82,7 @@ _CURRENT: Final = re.compile(rf"{_TOPIC}-{_PARTITION}")
 _SUFFIXED: Final = re.compile(
     rf"{_TOPIC}-{_PARTITION}\.(?P<uid>[0-9a-f]{{32}})-(?P<kind>delete|stray|future)"
 )
-#: The topic and partition of a doomed directory may be cut, so only the end is looked at.
+#: The topic and partition of a doomed directory may be shortened, so only the end counts.
 _DOOMED: Final = re.compile(r".*\.(?P<uid>[0-9a-f]{32})-(?P<kind>delete|stray)")
 _OFFSET_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 
@@ -96,7 +96,7 @@ class ReplicaDirKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDir:
-    """What a directory's name says; ``topic_partition`` is None where the name had to be cut.
+    """What a directory's name says; ``topic_partition`` is None where the name had to be shortened.
 
     ``unique`` is what a current replica's name does not have. The two directories of a swap,
     ``-future`` and ``-delete``, carry the id of the move that made them.
@@ -132,7 +132,7 @@ def _replica_dir(name: str, found: dict[str, str], tp: TopicPartition | None) ->
 def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> str:
     """Name for a replica that goes away (``-delete``) or belongs to nobody (``-stray``).
 
-    The topic is cut where the file system's limit on names demands it.
+    The topic is shortened where the file system's limit on names demands it.
     """
     assert kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY), kind
     suffix = f".{unique.hex()}-{kind.value}"
@@ -140,7 +140,7 @@ def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> s
 
 
 def future_dir_name(tp: TopicPartition, move_id: Uuid) -> str:
-    """Name of the copy that a move builds; it is never cut, because it is to become a replica.
+    """Name of the copy that a move builds; never shortened, because it is to become a replica.
 
     :raises OperatingError: INVALID_TOPIC_EXCEPTION, if a file name cannot be that long.
     """

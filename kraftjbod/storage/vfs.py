@@ -63,7 +63,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How long a file is, and how much of the disk is behind it."""
+    """How long a file is, and how much of the disk it takes."""
 
     size_bytes: int
     allocated_bytes: int
@@ -214,9 +214,9 @@ class RealFile:
         return whole
 
     def read_cached_at(self, position: int, size: int) -> memoryview:
-        room = bytearray(size)
-        got = os.preadv(self._fd, [room], position, os.RWF_NOWAIT)
-        return memoryview(room)[:got]
+        buffer = bytearray(size)
+        got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+        return memoryview(buffer)[:got]
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         if len(buffers) > _MAX_BUFFERS:

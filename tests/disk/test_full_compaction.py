@@ -96,14 +96,14 @@ async def test_a_disk_that_fills_up_in_a_pass_loses_nothing(kind: mounts.Kind) -
             handle = manager.get(TP)
             assert handle is not None
             leave(filler, free_bytes)
-            with capture_logs() as told:
+            with capture_logs() as logged:
                 await clean(manager)
-            full += any(e["event"] in ("log_dir_saturated", "no_room_to_compact") for e in told)
+            full += any(e["event"] in ("log_dir_saturated", "no_room_to_compact") for e in logged)
             history.require_kept_by(await read_all(handle))
             assert log_dir.is_online
             filler.unlink()
             await heal(manager)
-            manager.cleaner._no_room_until_ms.clear()
+            manager.cleaner._no_space_until_ms.clear()
             await clean(manager)
             found = await read_all(handle)
             history.require_kept_by(found)

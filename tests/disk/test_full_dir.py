@@ -82,7 +82,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             assert extent is not None
             assert (extent.size_bytes, log_dir.reserve_bytes) == (RESERVE, RESERVE)
             assert extent.allocated_bytes >= RESERVE
-            with capture_logs() as told:
+            with capture_logs() as logged:
                 disk.fill()
                 # The check may be the first to find out: it makes a file.
                 with pytest.raises(LogDirImpairedError):
@@ -90,7 +90,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
                         OpKind.APPEND, lambda n=number: write(log_dir, f"late-{n}", 2 * MIB)
                     )
                 assert await change(channel) is LogDirState.SATURATED
-            assert "log_dir_reserve_released" in [line["event"] for line in told]
+            assert "log_dir_reserve_released" in [line["event"] for line in logged]
             assert not os.path.exists(reserve)
             with pytest.raises(LogDirImpairedError):
                 log_dir.submit(OpKind.APPEND, lambda: None)
@@ -105,7 +105,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
 
 
-async def test_a_full_disk_stays_saturated_until_there_is_room(disk: Disk) -> None:
+async def test_a_full_disk_stays_saturated_until_there_is_space(disk: Disk) -> None:
     async with opened(disk) as (log_dir, channel):
         disk.fill()
         with pytest.raises(LogDirImpairedError):

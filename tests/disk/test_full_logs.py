@@ -188,7 +188,7 @@ async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk):
     await node.stop()
 
 
-async def test_everything_goes_where_there_is_no_room_for_a_new_segment(disk: Disk):
+async def test_everything_goes_where_there_is_no_space_for_a_new_segment(disk: Disk):
     node = await made(disk)
     await node.write_until_full()
     disk.fill()

@@ -75,8 +75,8 @@ class Node:
         """Copy until caught up; ``after_step`` hears how many steps were done."""
         future = await self.manager.create_future(TP, self.target, MOVE)
         steps = 0
-        async with self.pool.lane() as lane:
-            while not (await future.catch_up(self.handle, lane, STEP_BYTES)).is_caught_up:
+        async with self.pool.executor() as executor:
+            while not (await future.catch_up(self.handle, executor, STEP_BYTES)).is_caught_up:
                 steps += 1
                 after_step(steps)
 
@@ -131,8 +131,8 @@ async def test_a_replica_moves_from_any_file_system_to_any_other(
     async with node(source, target) as moving:
         before = await content(moving.handle)
         await moving.copy()
-        async with moving.pool.lane() as lane:
-            await moving.manager.promote_future(TP, lane)
+        async with moving.pool.executor() as executor:
+            await moving.manager.promote_future(TP, executor)
         assert moving.handle.log_dir is moving.target
         assert await content(moving.handle) == before
         await moving.append(0)

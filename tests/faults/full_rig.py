@@ -1,7 +1,7 @@
-"""A story told on a disk that runs out of room in the middle of it, and what must be so then.
+"""A story told on a disk that runs out of space in the middle of it, and what must be so then.
 
-The story is a list of steps, each of which can be repeated: whoever is told that the directory is
-saturated makes sure that memory and files agree, and does the same again when there is room.
+The story is a list of steps, each of which can be repeated: whoever hears that the directory is
+saturated makes sure that memory and files agree, and does the same again when there is space.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import read_header
 from kraftjbod.storage.dir_names import LOG_SUFFIX, RESERVE_FILE, parse_offset_file
 from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.log.leader_epochs import EpochEntries, cut_epochs_before, cut_epochs_from
+from kraftjbod.storage.log.leader_epochs import (
+    EpochEntries,
+    truncate_epochs_before,
+    truncate_epochs_from,
+)
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
@@ -282,7 +286,7 @@ class World:
             if segment._indexes is not None:
                 index = segment._indexes.offsets
                 data = mem.read_if_exists(segment.path) or b""
-                for position in index.positions_behind(0):
+                for position in index.positions_after(0):
                     header = read_header(memoryview(data), position)
                     assert index.position_before(header.last_offset) == position
         # A file that nobody knows of could be taken for a part of the log by the next start.
@@ -315,8 +319,8 @@ async def contents(handle: LogHandle, start_offset: int | None = None) -> list[b
 
 def epochs_of(handle: LogHandle, span: LogHandle) -> EpochEntries:
     """Those that have records within ``span``."""
-    epochs = cut_epochs_before(handle.view.epochs, span.log_start_offset)
-    return cut_epochs_from(epochs, span.log_end_offset)
+    epochs = truncate_epochs_before(handle.view.epochs, span.log_start_offset)
+    return truncate_epochs_from(epochs, span.log_end_offset)
 
 
 def producers_of(handle: LogHandle) -> object:
@@ -413,10 +417,10 @@ def moving(number: int, move: int) -> Callable[[World], Awaitable[None]]:
             return
         await world.manager.drop_future(TP)
         future = await world.manager.create_future(TP, target, Uuid(bytes([move] * 16)))
-        async with world.pool.lane() as lane:
-            while not (await future.catch_up(world.handle(TP), lane, 700)).is_caught_up:
+        async with world.pool.executor() as executor:
+            while not (await future.catch_up(world.handle(TP), executor, 700)).is_caught_up:
                 pass
-            moved = await world.manager.promote_future(TP, lane)
+            moved = await world.manager.promote_future(TP, executor)
         moved.high_watermark = moved.log_end_offset
         await chores(world.manager, world.manager.dirs()[2 - number]).purge_due()
 
@@ -471,7 +475,7 @@ async def tell(world: World) -> Told:
     world.make_room()
     await world.heal()
     await world.restart()
-    told = await world.told()
+    reported = await world.told()
     await world.manager.close(1)
     world.pool.close()
-    return told
+    return reported

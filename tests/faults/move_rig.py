@@ -88,8 +88,8 @@ async def caught_up(manager: LogManager, written: Written, pool: MoverPool) -> L
     for _ in range(10):
         await append(handle, written, rng, 0)
     future = await manager.create_future(TP, manager.dirs()[1], MOVE)
-    async with pool.lane() as lane:
-        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+    async with pool.executor() as executor:
+        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
             pass
     return handle
 
@@ -112,12 +112,12 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
         await append(handle, written, rng, 0)
     future = await manager.create_future(TP, manager.dirs()[1], MOVE)
     pool, epoch = MoverPool(threads=1, clock=ManualClock()), 0
-    async with pool.lane() as lane:
+    async with pool.executor() as executor:
         for step in range(14):
             for _ in range(rng.randint(0, 2)):
                 await append(handle, written, rng, epoch)
             if rng.random() < 0.8:
-                await future.catch_up(handle, lane, rng.randint(100, 900))
+                await future.catch_up(handle, executor, rng.randint(100, 900))
             if rng.random() < 0.3:
                 await future.sync()
             if step % 5 == 2:
@@ -127,7 +127,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
             if step in (4, 7, 10):
                 await truncate(handle, written, rng.randint(2, 9))
                 epoch += 1
-        moved = await manager.promote_future(TP, lane)
+        moved = await manager.promote_future(TP, executor)
     written.certain_end = moved.log_end_offset
     for _ in range(4):
         await append(moved, written, rng, epoch)
@@ -198,10 +198,10 @@ async def go_on(manager: LogManager, handle: LogHandle, written: Written) -> Log
     await append(handle, written, rng, epoch)
     if (future := manager.future(TP)) is not None:
         pool = MoverPool(threads=1, clock=ManualClock())
-        async with pool.lane() as lane:
-            while not (await future.catch_up(handle, lane, 500)).is_caught_up:
+        async with pool.executor() as executor:
+            while not (await future.catch_up(handle, executor, 500)).is_caught_up:
                 pass
-            moved = await manager.promote_future(TP, lane)
+            moved = await manager.promote_future(TP, executor)
         pool.close()
         assert moved.log_end_offset == handle.log_end_offset
         assert moved.view.epochs == handle.view.epochs

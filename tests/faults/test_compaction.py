@@ -201,7 +201,7 @@ async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
 @pytest.mark.parametrize("lasts", ["once", "until room"])
-async def test_no_room_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
+async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
     for nth in range(1, await operations_of_a_pass(TAKES_ROOM) + 1):
         mem, history = await story_before_cleaning()
         vfs = FaultVfs(mem)
@@ -322,7 +322,7 @@ async def again(handle: LogHandle) -> None:
     await other.append(handle, keyed(*pairs), producer=(7, 0, 55))
 
 
-async def test_a_log_that_cannot_be_read_is_told_once_and_others_go_on() -> None:
+async def test_a_log_that_cannot_be_read_is_reported_once_and_others_go_on() -> None:
     vfs, history = MemVfs(), History()
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)])
@@ -335,11 +335,11 @@ async def test_a_log_that_cannot_be_read_is_told_once_and_others_go_on() -> None
     file = vfs._tree[f"/d1/{TP}/{damaged:020d}.log"]
     assert file is not None
     file.data[100] ^= 1
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await clean(manager)
     assert len(await read_all(good)) == 8
     history.require_kept_by(await read_all(good))
-    bad_ones = [event for event in told if event["event"] == "log_uncleanable"]
+    bad_ones = [event for event in logged if event["event"] == "log_uncleanable"]
     assert [event["partition"] for event in bad_ones] == [str(TP)]
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
     assert bad.damaged_from == damaged
@@ -352,16 +352,16 @@ async def test_a_log_that_cannot_be_read_is_told_once_and_others_go_on() -> None
 async def test_a_clean_log_is_left_alone() -> None:
     vfs, _ = await story_before_cleaning()
     manager, _ = await opened(vfs)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await clean(manager)
         assert not await manager.cleaner.clean_dirtiest(manager.dirs()[0])
-    assert [event["event"] for event in told].count("log_compacted") == 1
+    assert [event["event"] for event in logged].count("log_compacted") == 1
     await manager.close(1)
     manager, _ = await opened(vfs)
     assert not await manager.cleaner.clean_dirtiest(manager.dirs()[0])
 
 
-async def test_no_byte_of_the_last_room_is_used() -> None:
+async def test_no_byte_of_the_last_space_is_used() -> None:
     """Whatever is free when a pass begins, it stops before the reserve is touched."""
     mem, history = await story_before_cleaning()
     limits = CleanerLimits(reserve_bytes=4096)
@@ -371,9 +371,9 @@ async def test_no_byte_of_the_last_room_is_used() -> None:
     handle = manager.get(TP)
     assert handle is not None
     handle.high_watermark = handle.log_end_offset
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await clean(manager)
-    assert [e["partition"] for e in told if e["event"] == "no_room_to_compact"] == [str(TP)]
+    assert [e["partition"] for e in logged if e["event"] == "no_room_to_compact"] == [str(TP)]
     assert manager.dirs()[0].state is LogDirState.ONLINE
     assert cleaned_files(mem) == []
     history.require_kept_by(await read_all(handle))

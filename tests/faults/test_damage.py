@@ -99,16 +99,16 @@ def all_but(*numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", range(BATCHES))
-async def test_damage_of_any_batch_is_told_once_and_everything_else_is_served(number: int):
+async def test_damage_of_any_batch_is_reported_once_and_everything_else_is_served(number: int):
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, number)
     flip(vfs, path, position + 100)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert await read_all(handle) == all_but(number)
         assert await read_all(handle) == all_but(number)
-    assert [line["event"] for line in told] == ["log_damaged"]
-    assert (told[0]["offset"], told[0]["partition"]) == (number * RECORDS, "t-0")
+    assert [line["event"] for line in logged] == ["log_damaged"]
+    assert (logged[0]["offset"], logged[0]["partition"]) == (number * RECORDS, "t-0")
     assert handle.damaged_from == number * RECORDS
     assert handle.log_dir.is_online
 
@@ -157,7 +157,7 @@ async def test_what_comes_from_memory_is_not_checked_but_read_checked_is():
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 23])
-async def test_a_log_that_is_cut_before_its_damage_grows_again(number: int):
+async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int):
     vfs = MemVfs()
     manager, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -190,7 +190,7 @@ async def test_a_cut_in_the_middle_of_damage_takes_all_of_it(is_known: bool):
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flipped", "short", "zeros", "rubbish"])
-async def test_a_damaged_index_file_is_made_anew_and_told(suffix: str, how: str):
+async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: str):
     vfs = MemVfs()
     manager, _ = await written(vfs)
     await manager.close(1)
@@ -208,7 +208,7 @@ async def test_a_damaged_index_file_is_made_anew_and_told(suffix: str, how: str)
     log_dir = open_dir(vfs)
     log_dir._cached_reads = False
     again = manager_of([log_dir], CONFIG)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await again.load()
         handle = again.get(TP)
         assert handle is not None
@@ -216,8 +216,8 @@ async def test_a_damaged_index_file_is_made_anew_and_told(suffix: str, how: str)
         found = await handle.offset_for_timestamp(1_005)
     assert found is not None
     assert found.offset == 5 * RECORDS
-    assert {line["event"] for line in told} <= {"log_index_mended"}
-    assert told or suffix == ".timeindex"
+    assert {line["event"] for line in logged} <= {"log_index_mended"}
+    assert logged or suffix == ".timeindex"
     assert log_dir.is_online
 
 
@@ -244,7 +244,7 @@ async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, 
         assert handle.damaged_from is None
 
 
-async def test_an_append_goes_on_behind_damage():
+async def test_an_append_goes_on_after_damage():
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, BATCHES - 1)
@@ -291,19 +291,19 @@ async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_l
     assert repeated.duplicate
 
 
-async def test_a_damaged_follower_is_cut_by_recovery_and_its_dir_lives():
+async def test_a_damaged_follower_is_truncated_by_recovery_and_its_dir_lives():
     vfs = MemVfs()
     await written(vfs)
     path, position = segment_of(vfs, 10)
     flip(vfs, path, position + 100)
     log_dir = open_dir(vfs)
     manager = manager_of([log_dir], CONFIG)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await manager.load()
     handle = manager.get(TP)
     assert handle is not None
     assert handle.log_end_offset == 10 * RECORDS
-    assert [line["event"] for line in told] == ["log_tail_cut"]
+    assert [line["event"] for line in logged] == ["log_tail_cut"]
     with pytest.raises(OffsetOutOfRangeError):
         await read_log(handle, 11 * RECORDS, 1, NO_LIMIT, True)
     assert log_dir.is_online

@@ -239,7 +239,7 @@ async def test_a_failure_names_its_class_directory_replica_and_operation(name: s
     case, scene = CASES[name], await set_scene()
     kinds = frozenset({case.kinds})
     scene.vfs.inject(Fault(errno=case.errno, kinds=kinds, path=case.path))
-    with capture_logs() as told, pytest.raises(KafkaStorageError) as caught:
+    with capture_logs() as logged, pytest.raises(KafkaStorageError) as caught:
         await case.act(scene)
     error = caught.value
     assert type(error) is case.error
@@ -247,12 +247,12 @@ async def test_a_failure_names_its_class_directory_replica_and_operation(name: s
     assert error.retriable
     assert (error.directory_id, error.path) == (directory_id(1), "/d1")
     assert (error.operation, error.replica) == (case.operation, case.replica)
-    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    (offline,) = [line for line in logged if line["event"] == "log_dir_offline"]
     assert (offline["operation"], offline.get("replica")) == (case.operation, case.replica)
     assert offline["directory_id"] == str(directory_id(1))
 
 
-async def test_whoever_waits_behind_the_failure_hears_of_the_directory_only():
+async def test_whoever_waits_after_the_failure_hears_of_the_directory_only():
     scene = await set_scene()
     scene.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
     data = batch()
@@ -271,7 +271,7 @@ async def test_a_purge_that_fails_names_the_operation():
     scene = await set_scene()
     scene.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
     await scene.manager.delete(TP)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await chores(scene.manager).purge_due()
-    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    (offline,) = [line for line in logged if line["event"] == "log_dir_offline"]
     assert offline["operation"] == "delete"

@@ -87,16 +87,16 @@ async def checks(disk: Disk, count: int) -> None:
     disk.vfs.on_operation = None
 
 
-async def test_the_first_that_finds_no_room_gives_the_reserve_away():
+async def test_the_first_that_finds_no_space_gives_the_reserve_away():
     disk = Disk()
     await disk.log_dir.secure_reserve()
     assert disk.log_dir.reserve_bytes == RESERVE
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await disk.saturate()
     assert not disk.mem.exists(RESERVE_PATH)
     assert disk.log_dir.reserve_bytes == 0
-    assert [line["event"] for line in told] == ["log_dir_reserve_released", "log_dir_saturated"]
-    for line in told:
+    assert [line["event"] for line in logged] == ["log_dir_reserve_released", "log_dir_saturated"]
+    for line in logged:
         assert (line["free_bytes"], line["free_inodes"]) == (0, 1000)
         assert "No space left" in line["reason"]
         assert line["log_dir"] == "/d1"
@@ -106,7 +106,7 @@ async def test_the_first_that_finds_no_room_gives_the_reserve_away():
     assert disk.log_dir.state is LogDirState.SATURATED
 
 
-async def test_what_was_queued_behind_does_not_eat_up_the_reserve():
+async def test_what_was_queued_after_does_not_eat_up_the_reserve():
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
@@ -134,10 +134,13 @@ async def test_it_heals_when_the_reserve_is_whole_again():
     disk.log_dir.start_watches()
     await checks(disk, 5)
     assert disk.log_dir.state is LogDirState.SATURATED
-    with capture_logs() as told:
+    with capture_logs() as logged:
         disk.grow()
         assert await disk.channel.take() is disk.log_dir
-    assert [line["event"] for line in told] == ["log_dir_reserve_rebuilt", "log_dir_has_room_again"]
+    assert [line["event"] for line in logged] == [
+        "log_dir_reserve_rebuilt",
+        "log_dir_has_room_again",
+    ]
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.reserve_bytes == RESERVE
     await disk.write(1)
@@ -146,7 +149,7 @@ async def test_it_heals_when_the_reserve_is_whole_again():
 
 
 @pytest.mark.parametrize("missing", [1, RESERVE, RESERVE + MIB])
-async def test_too_little_room_does_not_heal(missing: int):
+async def test_too_little_space_does_not_heal(missing: int):
     disk = Disk(heal_free_bytes=MIB)
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -167,9 +170,9 @@ async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve():
     await checks(disk, 3)
     assert disk.log_dir.state is LogDirState.ONLINE
     disk.fill(but_for=MIB - 1)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await disk.channel.take()
-    assert [line["event"] for line in told] == ["log_dir_saturated"]
+    assert [line["event"] for line in logged] == ["log_dir_saturated"]
     assert disk.log_dir.reserve_bytes == RESERVE
     with pytest.raises(LogDirImpairedError, match="1048575 bytes are free"):
         await disk.write(1)
@@ -195,7 +198,7 @@ async def test_no_inode_left_is_full_too():
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_a_quota_counts_though_the_disk_has_room():
+async def test_a_quota_counts_though_the_disk_has_space():
     disk = Disk()
     await disk.log_dir.secure_reserve()
     quota = disk.vfs.inject(Fault(errno=EDQUOT, kinds=frozenset({"write_at"})))
@@ -223,7 +226,7 @@ async def test_a_full_disk_is_watched_as_any_other():
     assert disk.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_a_probe_that_finds_no_room_is_no_broken_disk():
+async def test_a_probe_that_finds_no_space_is_no_broken_disk():
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"open"}), path="*.probe"))
@@ -253,13 +256,13 @@ async def test_full_while_stalled_is_full_afterwards():
     disk.clock.ms += 2001
     await disk.channel.take()
     assert disk.log_dir.state is LogDirState.STALLED
-    with capture_logs() as told:
+    with capture_logs() as logged:
         disk.vfs.clear()
         with pytest.raises(LogDirImpairedError):
             await waiting
         await disk.channel.take()
     assert disk.log_dir.state is LogDirState.SATURATED
-    (answered,) = [line for line in told if line["event"] == "log_dir_answers_again"]
+    (answered,) = [line for line in logged if line["event"] == "log_dir_answers_again"]
     assert answered["state"] == "saturated"
 
 

@@ -23,9 +23,9 @@ SHARES = 8
 
 async def undisturbed() -> Told:
     world = World()
-    told = await tell(world)
+    reported = await tell(world)
     assert world.refusals == 0
-    return told
+    return reported
 
 
 async def disturbed(world: World, fault: Fault) -> Told:
@@ -59,7 +59,7 @@ EVERY_SECOND = range(1, SHARES + 1, 2)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(1, SHARES + 1))
-async def test_no_room_once(first: int):
+async def test_no_space_once(first: int):
     await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
 
 
@@ -70,13 +70,13 @@ async def test_no_quota_once():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
 @pytest.mark.parametrize("length", [2, 5])
-async def test_no_room_for_some_operations(length: int, first: int):
+async def test_no_space_for_some_operations(length: int, first: int):
     await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
-async def test_no_room_until_somebody_makes_some(first: int):
+async def test_no_space_until_somebody_makes_some(first: int):
     await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
 
 

@@ -76,7 +76,7 @@ async def until(condition) -> None:
 async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
     disk = Disk()
     waiting = await disk.hang()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await disk.suspect()
         assert disk.log_dir.state is LogDirState.STALLED
         assert disk.log_dir.is_online
@@ -90,8 +90,8 @@ async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
         await disk.log_dir.run(OpKind.APPEND, lambda: None)
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.impaired_reason == ""
-    assert [line["event"] for line in told] == ["log_dir_stalled", "log_dir_answers_again"]
-    assert told[0]["reason"] == f"an operation has been running for {SUSPECT_MS + 1} ms"
+    assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
+    assert logged[0]["reason"] == f"an operation has been running for {SUSPECT_MS + 1} ms"
     disk.log_dir.close()
 
 
@@ -184,7 +184,7 @@ async def test_slow_is_not_hung():
 
 async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers():
     disk = Disk()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         disk.log_dir.suspect("it is slow")
         await disk.channel.take()
         waiting = asyncio.ensure_future(disk.log_dir.run(OpKind.PROBE, lambda: 1))
@@ -195,7 +195,7 @@ async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers():
         )
         disk.log_dir.absolve()
     assert disk.log_dir.state is LogDirState.ONLINE
-    assert [line["event"] for line in told] == ["log_dir_stalled", "log_dir_answers_again"]
+    assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
     disk.log_dir.absolve()
     disk.log_dir.close()
 
@@ -341,7 +341,7 @@ async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk():
     await handle.append_as_follower(data)
     handle.high_watermark = handle.log_end_offset
     await flush_and_roll(handle)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert await manager.cleaner.clean_dirtiest(log_dir)
-    assert "log_compacted" in [e["event"] for e in told]
+    assert "log_compacted" in [e["event"] for e in logged]
     assert log_dir.is_online

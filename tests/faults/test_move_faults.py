@@ -167,9 +167,9 @@ class SwapCase:
             return await swap
 
     async def _promote(self) -> OperatingError | None:
-        async with self.pool.lane() as lane:
+        async with self.pool.executor() as executor:
             try:
-                await self.manager.promote_future(TP, lane)
+                await self.manager.promote_future(TP, executor)
             except OperatingError as e:
                 return e
         return None

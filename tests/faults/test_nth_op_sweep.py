@@ -47,25 +47,25 @@ class Acknowledged:
     errors: list[OperatingError] = field(default_factory=list)
 
 
-async def tell(log_dir: LogDir, told: Acknowledged) -> None:
+async def tell(log_dir: LogDir, reported: Acknowledged) -> None:
     """Load, create, append over several segments, flush, checkpoint, delete, stop."""
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
     handle = await manager.create(TP, TOPIC_ID)
-    told.created = True
+    reported.created = True
     for step in range(8):
         data = batch(2, body=bytes(250))
         await handle.append_as_leader(data, headers_of(data), step // 3)
-        told.end = handle.log_end_offset
+        reported.end = handle.log_end_offset
         if step % 3 == 2:
             await handle.flush()
-            told.certain_end = handle.recovery_point
-        await read_log(handle, max(0, told.end - 3), 1 << 20, NO_LIMIT, True)
+            reported.certain_end = handle.recovery_point
+        await read_log(handle, max(0, reported.end - 3), 1 << 20, NO_LIMIT, True)
     await manager.checkpoint_high_watermarks({TP: 4})
     await checkpoint(manager)
     await manager.create(OTHER, TOPIC_ID)
     await manager.delete(OTHER)
-    told.deleted = True
+    reported.deleted = True
     await chores(manager).purge_due()
     await manager.close(1)
 
@@ -76,39 +76,39 @@ async def tell_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirF
     vfs = FaultVfs(mem)
     channel = LogDirFailureChannel(max_dirs=1)
     log_dir = open_dir(vfs, channel=channel)
-    told = Acknowledged()
+    reported = Acknowledged()
     vfs.inject(fault)
     try:
-        await tell(log_dir, told)
+        await tell(log_dir, reported)
     except OperatingError as e:
-        told.errors.append(e)
+        reported.errors.append(e)
     vfs.clear()
-    return mem, log_dir, told, channel
+    return mem, log_dir, reported, channel
 
 
-async def check(mem: MemVfs, told: Acknowledged) -> None:
+async def check(mem: MemVfs, reported: Acknowledged) -> None:
     """The disk works again: load it, and find what was acknowledged, and nothing unsound."""
     log_dir = open_dir(mem)
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
     assert log_dir.is_online
     handle = manager.get(TP)
-    if told.created:
+    if reported.created:
         assert handle is not None
         # The machine did not stop, so even what was not synced is there.
-        assert handle.log_end_offset >= told.end
+        assert handle.log_end_offset >= reported.end
         offset = 0
         while offset < handle.log_end_offset:
             headers = headers_of((await read_log(handle, offset, 1 << 20, NO_LIMIT, True)).records)
             assert headers[0].base_offset == offset
             offset = headers[-1].next_offset
-    if told.deleted:
+    if reported.deleted:
         assert manager.get(OTHER) is None
     # And it goes on.
     handle = await manager.create(TP, TOPIC_ID)
     data = batch()
     result = await handle.append_as_leader(data, headers_of(data), 9)
-    assert result.base_offset == max(told.end, result.base_offset)
+    assert result.base_offset == max(reported.end, result.base_offset)
     await manager.close(2)
 
 
@@ -118,7 +118,7 @@ async def check(mem: MemVfs, told: Acknowledged) -> None:
 async def test_every_operation_fails_once(errno: int, sticky: bool):
     for n in range(1, 1000):
         fault = Fault(errno=errno, nth=n, sticky=sticky)
-        mem, log_dir, told, channel = await tell_with(fault)
+        mem, log_dir, reported, channel = await tell_with(fault)
         if fault.hits == 0:
             assert log_dir.state is LogDirState.ONLINE
             assert n > 60
@@ -126,21 +126,21 @@ async def test_every_operation_fails_once(errno: int, sticky: bool):
         assert log_dir.state is LogDirState.OFFLINE, n
         assert await channel.take() is log_dir
         assert channel._changed.empty()
-        for error in told.errors:
+        for error in reported.errors:
             assert isinstance(error, KafkaStorageError), n
             assert error.directory_id in (log_dir.directory_id, None)
-        await check(mem, told)
+        await check(mem, reported)
     pytest.fail("the story never ended")
 
 
 async def test_every_write_falls_short():
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
-        mem, log_dir, told, _ = await tell_with(fault)
+        mem, log_dir, reported, _ = await tell_with(fault)
         if fault.hits == 0:
             return
         assert not log_dir.is_online
-        await check(mem, told)
+        await check(mem, reported)
     pytest.fail("the story never ended")
 
 

@@ -1,6 +1,6 @@
 """A broker with an offline directory: what is in the others goes on as if nothing were.
 
-Kafka's old defects in this area, each with the tickets that told of it.
+Kafka's old defects in this area, each with the tickets that reported it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
     async with brokers(1, good, sick) as (rig,):
         await two_replicas(rig)
     sick.inject(Fault(kinds=frozenset({"list_dir"}), path="/d2"))
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with brokers(1, good, sick, opens=False) as (rig,):
             assert [log_dir.is_online for log_dir in rig.dirs] == [True, False]
             rig.replay(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
@@ -74,7 +74,7 @@ async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
             alive = only(await rig.ask(fetch(0), 12))
             assert (alive.error_code, len(alive.records)) == (0, len(batch(3)))
             assert rig.logs.get(OTHER) is None
-    (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+    (offline,) = [line for line in logged if line["event"] == "log_dir_offline"]
     assert offline["operation"] == "load"
 
 
@@ -123,12 +123,12 @@ async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offli
         if kind == "read_at":
             rig.dirs[0]._cached_reads = False
         sick.inject(Fault(errno=errno, kinds=frozenset({kind}), path="*.log"))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             response = await rig.ask(fetch_both(), 12)
         (topic_part,) = response.responses
         codes = {part.partition_index: part.error_code for part in topic_part.partitions}
         assert codes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.NONE}
-        (offline,) = [line for line in told if line["event"] == "log_dir_offline"]
+        (offline,) = [line for line in logged if line["event"] == "log_dir_offline"]
         assert (offline["operation"], offline["replica"]) == ("read", str(TP))
         assert await rig.failures.take() is rig.dirs[0]
 

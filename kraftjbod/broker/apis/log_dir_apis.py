@@ -293,7 +293,7 @@ class LogDirApis:
     def _future_lag(self, future: FutureReplica) -> int:
         """How much of the current copy the future one does not have yet."""
         handle = self._logs.get(future.topic_partition)
-        return _UNKNOWN_LAG if handle is None else future.lag_behind(handle)
+        return _UNKNOWN_LAG if handle is None else future.lag_of(handle)
 
     def _lag(self, handle: LogHandle) -> int:
         """How much of what is committed the copy does not have yet."""

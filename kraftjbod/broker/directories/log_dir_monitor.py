@@ -185,7 +185,7 @@ class LogDirMonitor:
         now_ms = self._clock.now_ms()
         watched.logs.note(self._grown_bytes[log_dir], now_ms)
         watched.disk.note(space.total_bytes - space.usable_bytes, now_ms)
-        match watched.mark.look(space.usable_bytes, space.total_bytes):
+        match watched.mark.sample(space.usable_bytes, space.total_bytes):
             case Crossing.FILLING_UP:
                 seconds = self.seconds_until_full(log_dir)
                 self._log.warning(

@@ -284,11 +284,11 @@ class ReplicaAlterLogDirsManager:
         # 1. The replica tracks two logs.
         future = await self._future_of(move)
         # 2. If a thread is available it gets this replica, else the replica waits for one.
-        async with self._pool.lane() as lane:
+        async with self._pool.executor() as executor:
             move.note_progress(self._clock.now_ms())
             while not move.state.is_over:
                 # 3. Data is copied, by the file and not faster than allowed.
-                step = await self._copy(move, future, lane)
+                step = await self._copy(move, future, executor)
                 if step is None:
                     continue
                 # KIP-858: caught up for the first time, the controller is asked; meanwhile 3.
@@ -297,7 +297,7 @@ class ReplicaAlterLogDirsManager:
                 self._handle(move, Copied(is_caught_up=step.is_caught_up))
                 if move.is_swapping:
                     # 4. to 9. The controller has agreed, and the copy has caught up again.
-                    await self._swap(move, lane)
+                    await self._swap(move, executor)
                 elif step.is_caught_up:
                     await move.pause(_IDLE_MS)
 
@@ -316,7 +316,7 @@ class ReplicaAlterLogDirsManager:
                 await self._step_failed(move, e)
 
     async def _copy(
-        self, move: ReplicaMove, future: FutureReplica, lane: LogDirExecutor
+        self, move: ReplicaMove, future: FutureReplica, executor: LogDirExecutor
     ) -> CopyStep | None:
         """One step; None if it failed."""
         await self._throttle(move)
@@ -324,7 +324,7 @@ class ReplicaAlterLogDirsManager:
         try:
             if handle is None:
                 raise move.source.offline_error()
-            step = await self._whole(future.catch_up(handle, lane, self._step_bytes()))
+            step = await self._whole(future.catch_up(handle, executor, self._step_bytes()))
         except OperatingError as e:
             await self._step_failed(move, e)
             return None
@@ -354,14 +354,14 @@ class ReplicaAlterLogDirsManager:
             partition = str(move.topic_partition)
             self._log.info("asked_move_not_forgotten", partition=partition, reason=str(e))
 
-    async def _swap(self, move: ReplicaMove, lane: LogDirExecutor) -> None:
+    async def _swap(self, move: ReplicaMove, executor: LogDirExecutor) -> None:
         """4. to 9.: under the gate, let the two copies change places."""
         replica, began_ms = move.replica, self._clock.now_ms()
         move.is_settled.clear()
         replica.gate.close()
         self._fetchers.unfollow([replica.topic_partition])
         try:
-            event = await self._promote(move, lane)
+            event = await self._promote(move, executor)
             self._handle(move, event)
         finally:
             replica.gate.open()
@@ -382,12 +382,12 @@ class ReplicaAlterLogDirsManager:
             move.failures += 1
             await move.pause(self._backoff.wait_ms(move.failures))
 
-    async def _promote(self, move: ReplicaMove, lane: LogDirExecutor) -> Event:
+    async def _promote(self, move: ReplicaMove, executor: LogDirExecutor) -> Event:
         try:
             # What a fetch loop has begun to append is queued now, and then it is written.
             await asyncio.sleep(0)
             await self._whole(move.source.run(OpKind.READ, _nothing))
-            handle = await self._whole(self._logs.promote_future(move.topic_partition, lane))
+            handle = await self._whole(self._logs.promote_future(move.topic_partition, executor))
         except OperatingError as e:
             self._tell_failure(move, e)
             failure = self._failure(move)

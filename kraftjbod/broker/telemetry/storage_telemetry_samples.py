@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.storage_telemetry import LogDirSample
-from kraftjbod.storage.dirs.free_space_policy import Room
+from kraftjbod.storage.dirs.free_space_policy import SpaceOnDisk
 from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
 
 #: Upper ends of all buckets but the last, which has none.
@@ -40,7 +40,7 @@ class LogDirFacts(Protocol):
     def since_wall_ms(self) -> int: ...
 
     @property
-    def space(self) -> Room: ...
+    def space(self) -> SpaceOnDisk: ...
 
     @property
     def statistics(self) -> IoStatistics: ...

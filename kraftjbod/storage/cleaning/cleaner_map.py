@@ -17,7 +17,7 @@ _ENTRY: Final = struct.Struct(">16sQ")
 ENTRY_BYTES: Final = _ENTRY.size
 _OFFSET: Final = struct.Struct(">Q")
 _HASH_BYTES: Final = 16
-#: Beyond this, looking for a free place takes too long (Kafka: io.buffer.load.factor).
+#: Beyond this, the search for a free place takes too long (Kafka: io.buffer.load.factor).
 _LOAD_FACTOR: Final = 0.9
 _NO_OFFSET: Final = -1
 _md5: Final = partial(hashlib.md5, usedforsecurity=False)
@@ -29,7 +29,7 @@ class CleanerMap:
     __slots__ = ("_max_entries", "_slots", "_table", "entries", "latest_offset")
 
     def __init__(self, *, max_bytes: int, expected_keys: int) -> None:
-        """Room for ``expected_keys``, which is no promise, if ``max_bytes`` allow it."""
+        """Space for ``expected_keys``, which is no promise, if ``max_bytes`` allow it."""
         wanted = int(expected_keys / _LOAD_FACTOR) + 2
         self._slots = max(2, min(max_bytes // ENTRY_BYTES, wanted))
         self._max_entries = max(1, int(self._slots * _LOAD_FACTOR))
@@ -40,7 +40,7 @@ class CleanerMap:
         self.latest_offset = _NO_OFFSET
 
     def put(self, key: bytes, offset: int) -> bool:
-        """``key`` was seen at ``offset``, above all others so far; False if there is no room."""
+        """``key`` was seen at ``offset``, above all others so far; False if the map is full."""
         digest = _md5(key).digest()
         at, found = self._find(digest)
         if not found:
@@ -68,10 +68,10 @@ class CleanerMap:
         table, size = self._table, len(self._table)
         at = int.from_bytes(digest[:8], "big") % self._slots * ENTRY_BYTES
         while True:
-            behind = at + _HASH_BYTES
-            if table[at:behind] == digest:
+            hash_end = at + _HASH_BYTES
+            if table[at:hash_end] == digest:
                 return at, True
-            if table[behind : at + ENTRY_BYTES] == _FREE:
+            if table[hash_end : at + ENTRY_BYTES] == _FREE:
                 return at, False
             at += ENTRY_BYTES
             if at == size:

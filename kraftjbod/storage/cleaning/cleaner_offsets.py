@@ -23,8 +23,8 @@ from kraftjbod.storage.vfs import write_atomically
 class CleanerOffsets:
     """All methods are for the loop's thread."""
 
-    def __init__(self, book: ReplicaRegistry) -> None:
-        self._book = book
+    def __init__(self, registry: ReplicaRegistry) -> None:
+        self._registry = registry
         #: Dirs whose file was read.
         self._loaded: set[LogDir] = set()
         self._clean_to: dict[TopicPartition, int] = {}
@@ -42,7 +42,7 @@ class CleanerOffsets:
         if log_dir not in self._loaded:
             self._loaded.add(log_dir)
             self._named[log_dir].update(found)
-            for handle in self._book.handles_in(log_dir):
+            for handle in self._registry.handles_in(log_dir):
                 if (offset := found.get(handle.topic_partition)) is not None:
                     self._clean_to.setdefault(handle.topic_partition, offset)
 
@@ -58,7 +58,7 @@ class CleanerOffsets:
         await self.write(handle.log_dir)
 
     async def lower(self, handle: LogHandle, offset: int) -> None:
-        """What is behind ``offset`` is about to be truncated; other records may follow there."""
+        """What comes after ``offset`` is about to be truncated; other records may follow there."""
         tp = handle.topic_partition
         if self._clean_to.get(tp, 0) > offset:
             self._clean_to[tp] = offset
@@ -79,7 +79,7 @@ class CleanerOffsets:
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
         """:raises KafkaStorageError: if the dir is or goes offline."""
-        here = {handle.topic_partition for handle in self._book.handles_in(log_dir)}
+        here = {handle.topic_partition for handle in self._registry.handles_in(log_dir)}
         offsets = {tp: self._clean_to[tp] for tp in here & self._clean_to.keys() if tp != without}
         self._named[log_dir] |= offsets.keys()
         path, data = f"{log_dir.path}/{CLEANER_CHECKPOINT}", format_offsets(offsets)

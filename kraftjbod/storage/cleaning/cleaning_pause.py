@@ -3,7 +3,7 @@
 * A pause belongs to whoever asked for it, and ends with the block that asked: nobody can forget to
   let the cleaner go on, and nobody can do so for somebody else.
 * When the block begins no pass is under way for the replica, and none begins until it ends.
-* What can be looked up is no pause: that a directory is impaired, or that a replica has a future
+* What others know is no pause: that a directory is impaired, or that a replica has a future
   copy, forbids cleaning for exactly as long as it is so.
 """
 

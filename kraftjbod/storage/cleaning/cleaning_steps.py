@@ -1,6 +1,6 @@
 """DISK. The file work of a compaction pass, in steps: reading keys, and writing what is left.
 
-* A step looks at so many bytes and returns, so that a pass can be stopped, slowed down and told
+* A step reads so many bytes and returns, so that a pass can be stopped, slowed down and told
   to give way between two of them.
 * Steps run in a cleaner's thread: they read and write open files, and know no names.
 * What is read is checked, CRC included, before it is believed: damage must not become a sound
@@ -35,8 +35,8 @@ from kraftjbod.storage.vfs import Vfs, VfsFile
 STEP_BYTES: Final = 256 * 1024
 
 
-class NoRoomToCleanError(OverloadedError):
-    """Writing more would use the last of the disk's room, which is not for compaction."""
+class NoSpaceToCleanError(OverloadedError):
+    """Writing more would use the last of the disk's free space, which is not for compaction."""
 
 
 class Stepped(NamedTuple):
@@ -96,7 +96,7 @@ class _Reader:
     def _next_size(self) -> int:
         size_bytes = read_header(self._file.read_at(self._position, HEADER_BYTES)).size_bytes
         if size_bytes > self._size_bytes - self._position:
-            raise CorruptRecordError(f"a batch of {size_bytes} bytes is cut off")
+            raise CorruptRecordError(f"a batch of {size_bytes} bytes is incomplete")
         return size_bytes
 
     def _damaged(self, reason: str) -> CorruptRecordError:
@@ -159,7 +159,7 @@ class GroupRewriting:
         self._vfs = vfs
         self._target = files.target
         self._end_offset = end_offset
-        #: Behind the last batch that was written.
+        #: After the last batch that was written.
         self._next_offset = sources[0].base_offset
         self._keeps = keeps
         self._reserve_bytes = reserve_bytes
@@ -168,7 +168,7 @@ class GroupRewriting:
 
     def step(self) -> Stepped:
         """:raises CorruptRecordError: with the ``offset`` that is damaged.
-        :raises NoRoomToCleanError: there is less room than must be left.
+        :raises NoSpaceToCleanError: less space is free than must be left.
         """
         while self._readers and self._readers[0].is_done:
             del self._readers[0]
@@ -186,7 +186,7 @@ class GroupRewriting:
                 headers.append(read_header(left))
                 self._next_offset = header.next_offset
         written_bytes = sum(map(len, buffers))
-        self._require_room(written_bytes)
+        self._require_space(written_bytes)
         if headers:
             self._target.append(buffers, headers)
         return Stepped(read_bytes, written_bytes, False)
@@ -203,16 +203,16 @@ class GroupRewriting:
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
 
-    def _require_room(self, size_bytes: int) -> None:
+    def _require_space(self, size_bytes: int) -> None:
         usable_bytes = self._vfs.space(self._target.directory).usable_bytes
         if usable_bytes - size_bytes < self._reserve_bytes:
-            raise NoRoomToCleanError(
+            raise NoSpaceToCleanError(
                 f"{usable_bytes} bytes are free, {self._reserve_bytes} of which stay so"
             )
 
 
 class Cleanable(NamedTuple):
-    """What of a log a pass may look at: its oldest segments, all of them closed."""
+    """What of a log a pass may read: its oldest segments, all of them closed."""
 
     segments: tuple[LogSegment, ...]
     #: Of the last of them.

@@ -1,6 +1,6 @@
 """PURE. What compaction keeps: rules for segments, batches and records (KIP-58, KIP-354, KIP-534).
 
-* Of each key the latest record is kept, and everything behind what the map knows.
+* Of each key the latest record is kept, and everything after what the map knows.
 * A tombstone, a record without a value, is kept for ``delete.retention.ms`` after the first pass
   that saw it, so that whoever reads from the beginning within that time hears of it. The batch
   remembers when that is over.
@@ -34,7 +34,7 @@ def _silent() -> None:
 
 
 class Dirt(NamedTuple):
-    """How much of a log a pass would look at, and whether it has to wait no longer."""
+    """How much of a log a pass would read, and whether it has to wait no longer."""
 
     clean_bytes: int
     dirty_bytes: int

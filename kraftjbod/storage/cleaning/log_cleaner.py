@@ -6,8 +6,8 @@
   and all passes together keep to ``log.cleaner.io.max.bytes.per.second``.
 * Only what is committed, certain and closed is cleaned: a record must not go because of one that
   may be lost.
-* A pass that is paused, fails or finds no room leaves nothing behind. A log that cannot be cleaned,
-  because it cannot be read or for an error that nobody expected, is told once and left alone until
+* A pass that is paused, fails or finds no space leaves no files. A log that cannot be cleaned,
+  because it cannot be read or for an unexpected error, is logged once and left alone until
   it is truncated or made anew, or the broker restarts; the others go on.
 """
 
@@ -38,7 +38,7 @@ from kraftjbod.storage.cleaning.cleaning_steps import (
     Cleanable,
     GroupRewriting,
     KeyReading,
-    NoRoomToCleanError,
+    NoSpaceToCleanError,
     Stepped,
     find_cleanable,
 )
@@ -56,10 +56,10 @@ T = TypeVar("T")
 _MAX_GROUP_SEGMENTS: Final = 100
 #: A pass asks for one step after the other; what was cancelled may still run beside the next.
 _MAX_OPS: Final = 4
-#: The longest sleep without a look at whether the pass is still wanted.
+#: The longest sleep before it is asked whether the pass is still wanted.
 _LONGEST_SLEEP_MS: Final = 100
-#: So long a log is left alone for which there was no room.
-_NO_ROOM_BACKOFF_MS: Final = 300_000
+#: So long a log is left alone for which there was no space.
+_NO_SPACE_BACKOFF_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class CleanerLimits:
     reserve_bytes: int = 0
     """What stays free of each disk."""
     step_bytes: int = STEP_BYTES
-    """Looked at before anything else gets a turn: a batch at least."""
+    """Read before anything else gets a turn: a batch at least."""
 
 
 class _Work(NamedTuple):
@@ -111,14 +111,14 @@ class LogCleaner:
         self._handles_in = handles_in
         self._slots = asyncio.Semaphore(limits.threads)
         self._bucket = TokenBucket(limits.max_bytes_per_second, clock.now_ms())
-        self._lanes: dict[LogDir, LogDirExecutor] = {}
+        self._executors: dict[LogDir, LogDirExecutor] = {}
         #: Dirs whose pass is to end with its next step.
         self._stopping: set[LogDir] = set()
         #: Targets that could not be removed yet, because their dir did not answer.
         self._leftovers: dict[LogDir, list[CleaningFiles]] = {}
         self._uncleanable: dict[TopicPartition, LogHandle] = {}
-        self._no_room_until_ms: dict[TopicPartition, int] = {}
-        #: As of the last look at each dir.
+        self._no_space_until_ms: dict[TopicPartition, int] = {}
+        #: As of the last examination of each dir.
         self._dirtiest: dict[LogDir, float] = {}
         self._read_bytes = 0
         self._written_bytes = 0
@@ -132,7 +132,7 @@ class LogCleaner:
 
     @property
     def max_dirty_percent(self) -> float:
-        """Of the dirtiest log, at the last look."""
+        """Of the dirtiest log, when it was last examined."""
         return 100 * max(self._dirtiest.values(), default=0.0)
 
     @property
@@ -154,7 +154,7 @@ class LogCleaner:
     async def clean_dirtiest(self, log_dir: LogDir) -> bool:
         """One pass over the log with most to clean; False if there is none, or not now.
 
-        Whoever is cancelled while he waits stops the cleaner, and the pass leaves nothing behind.
+        Whoever is cancelled while he waits stops the cleaner, and the pass leaves no files.
         """
         passing = asyncio.ensure_future(self._pass(log_dir))
         try:
@@ -194,8 +194,8 @@ class LogCleaner:
                 await self._clean(work)
         except CorruptRecordError as e:
             await self._give_up(work.handle, e)
-        except NoRoomToCleanError as e:
-            self._no_room_until_ms[tp] = self._clock.now_ms() + _NO_ROOM_BACKOFF_MS
+        except NoSpaceToCleanError as e:
+            self._no_space_until_ms[tp] = self._clock.now_ms() + _NO_SPACE_BACKOFF_MS
             self._log.warning(
                 "no_room_to_compact", partition=str(tp), log_dir=log_dir.path, reason=e.message
             )
@@ -217,13 +217,13 @@ class LogCleaner:
         for handle in self._handles_in(log_dir):
             if not self._may_be_cleaned(handle):
                 continue
-            await self._guarded(handle, partial(self._look_for_dirt, handle, due))
+            await self._guarded(handle, partial(self._find_dirt, handle, due))
         return max(due, key=_urgency, default=None)
 
-    async def _look_for_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
+    async def _find_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
         """Into ``due`` with the log, if it is."""
         try:
-            cleanable = await self._look_at(handle)
+            cleanable = await self._examine(handle)
         except CorruptRecordError as e:
             await self._give_up(handle, e)
             return
@@ -245,11 +245,11 @@ class LogCleaner:
         return (
             bad is None
             and handle.config.cleanup_policy.is_compact
-            and self._no_room_until_ms.get(tp, 0) <= self._clock.now_ms()
+            and self._no_space_until_ms.get(tp, 0) <= self._clock.now_ms()
             and self._pauses.reason(tp) is None
         )
 
-    async def _look_at(self, handle: LogHandle) -> Cleanable | None:
+    async def _examine(self, handle: LogHandle) -> Cleanable | None:
         first_dirty = self._offsets.first_dirty(handle)
         limit = handle.high_watermark
         closed = [s.base_offset for s in handle.view.segments[1:] if s.base_offset <= limit]
@@ -279,7 +279,7 @@ class LogCleaner:
             now_ms=now.earliest_ms,
             delete_retention_ms=config.delete_retention_ms + now.doubt_ms,
             kept_batches=await handle.kept_producer_batches(),
-            beat=self._lane(handle.log_dir).beat,
+            beat=self._executor_of(handle.log_dir).beat,
         )
         ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
         known = [s for s in cleanable.segments if s.base_offset <= latest.latest_offset]
@@ -321,7 +321,7 @@ class LogCleaner:
                 end_offset,
                 cleanable.first_dirty,
                 self._limits.step_bytes,
-                self._lane(handle.log_dir).beat,
+                self._executor_of(handle.log_dir).beat,
             )
             try:
                 await self._step_through(handle, reading.step)
@@ -348,7 +348,7 @@ class LogCleaner:
             )
             await self._step_through(handle, rewriting.step)
             if rewriting.is_changed:
-                await self._in_lane(handle, rewriting.sync)
+                await self._in_thread(handle, rewriting.sync)
                 self._require_wanted(handle)
                 await handle.put_in_place(group, files)
                 is_in_place = True
@@ -362,7 +362,7 @@ class LogCleaner:
     async def _step_through(self, handle: LogHandle, step: Callable[[], Stepped]) -> None:
         while True:
             self._require_wanted(handle)
-            stepped = await self._in_lane(handle, step)
+            stepped = await self._in_thread(handle, step)
             self._read_bytes += stepped.read_bytes
             self._written_bytes += stepped.written_bytes
             self._bucket.spend(stepped.read_bytes + stepped.written_bytes, self._clock.now_ms())
@@ -378,29 +378,29 @@ class LogCleaner:
             raise OverloadedError("the cleaner is stopping")
         self._pauses.require_none(handle.topic_partition)
 
-    async def _in_lane(self, handle: LogHandle, op: Callable[[], T]) -> T:
+    async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
         """Have ``op`` done beside the dir's thread; the dir judges what goes wrong."""
         log_dir = handle.log_dir
         return await log_dir.run_copy(
             log_dir,
-            self._lane(log_dir),
+            self._executor_of(log_dir),
             lambda by_kernel: op(),
             read_again=lambda: None,
             settle=lambda done: done,
             replica=handle.topic_partition,
         )
 
-    def _lane(self, log_dir: LogDir) -> LogDirExecutor:
-        lane = self._lanes.get(log_dir)
-        if lane is not None and not lane.is_idle:
+    def _executor_of(self, log_dir: LogDir) -> LogDirExecutor:
+        executor = self._executors.get(log_dir)
+        if executor is not None and not executor.is_idle:
             # It hung when the dir went offline, and the dir has come back without it.
-            lane.abandon(lambda: OverloadedError("the cleaner has another thread now"))
-            lane = None
-        if lane is None:
+            executor.abandon(lambda: OverloadedError("the cleaner has another thread now"))
+            executor = None
+        if executor is None:
             name = f"log-cleaner:{log_dir.path}"
-            lane = log_dir.make_executor(name=name, clock=self._clock, max_ops=_MAX_OPS)
-            self._lanes[log_dir] = lane
-        return lane
+            executor = log_dir.make_executor(name=name, clock=self._clock, max_ops=_MAX_OPS)
+            self._executors[log_dir] = executor
+        return executor
 
     # -- when it goes wrong -----------------------------------------------------------------
 
@@ -449,6 +449,6 @@ class LogCleaner:
 
     def close(self) -> None:
         """Let the threads end; no pass is under way."""
-        for lane in self._lanes.values():
-            lane.shutdown(wait=False)
-        self._lanes = {}
+        for executor in self._executors.values():
+            executor.shutdown(wait=False)
+        self._executors = {}

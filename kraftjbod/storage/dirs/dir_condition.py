@@ -1,6 +1,6 @@
 """LOOP. ``DirCondition``: who a log dir is, which state it is in, why, and the errors that say so.
 
-States change by the table of ``core/log_dir_state.py`` and are told as they change. What an event
+States change by the table of ``core/log_dir_state.py`` and are logged as they change. What an event
 brings with it is the dir's own business (``log_dir.py``).
 """
 
@@ -80,9 +80,9 @@ class DirCondition:
         )
 
     def step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
-        """Take the step that ``event`` leads to and tell of it; False if it leads nowhere.
+        """Take the step that ``event`` leads to and log it; False if it leads nowhere.
 
-        ``failed`` tells of an operation: its kind, and its replica if there is one.
+        ``failed`` describes an operation: its kind, and its replica if there is one.
         """
         after = next_state(self.state, event)
         if after is self.state:
@@ -90,7 +90,7 @@ class DirCondition:
         self.state = after
         self.impaired_reason = reason if after.is_impaired else ""
         self.offline_reason = "" if self.is_online else reason
-        self._tell(event, reason, failed)
+        self._log_change(event, reason, failed)
         return True
 
     def story(self, reason: str) -> dict[str, str | int]:
@@ -102,7 +102,7 @@ class DirCondition:
             "free_inodes": self.space.free_inodes,
         }
 
-    def _tell(self, event: LogDirEvent, reason: str, failed: dict[str, str]) -> None:
+    def _log_change(self, event: LogDirEvent, reason: str, failed: dict[str, str]) -> None:
         story = self.story(reason) | failed
         match event:
             case LogDirEvent.FILLED_UP:

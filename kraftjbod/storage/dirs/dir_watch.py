@@ -1,11 +1,11 @@
 """LOOP. ``DirWatch``: the two timers of a log dir that is online.
 
-* One looks for operations that do not end: after a time that each lane has of its own they are
+* One finds operations that do not end: after a time that each queue has of its own they are
   reported, once, and again when they have ended; after ``timeout_ms`` they are given up.
 * The other asks for a check of the disk.
 * Time in which this whole process stood still is no operation's fault.
 
-It looks and reports; its dir decides.
+It watches and reports; its dir decides.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, Protocol
 
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 
-#: The stall watch looks this many times per ``timeout_ms``, and until it may suspect somebody.
-_LOOKS_PER_TIMEOUT: Final = 20
-_LOOKS_PER_SUSPECT: Final = 20
-#: A look that comes this late says that the loop stood still.
+#: The stall watch polls this many times per ``timeout_ms``, and until it may suspect somebody.
+_POLLS_PER_TIMEOUT: Final = 20
+_POLLS_PER_SUSPECT: Final = 20
+#: A poll that comes this late says that the loop stood still.
 _LATE_S: Final = 2.0
 
 
@@ -36,59 +36,59 @@ class Watched(Protocol):
 
 
 class DirWatch:
-    """Of one dir; ``lanes`` says after how many ms each is suspected. For the loop's thread."""
+    """Of one dir; ``queues`` says after how many ms each is suspected. For the loop's thread."""
 
     def __init__(
         self,
         watched: Watched,
-        lanes: Mapping[LogDirExecutor, int],
+        queues: Mapping[LogDirExecutor, int],
         *,
         timeout_ms: int,
         check_interval_ms: int,
     ) -> None:
         self._watched = watched
-        self._lanes = lanes
+        self._queues = queues
         self._timeout_ms = timeout_ms
         self._check_interval_s = check_interval_ms / 1000
-        suspect_ms = min(lanes.values())
-        looks_ms = min(timeout_ms // _LOOKS_PER_TIMEOUT, suspect_ms // _LOOKS_PER_SUSPECT)
-        self._look_interval_s = max(1, looks_ms) / 1000
-        self._next_look: asyncio.TimerHandle | None = None
+        suspect_ms = min(queues.values())
+        poll_ms = min(timeout_ms // _POLLS_PER_TIMEOUT, suspect_ms // _POLLS_PER_SUSPECT)
+        self._poll_interval_s = max(1, poll_ms) / 1000
+        self._next_poll: asyncio.TimerHandle | None = None
         self._next_check: asyncio.TimerHandle | None = None
         #: An operation has been running for too long, and was reported.
         self.is_suspicious = False
 
     def start(self) -> None:
-        """Look and ask from now until :meth:`stop`."""
-        self._look_on_time()
+        """Poll and ask from now until :meth:`stop`."""
+        self._poll_on_time()
         self._check()
 
     def stop(self) -> None:
-        for timer in (self._next_look, self._next_check):
+        for timer in (self._next_poll, self._next_check):
             if timer is not None:
                 timer.cancel()
-        self._next_look = self._next_check = None
+        self._next_poll = self._next_check = None
         self._note(is_suspicious=False)
 
     def running_ms(self) -> int:
         """How long the oldest operation in a thread has been running; 0 if none is."""
-        return max(lane.running_for_ms() for lane in self._lanes)
+        return max(queue.running_for_ms() for queue in self._queues)
 
-    def _look_on_time(self) -> None:
+    def _poll_on_time(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._next_look is not None:
-            late_s = loop.time() - self._next_look.when()
+        if self._next_poll is not None:
+            late_s = loop.time() - self._next_poll.when()
             if late_s > _LATE_S:
-                for lane in self._lanes:
-                    lane.excuse(int(late_s * 1000))
-        self._next_look = loop.call_later(self._look_interval_s, self._look_on_time)
-        self._look()
+                for queue in self._queues:
+                    queue.excuse(int(late_s * 1000))
+        self._next_poll = loop.call_later(self._poll_interval_s, self._poll_on_time)
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         running_ms = self.running_ms()
         if running_ms > self._timeout_ms:
             self._watched.on_hung(running_ms)
-        elif any(lane.running_for_ms() > suspect_ms for lane, suspect_ms in self._lanes.items()):
+        elif any(queue.running_for_ms() > suspect_ms for queue, suspect_ms in self._queues.items()):
             if not self.is_suspicious:
                 self._note(is_suspicious=True)
                 self._watched.on_suspect(running_ms)
@@ -98,9 +98,9 @@ class DirWatch:
 
     def _note(self, *, is_suspicious: bool) -> None:
         self.is_suspicious = is_suspicious
-        for lane in self._lanes:
+        for queue in self._queues:
             # Whoever was answered may ask for more at once, and shall not be refused any more.
-            lane.on_answers = self._look if is_suspicious else None
+            queue.on_answers = self._poll if is_suspicious else None
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()

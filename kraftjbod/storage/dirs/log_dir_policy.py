@@ -68,7 +68,7 @@ class Verdict(Enum):
     FAILED = "failed"
     """The disk is broken, gone, read-only or closed to us: the dir goes OFFLINE."""
     FULL = "full"
-    """No room for the operation (ENOSPC, EDQUOT): the dir is SATURATED until there is some."""
+    """No space for the operation (ENOSPC, EDQUOT): the dir is SATURATED until there is some."""
     CALLER_BUG = "caller bug"
     """The request itself made no sense; the dir is to be probed before it is blamed."""
     PROCESS_LIMIT = "process limit"
@@ -100,10 +100,10 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
     return Verdict.FAILED
 
 
-#: What a SATURATED dir refuses: all that takes room for good.
+#: What a SATURATED dir refuses: all that takes space for good.
 TAKES_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
 #: What a STALLED dir takes: what begins or ends its use, finds out whether it answers, or undoes
-#: what was begun, behind whatever does not end.
+#: what was begun, after whatever does not end.
 _ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE, OpKind.UNDO})
 
 
@@ -187,7 +187,7 @@ class DirCandidate:
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
-    """The dir with most room after its promises, then with fewest replicas; None of none.
+    """The dir with most free space after its promises, then with fewest replicas; None of none.
 
     A cordoned one only if there is no other: the replica was placed before that was known.
     An impaired one never: it comes back, and the replica waits for that.

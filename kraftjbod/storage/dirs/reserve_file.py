@@ -1,11 +1,11 @@
-"""DISK. ``ReserveFile``: room that a log dir keeps for the day its disk is full (KIP-928).
+"""DISK. ``ReserveFile``: space that a log dir keeps for the day its disk is full (KIP-928).
 
 * Random bytes, drawn afresh for each MiB, so that no file system compresses or shares them.
-* Whole means: as long as it should be, with blocks behind all of it, and on the disk.
-* Given up by unlinking it: what makes room (a new segment before old ones go) may need some.
+* Whole means: as long as it should be, with blocks for all of it, and on the disk.
+* Given up by unlinking it: what frees space (a new segment before old ones go) may need some.
 
 Everything here runs in the dir's thread, and an error is the dir's to judge: whoever judges that
-there was no room calls :meth:`release`, so that nothing half made stays.
+there was no space calls :meth:`release`, so that nothing half made stays.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ReserveFile:
             raise OSError(ENOSPC, what)
         if self.size_bytes:
             file = self._vfs.open(self._path, OpenMode.CREATE)
-            # Unlinking gives no room back while the file is open.
+            # Unlinking frees no space while the file is open.
             with Undoing(file.close):
                 for position in range(0, self.size_bytes, _CHUNK_BYTES):
                     size = min(_CHUNK_BYTES, self.size_bytes - position)
@@ -75,7 +75,7 @@ class ReserveFile:
         self.is_held = True
 
     def release(self) -> bool:
-        """Give the room away; whether there was a whole reserve to give."""
+        """Give the space away; whether there was a whole reserve to give."""
         was_held, self.is_held = self.is_held and self.size_bytes > 0, False
         self._vfs.unlink_if_exists(self._path)
         return was_held

@@ -1,9 +1,9 @@
-"""LOOP. ``Saturation``: what a log dir does about the room on its disk (KIP-928).
+"""LOOP. ``Saturation``: what a log dir does about the free space on its disk (KIP-928).
 
 * The first operation that finds none gives the reserve away, in the dir's thread and at once, and
-  nothing that was queued behind it takes that room for good.
-* Each check of the disk that says how much is free asks ``room_plan.py`` what follows: the dir is
-  full before its disk is, or the reserve can be rebuilt. With that whole there is room again.
+  nothing that was queued after it takes that space for good.
+* Each check of the disk that says how much is free asks ``FreeSpacePolicy`` for advice: the dir is
+  full before its disk is, or the reserve can be rebuilt. With that whole there is space again.
 
 Full is remembered through a stall, so that a dir that answers again is what it was.
 """
@@ -28,7 +28,7 @@ _FULL_STORY: Final = "full_story"
 
 
 class _FullStory(NamedTuple):
-    """What the thread saw when an operation found no room."""
+    """What the thread saw when an operation found no space."""
 
     space: Space
     had_reserve: bool
@@ -80,7 +80,7 @@ class Saturation:
         """In the dir's thread, at the start: have it whole and on the disk.
 
         A dir with replicas that has none gave it away when it was full. It is full still, unless
-        there is as much room as would have healed it had it gone on.
+        there is as much space as would have healed it had it gone on.
         """
         if self._reserve.find() and self._reserve.size_bytes:
             return
@@ -93,11 +93,11 @@ class Saturation:
         self._reserve.build(beat)
 
     def look_for_full(self, kind: OpKind, error: BaseException) -> None:
-        """In the dir's thread, as soon as an operation has failed: make room if it lacked some."""
+        """In the dir's thread, as soon as an operation has failed: free space if it lacked any."""
         if not isinstance(error, OSError):
             return
         if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
-            # What was queued while there seemed to be room shall not eat up the reserve.
+            # What was queued while there seemed to be space shall not eat up the reserve.
             self._lane.hold_back(lambda: self._condition.saturated_error(f"{error}"))
             vars(error)[_FULL_STORY] = self._give_reserve()
 
@@ -107,7 +107,7 @@ class Saturation:
         return _FullStory(space, self._reserve.release())
 
     def fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
-        """There was no room for an operation, be it only an attempt to find out."""
+        """There was no space for an operation, be it only an attempt to find out."""
         self.full_reason = reason
         story: _FullStory | None = vars(error).get(_FULL_STORY)
         if story is not None:

@@ -74,7 +74,7 @@ Action = BecameSlow | BecameFast | Demote | GiveBack
 
 
 class SlowDirs:
-    """``check(latencies)`` gives what is to be told and done, in order."""
+    """``check(latencies)`` gives what is to be logged and done, in order."""
 
     def __init__(self, *, factor: float, min_ms: float, may_demote: bool) -> None:
         assert factor > 1, factor
@@ -98,7 +98,7 @@ class SlowDirs:
         return self._demoted
 
     def check(self, latencies: Sequence[DirLatency]) -> list[Action]:
-        """One look at every dir that is not OFFLINE."""
+        """One sample of every dir that is not OFFLINE."""
         self._forget_all_but({one.directory_id for one in latencies})
         actions: list[Action] = []
         for one in latencies:

@@ -60,7 +60,7 @@ class Crossing(Enum):
 
 
 class WarningMark:
-    """Less than ``percent`` of the disk free, told once; 0: never."""
+    """Less than ``percent`` of the disk free, logged once; 0: never."""
 
     __slots__ = ("_percent", "is_below")
 
@@ -71,8 +71,8 @@ class WarningMark:
     def __repr__(self) -> str:
         return f"<WarningMark {self._percent} % {'below' if self.is_below else 'above'}>"
 
-    def look(self, usable_bytes: int, total_bytes: int) -> Crossing | None:
-        """Whether the mark was crossed since the last look; a disk of unknown size says nothing."""
+    def sample(self, usable_bytes: int, total_bytes: int) -> Crossing | None:
+        """Whether the mark was crossed since the last sample; never on a disk of unknown size."""
         if not self._percent or total_bytes <= 0:
             return None
         free_percent = 100 * usable_bytes / total_bytes

@@ -40,7 +40,7 @@ def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise InconsistentStorageError(
-            f"{path} is damaged ({e}). It tells which metadata this broker has followed. If the "
+            f"{path} is damaged ({e}). It says which metadata this broker has followed. If the "
             "controller's metadata is sure to be the right one, remove it with "
             "`kraftjbod-storage forget-metadata` and start again."
         ) from e

@@ -7,9 +7,9 @@ new.
   late would fall on the new one's head.
 * What changes is remembered in the metadata dir, one change at a time.
 * A new one lies below one of the allowed roots, symbolic links resolved. Whoever names a path that
-  is not taken hears one answer, whatever lies there or does not; telemetry tells the reason.
+  is not taken hears one answer, whatever lies there or does not; telemetry has the reason.
 
-What a dir holds is dir_arrivals.py's; who has to be told, the caller's.
+What a dir holds is dir_arrivals.py's; who has to know of it, the caller's.
 """
 
 from __future__ import annotations
@@ -236,13 +236,13 @@ class DirAttacher:
             )
 
     async def _secure_reserve(self, log_dir: LogDir, *, is_new: bool) -> None:
-        """A dir that was full comes back full; a new one must have room."""
+        """A dir that was full comes back full; a new one must have free space."""
         try:
             await log_dir.secure_reserve()
         except LogDirImpairedError as e:
             if is_new:
                 raise _refused(
-                    f"{log_dir.path} has no room for its reserve (log.dir.reserve.bytes): "
+                    f"{log_dir.path} has no space for its reserve (log.dir.reserve.bytes): "
                     f"{e.message}"
                 ) from e
 

@@ -42,13 +42,13 @@ class Examination:
     device: int
     holds_cluster_metadata: bool
     clean_shutdown: CleanShutdown = NO_CLEAN_SHUTDOWN
-    """What its mark tells of a clean stop; the mark itself stays."""
+    """What its mark says of a clean stop; the mark itself stays."""
 
 
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     """What the dir says, which is locked then if it is a log dir; None if it is OFFLINE now.
 
-    :raises StartupError: another process holds it, or it has no room for the lock.
+    :raises StartupError: another process holds it, or it has no space for the lock.
     """
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -58,14 +58,14 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     except KafkaStorageError as e:
         log_dir.go_offline(e.message, report=False)
     except LogDirImpairedError as e:
-        raise no_room(log_dir.path, e) from e
+        raise no_space(log_dir.path, e) from e
     return None
 
 
-def no_room(path: str, error: LogDirImpairedError) -> StartupError:
-    """What the operator of a dir hears that has no room for the first thing written there."""
+def no_space(path: str, error: LogDirImpairedError) -> StartupError:
+    """The error of a dir that has no space for the first thing written there."""
     return StartupError(
-        f"{path} has no room to start with: {error.message}. Free some space, "
+        f"{path} has no space to start with: {error.message}. Free some space, "
         f"or lower log.dir.reserve.bytes (0: no reserve)"
     )
 
@@ -114,7 +114,7 @@ async def give_id(
 
     :raises StartupError: another process holds it.
     :raises KafkaStorageError: the disk does not take it.
-    :raises LogDirImpairedError: there is no room for it.
+    :raises LogDirImpairedError: there is no space for it.
     """
     properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
     if not await log_dir.run(OpKind.START, log_dir.try_lock):

@@ -7,8 +7,8 @@
 * A path that this node never had and that holds no file is a new disk and gets an id. A path
   that had one is a disk that went missing: nothing is written there.
 * Dirs that were added at run time are opened as well, whether ``log.dirs`` names them or not.
-* Every dir has its reserve before anything is recovered (KIP-928). Without room for it, a dir that
-  holds replicas is SATURATED from the start, and for any other one the operator must make room.
+* Every dir has its reserve before anything is recovered (KIP-928). Without space for it, a dir that
+  holds replicas is SATURATED from the start, and for any other one the operator must free some.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kraftjbod.storage.identity.dir_examination import (
     Examination,
     examine,
     give_id,
-    no_room,
+    no_space,
 )
 from kraftjbod.storage.identity.dir_identity import Found, Refused, Unnamed, foreign, identify
 from kraftjbod.storage.identity.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
@@ -94,7 +94,7 @@ class DirOpener:
         return cluster_id
 
     async def _secure_reserve(self, log_dir: LogDir) -> None:
-        """:raises StartupError: there is no room for it, and nothing that would be served."""
+        """:raises StartupError: there is no space for it, and nothing that would be served."""
         try:
             try:
                 await log_dir.secure_reserve()
@@ -102,9 +102,9 @@ class DirOpener:
                 if not await log_dir.run(
                     OpKind.LOAD, lambda: holds_replicas(log_dir.vfs, log_dir.path)
                 ):
-                    raise no_room(log_dir.path, e) from e
+                    raise no_space(log_dir.path, e) from e
         except KafkaStorageError:
-            return  # Told by log_dir_offline; the others are opened all the same.
+            return  # Logged as log_dir_offline; the others are opened all the same.
 
     def _make_added(self, known: KnownDirs) -> None:
         for path in sorted(known.added - self._dirs.keys()):
@@ -212,7 +212,7 @@ class DirOpener:
             log_dir.go_offline(e.message, report=False)
             return
         except LogDirImpairedError as e:
-            raise no_room(log_dir.path, e) from e
+            raise no_space(log_dir.path, e) from e
         log_dir.identify(drawn, answer.device)
 
     async def _remember(self, known: KnownDirs) -> None:

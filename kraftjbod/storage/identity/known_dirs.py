@@ -80,7 +80,7 @@ def parse_known_dirs(text: str, path: str) -> KnownDirs:
         return KnownDirs(ids=ids, added=frozenset(document.get("added", ())) & ids.keys())
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise InconsistentStorageError(
-            f"{path} is damaged ({e}). It tells which log dirs this node had. "
+            f"{path} is damaged ({e}). It says which log dirs this node had. "
             f"If all of them are mounted, remove it and start again."
         ) from e
 

@@ -1,6 +1,6 @@
 """PURE. Which leader epoch began at which offset in one log (KIP-101).
 
-Entries are an immutable tuple, so that the loop can look while the dir's thread goes on.
+Entries are an immutable tuple, so that the loop can read them while the dir's thread goes on.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochE
     return (*kept, EpochEntry(epoch, start_offset))
 
 
-def cut_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries:
+def truncate_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries:
     """``entries`` after the log lost everything from ``end_offset`` on."""
     return tuple(e for e in entries if e.start_offset < end_offset)
 
 
-def cut_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
+def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
     """``entries`` after the log lost everything before ``start_offset``."""
     at = bisect_right(entries, start_offset, key=lambda e: e.start_offset)
     if at == 0:
@@ -49,7 +49,7 @@ def cut_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
 def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tuple[int, int]:
     """The largest epoch not above ``epoch`` that the log has, and where it ended.
 
-    As OffsetForLeaderEpoch answers: ``(-1, -1)`` if the log cannot tell.
+    As OffsetForLeaderEpoch answers: ``(-1, -1)`` if the log does not know.
     """
     if epoch < 0 or not entries or epoch > entries[-1].epoch:
         return UNDEFINED_EPOCH, UNDEFINED_OFFSET

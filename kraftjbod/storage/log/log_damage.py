@@ -1,7 +1,7 @@
 """DISK. ``LogDamage``: what is known of one log's damage, and indexes that were wrong.
 
 * An index that leads nowhere is made anew from its segment.
-* Damage of the log itself is noted and told by whoever asks; it is forgotten once it is cut away.
+* Damage of the log itself is noted and logged by whoever asks; and forgotten once truncated.
 
 In the dir's thread. What becomes of damage is decided elsewhere.
 """
@@ -44,14 +44,14 @@ class LogDamage:
             self.indexes_mended += 1
         self._note(segment.base_offset, end_offset, found)
 
-    def by_index(self, at: int, look: Callable[[], T]) -> T:
-        """``look`` at a segment by its index; if that leads nowhere, once more by a new one."""
+    def by_index(self, at: int, search: Callable[[], T]) -> T:
+        """``search`` a segment by its index; if that leads nowhere, once more by a new one."""
         self.open(self._segments[at])
         try:
-            return look()
+            return search()
         except CorruptRecordError:
             self.survey(at)
-        return look()
+        return search()
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""

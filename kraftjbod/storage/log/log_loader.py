@@ -44,8 +44,8 @@ from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     EpochEntry,
     assign_epoch,
-    cut_epochs_before,
-    cut_epochs_from,
+    truncate_epochs_before,
+    truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_values import LogContent
 from kraftjbod.storage.log.producer_snapshots import drop_snapshots_outside, load_producers
@@ -70,14 +70,14 @@ class DirListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """``cut_bytes`` were dropped because they were not sound or not reachable.
+    """``truncated_bytes`` were dropped because they were not sound or not reachable.
 
     ``was_future``: it became the replica by a move, and was not loaded since.
     """
 
     log: UnifiedLog
     scanned_bytes: int
-    cut_bytes: int
+    truncated_bytes: int
     was_future: bool
 
 
@@ -163,7 +163,7 @@ class LogLoader:
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
         self._scanned_bytes = 0
-        self._cut_bytes = 0
+        self._truncated_bytes = 0
         self._was_future = False
         self._may_have_gaps = False
 
@@ -183,7 +183,7 @@ class LogLoader:
         return LoadedLog(
             log=log,
             scanned_bytes=self._scanned_bytes,
-            cut_bytes=self._cut_bytes,
+            truncated_bytes=self._truncated_bytes,
             was_future=self._was_future,
         )
 
@@ -200,7 +200,7 @@ class LogLoader:
         start = max(self._log_start_offset, segments[0].base_offset)
         if end < start:
             return self._start_over(segments, start)
-        epochs = cut_epochs_before(cut_epochs_from(self._epochs, end), start)
+        epochs = truncate_epochs_before(truncate_epochs_from(self._epochs, end), start)
         return LogContent(
             segments=segments,
             log_start_offset=start,
@@ -264,19 +264,19 @@ class LogLoader:
         return found
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
-        """The log's end as the clean stop left it; None if the files tell otherwise."""
+        """The log's end as the clean stop left it; None if the files say otherwise."""
         active, end = segments[-1], self._recovery_point
         if active.size_bytes == 0:
             return end if end == active.base_offset else None
         return end if end > active.base_offset else None
 
     def _recover(self, segments: list[LogSegment]) -> int:
-        """Scan from the recovery point on, cut what is not sound; the log's end."""
+        """Scan from the recovery point on, truncate what is not sound; the log's end."""
         bases = [segment.base_offset for segment in segments]
         at = max(0, bisect_right(bases, self._recovery_point) - 1)
-        # Snapshots behind the recovery point may tell of a past that was truncated away.
+        # Snapshots after the recovery point may describe a past that was truncated away.
         drop_snapshots_outside(self._vfs, self._directory, 0, self._recovery_point)
-        self._epochs = cut_epochs_from(self._epochs, bases[at])
+        self._epochs = truncate_epochs_from(self._epochs, bases[at])
         end = bases[at]
         while at < len(segments):
             segment, on_disk = segments[at], segments[at].size_bytes
@@ -288,11 +288,11 @@ class LogLoader:
             self._scanned_bytes += on_disk
             at += 1
             if segment.size_bytes < on_disk:
-                self._cut_bytes += on_disk - segment.size_bytes
+                self._truncated_bytes += on_disk - segment.size_bytes
                 segment.truncate(segment.size_bytes)
                 break
         for unreachable in reversed(segments[at:]):
-            self._cut_bytes += unreachable.size_bytes
+            self._truncated_bytes += unreachable.size_bytes
             unreachable.remove()
         del segments[at:]
         return end
@@ -304,12 +304,12 @@ class LogLoader:
         self._epochs = assign_epoch(self._epochs, epoch, header.base_offset)
 
     def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
-        """Nothing here is to be seen; in the oldest file's place, so that it needs no room."""
+        """Nothing here is to be seen; in the oldest file's place, so that it needs no space."""
         for segment in reversed(segments[1:]):
             segment.remove()
         segments[0].truncate(0)
         fresh = segments[0].reborn(start)
-        fresh.cut_torn_tail()
+        fresh.truncate_torn_tail()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
         return _nothing(fresh, epochs_on_disk=None)

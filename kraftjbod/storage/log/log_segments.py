@@ -110,15 +110,15 @@ class LogSegments:
         return retired
 
     def shorten(self, segment: LogSegment, size_bytes: int) -> None:
-        """Cut one of them to ``size_bytes``, the beginning of a batch."""
-        cut_bytes = segment.size_bytes - size_bytes
+        """Truncate one of them to ``size_bytes``, the beginning of a batch."""
+        truncated_bytes = segment.size_bytes - size_bytes
         segment.truncate(size_bytes)
-        self.size_bytes -= cut_bytes
+        self.size_bytes -= truncated_bytes
 
     def go_on_in_place(self, offset: int) -> LogSegment:
-        """Make the only segment an empty one at ``offset``; it takes the room of the old one.
+        """Make the only segment an empty one at ``offset``; it takes the space of the old one.
 
-        What the file held is to be cut off once the new name is certain.
+        What the file held is to be truncated once the new name is certain.
         """
         (old,) = self.all
         fresh = old.reborn(offset)

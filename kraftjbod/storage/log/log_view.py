@@ -2,7 +2,7 @@
 
 A view is immutable and true for one moment. Reading by one touches no more of a segment than what
 was written then, so the loop may read while the thread appends.
-Known damage is never read: what stands before and behind it is.
+Known damage is never read: what stands before and after it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING: Final = memoryview(b"")
 class Truncation(NamedTuple):
     """Where a log was truncated: of the segment at ``base_offset``, ``position`` bytes are left.
 
-    Segments with higher bases are gone. Cuts compare: the lower one takes more away.
+    Segments with higher bases are gone. Truncations compare: the lower one takes more away.
     """
 
     base_offset: int
@@ -30,7 +30,7 @@ class Truncation(NamedTuple):
 
 
 def lower_truncation(a: Truncation | None, b: Truncation | None) -> Truncation | None:
-    """What is left of two cuts, either of which may not have been made."""
+    """What is left of two truncations, either of which may not have been made."""
     if a is None or b is None:
         return b if a is None else a
     return min(a, b)
@@ -60,7 +60,7 @@ class LogView(NamedTuple):
         return max(0, bisect_right(self.segments, offset, key=lambda s: s.base_offset) - 1)
 
     def damage_from(self, offset: int) -> Damage | None:
-        """The first known damage at or behind ``offset``."""
+        """The first known damage at or after ``offset``."""
         at = bisect_right(self.damages, offset, key=lambda d: d.next_offset)
         return self.damages[at] if at < len(self.damages) else None
 

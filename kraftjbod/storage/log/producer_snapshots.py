@@ -52,7 +52,7 @@ def load_producers(
     end_offset: int,
     limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
 ) -> ProducerState:
-    """From the newest sound snapshot not behind ``end_offset``, and the batches after it."""
+    """From the newest sound snapshot not after ``end_offset``, and the batches after it."""
     state, begin = ProducerState(), segments[0].base_offset
     for offset in reversed(snapshot_offsets(vfs, directory)):
         if offset > end_offset or offset < begin:

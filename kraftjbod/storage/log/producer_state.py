@@ -30,10 +30,10 @@ from kraftjbod.protocol.record_batch import BatchHeader
 
 _BATCHES_KEPT: Final = 5
 _LARGEST_SEQUENCE: Final = 2**31 - 1
-#: Twice as long as any client tries again to send a batch, unless it is told otherwise (Java's
+#: Twice as long as any client tries again to send a batch, unless configured otherwise (Java's
 #: delivery.timeout.ms is 2 minutes, librdkafka's message.timeout.ms is 5).
 RETRIES_END_AFTER_MS: Final = 600_000
-#: Of a producer that was found in the log: it counts as new until the next look at the clock.
+#: Of a producer that was found in the log: it counts as new until the clock is next read.
 _UNKNOWN: Final = -1
 _NO_SEQUENCE: Final = -1
 _NO_OFFSET: Final = -1
@@ -94,7 +94,7 @@ class ProducerState:
         known = self._producers.get(header.producer_id)
         if known is None:
             # Nothing is remembered (any more): any sequence may begin.
-            self._require_room(header.producer_id, now_ms, limits.max_producers)
+            self._require_capacity(header.producer_id, now_ms, limits.max_producers)
             return None
         if header.producer_epoch < known.epoch:
             raise OperatingError(
@@ -116,7 +116,7 @@ class ProducerState:
             _require_sequence(header, 0 if last == _LARGEST_SEQUENCE else last + 1)
         return None
 
-    def _require_room(self, producer_id: int, now_ms: int, max_producers: int) -> None:
+    def _require_capacity(self, producer_id: int, now_ms: int, max_producers: int) -> None:
         if len(self._producers) < max_producers:
             return
         idlest = next(iter(self._producers.values()))

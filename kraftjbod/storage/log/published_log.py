@@ -113,7 +113,7 @@ class PublishedLog:
         before, self.view = self.view, view
         rolled = view.segments[-1] is not before.segments[-1]
         if view.damages != before.damages or view.indexes_mended != before.indexes_mended:
-            self._tell_damage(before, view)
+            self._report_damage(before, view)
         self._cut = lower_truncation(self._cut, cut)
         if retired:
             self._on_retired(retired)
@@ -121,7 +121,7 @@ class PublishedLog:
             self._on_rolled()
         return result
 
-    def _tell_damage(self, before: LogView, now: LogView) -> None:
+    def _report_damage(self, before: LogView, now: LogView) -> None:
         telemetry = get_logger(component="published_log")
         where = {"partition": str(self.log.topic_partition), "log_dir": self._log_dir.path}
         if now.indexes_mended > before.indexes_mended:

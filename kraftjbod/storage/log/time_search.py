@@ -1,10 +1,10 @@
 """DISK. ``LogTimeSearch``: one question for a time, answered by turns from the segments of one log.
 
-* Batches are looked for in the dir's thread, a few at a time: nothing may wait behind a search.
+* Batches are searched in the dir's thread, a few at a time: nothing may wait for a search.
 * What was found is opened in another thread. Anyone may ask, and a batch of some KiB may unpack to
   gigabytes of records that are seven bytes each: both have limits, and of a batch beyond them, or
-  one that does not open, its beginning is told, which is not later than the answer.
-* A segment's time index may lead nowhere, so whoever has the log says how to look at one again by
+  one that does not open, its beginning is the answer, which is not later than the answer.
+* A segment's time index may lead nowhere, so whoever has the log says how to search one again by
   a new index.
 """
 
@@ -23,11 +23,11 @@ from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.segments.batch_walk import walk_to
 from kraftjbod.storage.segments.segment import LogSegment
 
-#: Headers that are looked at in one turn of the dir's thread; that takes some milliseconds.
-_BATCHES_PER_LOOK: Final = 2_000
+#: Headers that are read in one turn of the dir's thread; that takes some milliseconds.
+_BATCHES_PER_TURN: Final = 2_000
 #: A search opens that many batches without an answer. One is usual: the log may start within it.
 _MAX_OPENED_BATCHES: Final = 16
-#: What a batch may unpack to, and how many of its records are looked at.
+#: What a batch may unpack to, and how many of its records are read.
 _MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 _MAX_RECORDS: Final = 1_000_000
 #: The interpreter is nobody else's meanwhile.
@@ -35,13 +35,13 @@ _RECORDS_PER_STEP: Final = 4096
 
 
 class _Seen(NamedTuple):
-    """Where a look ended: at a batch to be opened, or in the middle (no ``data``)."""
+    """Where a turn ended: at a batch to be opened, or in the middle (no ``data``)."""
 
     header: BatchHeader
     data: Buffer | None
 
 
-#: ``(number of the segment, look at it)``: the look's answer, by an index that was made anew if
+#: ``(number of the segment, search it)``: the answer, by an index that was made anew if
 #: the first one led nowhere.
 ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
 
@@ -49,12 +49,12 @@ ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
 class LogTimeSearch:
     """For the first record that is not older than ``timestamp`` (wall ms).
 
-    :meth:`look`, and :meth:`open` if there is something to open, until :attr:`is_over`.
+    :meth:`scan`, and :meth:`open` if there is something to open, until :attr:`is_over`.
     """
 
     def __init__(self, timestamp: int) -> None:
         self._timestamp = timestamp
-        #: Where the log started at the last look.
+        #: Where the log started at the last turn.
         self._log_start = 0
         #: Everything before is known to hold no answer.
         self._next_offset = 0
@@ -69,7 +69,7 @@ class LogTimeSearch:
         """Of what there is to open; 0 if there is nothing."""
         return 0 if self._found is None else self._found.header.size_bytes
 
-    def look(self, segments: Sequence[LogSegment], start_offset: int, by_index: ByIndex) -> None:
+    def scan(self, segments: Sequence[LogSegment], start_offset: int, by_index: ByIndex) -> None:
         """In the dir's thread: a few batches further on, if there are so many."""
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
@@ -79,7 +79,7 @@ class LogTimeSearch:
             largest = segment.largest_timestamp()
             if largest is None or largest.timestamp < self._timestamp:
                 continue
-            seen = by_index(at, partial(_look_at, segment, self._timestamp, begin))
+            seen = by_index(at, partial(_scan_segment, segment, self._timestamp, begin))
             if seen is not None:
                 self._next_offset = seen.header.next_offset
                 self._found = seen if seen.data is not None else None
@@ -88,7 +88,7 @@ class LogTimeSearch:
 
     def open(self) -> None:
         """In any thread: whether the batch that was found holds the answer."""
-        assert self._found is not None, "look() found nothing"
+        assert self._found is not None, "scan() found nothing"
         found, self._found = self._found, None
         assert found.data is not None, found
         self._opened += 1
@@ -110,14 +110,14 @@ def youngest(segments: Sequence[LogSegment], epochs: EpochEntries) -> FoundTimes
     return FoundTimestamp(entry.timestamp, entry.offset, epoch_at(epochs, entry.offset))
 
 
-def _look_at(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:
+def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:
     """The first batch from ``from_offset`` on that holds a record so young, or None.
 
     Compaction leaves batches without records, and those hold none.
     """
     begin = max(segment.indexes().times.offset_before(timestamp), from_offset)
     located = segment.position_of(begin)
-    for _ in range(_BATCHES_PER_LOOK):
+    for _ in range(_BATCHES_PER_TURN):
         if located is None:
             return None
         position, header = located
@@ -138,10 +138,10 @@ def _first_in(
     try:
         body = open_body(data, 0, header, max_bytes=_MAX_UNPACKED_BYTES)
         search = TimeSearch(header, body, timestamp, max(0, start_offset - header.base_offset))
-        looked = 0
+        read = 0
         while not search.step(_RECORDS_PER_STEP):
-            looked += _RECORDS_PER_STEP
-            if looked >= _MAX_RECORDS:
+            read += _RECORDS_PER_STEP
+            if read >= _MAX_RECORDS:
                 return _beginning(header, start_offset)
     except OperatingError:
         return _beginning(header, start_offset)
@@ -155,6 +155,6 @@ def _first_in(
 
 
 def _beginning(header: BatchHeader, start_offset: int) -> FoundTimestamp:
-    """All that is told of a batch that nobody can, or wants to, look through."""
+    """All that is answered for a batch that nobody can, or wants to, read."""
     offset = max(header.base_offset, start_offset)
     return FoundTimestamp(header.max_timestamp, offset, header.partition_leader_epoch)

@@ -6,8 +6,8 @@
 * What belongs together is here: segments, offsets, epochs, producers. Which segments there are,
   and under which names, is log_segments.py's part.
 * What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
-  log itself is noted, shown in the view and never read again, until it is cut away.
-* An operation that fails for lack of room is done in part or not at all, and either way what is
+  log itself is noted, shown in the view and never read again, until it is truncated.
+* An operation that fails for lack of space is done in part or not at all, and either way what is
   held here is what the files say: the same operation may be asked for again, and so may any other.
   An append is not done at all.
 * Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
@@ -33,8 +33,8 @@ from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     assign_epoch,
-    cut_epochs_before,
-    cut_epochs_from,
+    truncate_epochs_before,
+    truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_damage import LogDamage
 from kraftjbod.storage.log.log_segments import LogSegments
@@ -101,7 +101,7 @@ class UnifiedLog:
         self._epochs = content.epochs
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
-        self._cut: Truncation | None = None
+        self._truncation: Truncation | None = None
         self._soundness = LogDamage(self.segments.all, lambda: self._end)
 
     def __repr__(self) -> str:
@@ -138,8 +138,8 @@ class UnifiedLog:
 
     def take_truncation(self) -> Truncation | None:
         """The lowest truncation since the last call."""
-        cut, self._cut = self._cut, None
-        return cut
+        truncation, self._truncation = self._truncation, None
+        return truncation
 
     # -- append -----------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class UnifiedLog:
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
-            # While nothing is appended: it may find no room, which no append may do half-way.
+            # While nothing is appended: it may find no space, which no append may do half-way.
             self._write_epochs(epochs)
         self.segments.append(buffers, headers, size_bytes)
         self._epochs = epochs
@@ -232,7 +232,7 @@ class UnifiedLog:
 
         If that fails the old one is still the active one.
         """
-        self.segments.active.cut_torn_tail()
+        self.segments.active.truncate_torn_tail()
         self.segments.active.write_indexes()
         with FailsAs(OpKind.CHECKPOINT):
             write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
@@ -320,7 +320,7 @@ class UnifiedLog:
 
     def look_for(self, search: LogTimeSearch) -> None:
         """One turn of a search by time; what it found is opened in another thread."""
-        search.look(self.segments.all, self._start, self._soundness.by_index)
+        search.scan(self.segments.all, self._start, self._soundness.by_index)
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The largest timestamp, and the last offset of its batch."""
@@ -329,7 +329,7 @@ class UnifiedLog:
     # -- shorten ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Lose every batch that ends with or behind ``offset``."""
+        """Lose every batch that ends with or after ``offset``."""
         if offset >= self._end:
             return
         self.segments.name_compacted()
@@ -337,14 +337,14 @@ class UnifiedLog:
             self.truncate_fully_and_start_at(offset)
             return
         at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
-        active, (position, end) = self.segments.all[at], self._cut_point(at, offset)
+        active, (position, end) = self.segments.all[at], self._truncation_point(at, offset)
         if self.segments.may_have_gaps:
             # Not in the middle of a gap: a log ends where its last batch does.
             end = active.next_offset(position)
-        # A snapshot from behind the cut must not outlive it, or it speaks of what is written next.
+        # A snapshot from after the truncation must not outlive it: its end would be wrong.
         drop_snapshots_outside(self._vfs, self.directory, self._start, end)
         with Undoing(self._reload_producers):
-            self._retire_behind(active)
+            self._retire_after(active)
             if position < active.size_bytes:
                 self.segments.shorten(active, position)
             self._forget_from(end, Truncation(active.base_offset, active.size_bytes))
@@ -352,19 +352,19 @@ class UnifiedLog:
         self.segments.sync_names()
         self._write_epochs(self._epochs)
 
-    def _cut_point(self, at: int, offset: int) -> tuple[int, int]:
-        """Where a segment is to be cut so that nothing from ``offset`` on is left: file and log.
+    def _truncation_point(self, at: int, offset: int) -> tuple[int, int]:
+        """Where a segment is to be truncated so that nothing from ``offset`` on stays: file, log.
 
-        In the middle of damage there is no telling, so all of it goes.
+        In the middle of damage it is not known, so all of it goes.
         """
         segment, is_active = self.segments.all[at], at == len(self.segments.all) - 1
         if not is_active and offset >= self.segments.all[at + 1].base_offset:
             return segment.size_bytes, offset
-        look = partial(segment.position_of, offset)
+        search = partial(segment.position_of, offset)
         damage = self.view().damage_from(offset)
         if damage is None or damage.offset > offset:
             try:
-                located = self._soundness.by_index(at, look)
+                located = self._soundness.by_index(at, search)
             except CorruptRecordError:
                 located, damage = None, self.view().damage_from(offset)
             if located is not None:
@@ -379,7 +379,7 @@ class UnifiedLog:
         drop_snapshots_outside(self._vfs, self.directory, offset, offset)
         oldest = self.segments.oldest
         with Undoing(self._reload_producers):
-            self._retire_behind(oldest)
+            self._retire_after(oldest)
             # Before it gets its new name: under that it must not speak of other offsets.
             self.segments.shorten(oldest, 0)
             self._forget_from(oldest.base_offset, Truncation(0, 0))
@@ -388,21 +388,21 @@ class UnifiedLog:
         self._go_on_in_place(offset)
         self._write_epochs(self._epochs)
 
-    def _retire_behind(self, last: LogSegment) -> None:
+    def _retire_after(self, last: LogSegment) -> None:
         """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
         while (newest := self.segments.active) is not last:
             self.segments.retire(-1)
             self._forget_from(newest.base_offset, Truncation(newest.base_offset, 0))
 
-    def _forget_from(self, end: int, cut: Truncation) -> None:
+    def _forget_from(self, end: int, truncation: Truncation) -> None:
         """The files hold nothing from ``end`` on any more."""
-        self._cut = lower_truncation(self._cut, cut)
+        self._truncation = lower_truncation(self._truncation, truncation)
         self.segments.truncations += 1
         self._end = end
         self._start = min(self._start, end)
         self._soundness.forget_from(end)
         self._recovery_point = min(self._recovery_point, end)
-        self._epochs = cut_epochs_from(self._epochs, end)
+        self._epochs = truncate_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
         self._producers = load_producers(
@@ -410,15 +410,15 @@ class UnifiedLog:
         )
 
     def _go_on_in_place(self, offset: int) -> None:
-        """Make the only segment an empty one at ``offset``; it takes the room of the old one."""
+        """Make the only segment an empty one at ``offset``; it takes the space of the old one."""
         fresh = self.segments.go_on_in_place(offset)
         self._end = self._recovery_point = offset
         self._begin_at(offset)
         self.segments.sync_names()
-        fresh.cut_torn_tail()
+        fresh.truncate_torn_tail()
 
     def start_at(self, offset: int) -> None:
-        """Hide what is below ``offset`` (KIP-107); retention frees the room."""
+        """Hide what is below ``offset`` (KIP-107); retention frees the space."""
         assert offset <= self._end, (offset, self._end)
         if offset > self._start:
             self._begin_at(offset)
@@ -426,7 +426,7 @@ class UnifiedLog:
     def _begin_at(self, offset: int) -> None:
         self._start = offset
         self._soundness.forget_before(offset)
-        self._epochs = cut_epochs_before(self._epochs, offset)
+        self._epochs = truncate_epochs_before(self._epochs, offset)
 
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_room: bool = False
@@ -469,11 +469,11 @@ class UnifiedLog:
     def close(self) -> None:
         """Everything certain and every file closed; loading needs to scan nothing then.
 
-        The files are closed whatever fails: an open one keeps the room of a removed one.
+        The files are closed whatever fails: an open one keeps the space of a removed one.
         """
         try:
             self.segments.name_compacted()
-            self.segments.active.cut_torn_tail()
+            self.segments.active.truncate_torn_tail()
             self.flush()
             self.segments.active.write_indexes()
             if self._end > 0:

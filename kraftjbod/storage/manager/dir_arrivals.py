@@ -2,7 +2,7 @@
 
 * A dir is loaded and recovered on its own, while all others go on; only then is it one of the
   node's.
-* What it holds joins the book in one step without an ``await``. A replica that is here already, or
+* What it holds joins the registry in one step, with no ``await``. A replica that is here already or
   is being made, stays what is served: the copy that came goes, and is kept as ``-stray`` if it is
   another's or holds more.
 * Moves that were under way are sorted out as at a start.
@@ -44,7 +44,7 @@ class DirArrivals:
     def __init__(
         self,
         *,
-        book: ReplicaRegistry,
+        registry: ReplicaRegistry,
         checkpoints: OffsetCheckpoints,
         loading: DirLoading,
         swap: ReplicaSwap,
@@ -55,7 +55,7 @@ class DirArrivals:
         move_aside: Callable[[LogHandle, ReplicaDirKind], Awaitable[None]],
         found_strays: Callable[[Iterable[Stray]], None],
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._checkpoints = checkpoints
         self._loading = loading
         self._swap = swap
@@ -93,20 +93,20 @@ class DirArrivals:
             if is_taken(handle.topic_partition):
                 superseded.append(handle)
             else:
-                self._book.take_in(handle)
+                self._registry.take_in(handle)
         old = [
             future
             for future in loaded.futures
             # Of two moves the one that was ordered last counts.
-            if future.topic_partition in self._book.futures
-            and self._book.has_current(future.topic_partition)
+            if future.topic_partition in self._registry.futures
+            and self._registry.has_current(future.topic_partition)
         ]
         futures = [future for future in loaded.futures if future not in old]
         kept = [handle for handle in loaded.handles if handle not in superseded]
         moved = [handle for handle in loaded.moved_here if handle not in superseded]
         self._checkpoints.found(log_dir, loaded.offsets)
         self._found_strays(loaded.strays)
-        self._book.put_dir(log_dir, replaces)
+        self._registry.put_dir(log_dir, replaces)
         if replaces is not None:
             self._end(replaces)
         self._begin(log_dir)
@@ -126,7 +126,7 @@ class DirArrivals:
 
     async def _supersede(self, handle: LogHandle) -> None:
         tp, where = handle.topic_partition, handle.log_dir.path
-        served = self._book.handles.get(tp)
+        served = self._registry.handles.get(tp)
         is_older = (
             served is not None
             and served.topic_id == handle.topic_id
@@ -146,12 +146,12 @@ class DirArrivals:
 
         :raises KafkaStorageError: it holds some, or one is on its way into it.
         """
-        if self._book.every_handle_in(log_dir) or self._book.futures_in(log_dir):
+        if self._registry.every_handle_in(log_dir) or self._registry.futures_in(log_dir):
             raise KafkaStorageError(f"{log_dir.path} holds replicas", path=log_dir.path)
-        self._book.remove_dir(log_dir)
+        self._registry.remove_dir(log_dir)
         self._end(log_dir)
 
     def put_back(self, log_dir: LogDir) -> None:
         """Undo :meth:`take_out`."""
-        self._book.put_dir(log_dir)
+        self._registry.put_dir(log_dir)
         self._begin(log_dir)

@@ -26,12 +26,16 @@ _COUNTED_FOR_MS: Final = 1_000
 
 
 class DirChooser:
-    """``being_made`` says where replicas are on their way that the book does not have yet."""
+    """``being_made`` says where replicas are on their way that the registry does not have yet."""
 
     def __init__(
-        self, *, book: ReplicaRegistry, clock: Clock, being_made: Mapping[TopicPartition, LogDir]
+        self,
+        *,
+        registry: ReplicaRegistry,
+        clock: Clock,
+        being_made: Mapping[TopicPartition, LogDir],
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._clock = clock
         self._being_made = being_made
         self._counted: dict[LogDir, DirCandidate] = {}
@@ -43,7 +47,7 @@ class DirChooser:
         :raises LogDirImpairedError: no dir takes a replica now.
         :raises KafkaStorageError: every dir is offline.
         """
-        online = self._book.online_dirs()
+        online = self._registry.online_dirs()
         if not online:
             raise KafkaStorageError("every log dir is offline")
         now_ms = self._clock.now_ms()
@@ -53,10 +57,10 @@ class DirChooser:
         by_id = {log_dir.directory_id: log_dir for log_dir in online}
         chosen = choose_dir([self._as_it_is(log_dir) for log_dir in online])
         if chosen is None:
-            told = ", ".join(f"{log_dir.path} is {log_dir.state.value}" for log_dir in online)
+            states = ", ".join(f"{log_dir.path} is {log_dir.state.value}" for log_dir in online)
             state = online[0].state.value
             raise LogDirImpairedError(
-                f"no log dir takes new replicas now: {told}",
+                f"no log dir takes new replicas now: {states}",
                 directory_id=None,
                 path=None,
                 state=state,
@@ -78,19 +82,19 @@ class DirChooser:
         )
 
     def _count(self, log_dir: LogDir) -> DirCandidate:
-        here, arriving = self._book.handles_in(log_dir), self._book.futures_in(log_dir)
+        here, arriving = self._registry.handles_in(log_dir), self._registry.futures_in(log_dir)
         coming = [tp for tp, where in self._being_made.items() if where is log_dir]
         return DirCandidate(
             directory_id=log_dir.directory_id,
             usable_bytes=log_dir.space.usable_bytes,
             promised_bytes=sum(max(0, h.config.segment_bytes - h.size_bytes) for h in here)
             + sum(self._bytes_to_come(future) for future in arriving)
-            + sum(self._book.config_of(tp.topic).segment_bytes for tp in coming),
+            + sum(self._registry.config_of(tp.topic).segment_bytes for tp in coming),
             replicas=len(here) + len(arriving) + len(coming),
         )
 
     def _bytes_to_come(self, future: FutureReplica) -> int:
-        """What the rest of the move takes, and room for a segment as any replica's."""
-        source = self._book.handles.get(future.topic_partition)
+        """What the rest of the move takes, and space for a segment as any replica's."""
+        source = self._registry.handles.get(future.topic_partition)
         rest = 0 if source is None else max(0, source.size_bytes - future.size_bytes)
-        return rest + self._book.config_of(future.topic_partition.topic).segment_bytes
+        return rest + self._registry.config_of(future.topic_partition.topic).segment_bytes

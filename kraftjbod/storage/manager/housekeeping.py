@@ -1,12 +1,12 @@
-"""LOOP. ``Housekeeping``: what goes on in one log dir behind the requests: retention, flushes,
+"""LOOP. ``Housekeeping``: what goes on in one log dir beside the requests: retention, flushes,
 purges.
 
 * One per dir, so that a disk that hangs holds up the chores of no other.
 * One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`. An error that nobody
   expected costs a job the replica that it was busy with, or its turn (core/loop/job_guard.py).
-* A dir that goes offline has nothing more to do: its failure has been told by the dir itself.
+* A dir that goes offline has nothing more to do: its failure has been logged by the dir itself.
 * A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
-  was to be purged after a while goes now. Nothing of that waits for room.
+  was to be purged after a while goes now. Nothing of that waits for space.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
 
     async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
-        """Do ``work``; what goes wrong with it is told, and leaves the other work alone."""
+        """Do ``work``; what goes wrong with it is logged, and leaves the other work alone."""
         if not self._log_dir.is_online:
             return None
         try:

@@ -1,4 +1,4 @@
-"""LOOP. ``LogMaker``: makes the logs of new replicas, in the dir that was told or in one that is
+"""LOOP. ``LogMaker``: makes the logs of new replicas, in the dir asked for or in one that is
 chosen.
 
 * Two wishes for one replica are one creation; whoever gives up waiting does not stop it.
@@ -38,14 +38,14 @@ class LogMaker:
     def __init__(
         self,
         *,
-        book: ReplicaRegistry,
+        registry: ReplicaRegistry,
         checkpoints: OffsetCheckpoints,
         cleaner_offsets: CleanerOffsets,
         host: LogHost,
         clock: Clock,
         producer_limits: ProducerLimits,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._checkpoints = checkpoints
         self._cleaner_offsets = cleaner_offsets
         self._host = host
@@ -56,7 +56,7 @@ class LogMaker:
         self._making_in: dict[TopicPartition, LogDir] = {}
         #: A dir's thread must not be busy with new replicas only, while old ones are written to.
         self._slots: dict[LogDir, asyncio.Semaphore] = {}
-        self._chooser = DirChooser(book=book, clock=clock, being_made=self._making_in)
+        self._chooser = DirChooser(registry=registry, clock=clock, being_made=self._making_in)
 
     def is_making(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._making
@@ -71,7 +71,7 @@ class LogMaker:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """The replica, made in ``directory_id`` or in the dir with most room if there is none yet.
+        """The replica, made in ``directory_id``, or else where most space is free, if it is new.
 
         One that is here already is given as it is: the caller compares its ``topic_id``.
 
@@ -79,15 +79,15 @@ class LogMaker:
         :raises KafkaStorageError: if that dir, or every dir, is offline; or if several copies
             wait to be resolved.
         """
-        if (handle := self._book.handles.get(topic_partition)) is not None:
+        if (handle := self._registry.handles.get(topic_partition)) is not None:
             return handle
-        if topic_partition in self._book.held_aside:
+        if topic_partition in self._registry.held_aside:
             raise KafkaStorageError(f"{topic_partition} has several copies, none resolved yet")
         if (running := self._making.get(topic_partition)) is not None:
             return await asyncio.shield(running)
         if config is not None:
-            self._book.set_config(topic_partition.topic, config)
-        log_dir = self._dir_for(directory_id, self._book.config_of(topic_partition.topic))
+            self._registry.set_config(topic_partition.topic, config)
+        log_dir = self._dir_for(directory_id, self._registry.config_of(topic_partition.topic))
         task = asyncio.ensure_future(self._make_in(log_dir, topic_partition, topic_id))
         self._making[topic_partition] = task
         self._making_in[topic_partition] = log_dir
@@ -97,15 +97,15 @@ class LogMaker:
     def _dir_for(self, directory_id: DirectoryId | None, config: TopicConfig) -> LogDir:
         if directory_id is None:
             return self._chooser.choose(config)
-        return self._book.require_online(directory_id)
+        return self._registry.require_online(directory_id)
 
     async def _make_in(self, log_dir: LogDir, tp: TopicPartition, topic_id: TopicId) -> LogHandle:
-        vfs, root, config = log_dir.vfs, log_dir.path, self._book.config_of(tp.topic)
-        aside = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+        vfs, root, config = log_dir.vfs, log_dir.path, self._registry.config_of(tp.topic)
+        aside = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
 
         def make() -> LogHandle:
             if vfs.exists(f"{root}/{tp}") and not is_half_made(vfs, f"{root}/{tp}"):
-                # Not loaded, so not known: kept for a human to look at.
+                # Not loaded, so not known: kept for a person to examine.
                 vfs.rename(f"{root}/{tp}", aside)
             log = create_log(
                 vfs,
@@ -124,7 +124,7 @@ class LogMaker:
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.
             raise log_dir.offline_error()
-        self._book.handles[tp] = handle
+        self._registry.handles[tp] = handle
         return handle
 
     def _made(self, topic_partition: TopicPartition, done: asyncio.Future[LogHandle]) -> None:

@@ -72,11 +72,11 @@ class LogManager:
         self._producer_limits = producer_limits
         self._clock = clock
         self._log = get_logger()
-        self._book = ReplicaRegistry(
+        self._registry = ReplicaRegistry(
             dirs=dirs, default_config=default_config, random_bytes=random_bytes
         )
-        self._checkpoints = OffsetCheckpoints(self._book)
-        self._cleaner_offsets = CleanerOffsets(self._book)
+        self._checkpoints = OffsetCheckpoints(self._registry)
+        self._cleaner_offsets = CleanerOffsets(self._registry)
         self._cleaning_pauses = CleaningPauses(self._forbids_cleaning)
         self.cleaner = LogCleaner(
             limits=cleaner or CleanerLimits(),
@@ -87,7 +87,7 @@ class LogManager:
         )
         #: Replicas on their way.
         self.maker = LogMaker(
-            book=self._book,
+            registry=self._registry,
             checkpoints=self._checkpoints,
             cleaner_offsets=self._cleaner_offsets,
             host=self,
@@ -115,13 +115,13 @@ class LogManager:
     def _make_moving_parts(self) -> None:
         """What brings replicas and whole dirs in, and lets replicas change their dirs."""
         self._loading = DirLoading(
-            book=self._book,
+            registry=self._registry,
             host=self,
             clock=self._clock,
             producer_limits=self._producer_limits,
         )
         self._swap = ReplicaSwap(
-            book=self._book,
+            registry=self._registry,
             checkpoints=self._checkpoints,
             host=self,
             clock=self._clock,
@@ -131,17 +131,19 @@ class LogManager:
             producer_limits=self._producer_limits,
         )
         self._recovery = SwapRecovery(
-            book=self._book,
+            registry=self._registry,
             swap=self._swap,
             loading=self._loading,
             purge_later=self._purge_later,
             resolve=self.resolve,
         )
         #: Copies that are kept and not served.
-        self.strays = StrayReplicas(book=self._book, loading=self._loading, clock=self._clock)
+        self.strays = StrayReplicas(
+            registry=self._registry, loading=self._loading, clock=self._clock
+        )
         #: Dirs that come and go while this runs.
         self.arrivals = DirArrivals(
-            book=self._book,
+            registry=self._registry,
             checkpoints=self._checkpoints,
             loading=self._loading,
             swap=self._swap,
@@ -178,25 +180,25 @@ class LogManager:
     # -- what there is ----------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> LogHandle | None:
-        return self._book.handles.get(topic_partition)
+        return self._registry.handles.get(topic_partition)
 
     def handles(self) -> list[LogHandle]:
-        return list(self._book.handles.values())
+        return list(self._registry.handles.values())
 
     def handles_in(self, log_dir: LogDir) -> list[LogHandle]:
-        return self._book.handles_in(log_dir)
+        return self._registry.handles_in(log_dir)
 
     def dirs(self) -> Sequence[LogDir]:
-        return self._book.dirs
+        return self._registry.dirs
 
     def online_dirs(self) -> list[LogDir]:
-        return self._book.online_dirs()
+        return self._registry.online_dirs()
 
     def offline_dirs(self) -> list[LogDir]:
-        return [log_dir for log_dir in self._book.dirs if not log_dir.is_online]
+        return [log_dir for log_dir in self._registry.dirs if not log_dir.is_online]
 
     def dir_by_id(self, directory_id: DirectoryId) -> LogDir | None:
-        return self._book.dir_by_id(directory_id)
+        return self._registry.dir_by_id(directory_id)
 
     def remembers(self, topic_partition: TopicPartition) -> bool:
         """Whether a dir that is online says that there is, or was, a log of that name."""
@@ -205,7 +207,7 @@ class LogManager:
     @property
     def duplicates(self) -> Mapping[TopicPartition, Sequence[LogHandle]]:
         """Partitions with several current copies, none of which :meth:`get` gives."""
-        return self._book.held_aside
+        return self._registry.held_aside
 
     # -- load -------------------------------------------------------------------------------
 
@@ -216,10 +218,10 @@ class LogManager:
         loaded = [dir_content for dir_content in found if dir_content is not None]
         for dir_content in loaded:
             for handle in dir_content.handles:
-                self._book.take_in(handle)
+                self._registry.take_in(handle)
             self.strays.found(dir_content.strays)
         await self._recovery.settle(loaded)
-        for tp, copies in self._book.held_aside.items():
+        for tp, copies in self._registry.held_aside.items():
             copies.sort(key=lambda copy: copy.log_dir.path)
             self._log.warning(
                 "replica_found_twice",
@@ -234,9 +236,9 @@ class LogManager:
             loaded = await self._loading.load(log_dir, report)
             self._checkpoints.found(log_dir, loaded.offsets)
         except KafkaStorageError:
-            return None  # Told by log_dir_offline; what it had is gone for this process.
+            return None  # Logged as log_dir_offline; what it had is gone for this process.
         except LogDirImpairedError as e:
-            # Loading needs no room, so it is not that; half of a dir cannot be served.
+            # Loading needs no space, so it is not that; half of a dir cannot be served.
             log_dir.go_offline(f"it could not be loaded: {e.message}")
             return None
         self._loaded.add(log_dir)
@@ -248,9 +250,9 @@ class LogManager:
         A copy whose dir does not let it be renamed stays where it is; what that says of the dir
         the dir has judged.
         """
-        copies = self._book.held_aside.pop(topic_partition)
+        copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
-        self._book.handles[topic_partition] = winner
+        self._registry.handles[topic_partition] = winner
         for copy in copies:
             if copy is winner:
                 continue
@@ -263,10 +265,10 @@ class LogManager:
     # -- future copies ----------------------------------------------------------------------
 
     def future(self, topic_partition: TopicPartition) -> FutureReplica | None:
-        return self._book.futures.get(topic_partition)
+        return self._registry.futures.get(topic_partition)
 
     def futures(self) -> list[FutureReplica]:
-        return list(self._book.futures.values())
+        return list(self._registry.futures.values())
 
     async def create_future(
         self, topic_partition: TopicPartition, target: LogDir, move_id: Uuid
@@ -325,7 +327,7 @@ class LogManager:
 
     @property
     def orphans(self) -> Sequence[Orphan]:
-        """Copies on their way out, of partitions without any current copy; kept until told."""
+        """Copies on their way out, of partitions without any current copy; kept until asked for."""
         return tuple(self._recovery.orphans)
 
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
@@ -384,7 +386,7 @@ class LogManager:
             async with self._cleaning_pauses.paused(topic_partition, by="a removal"):
                 await self._move_aside(handle, kind, reason, metadata_log_id)
         except OverloadedError:
-            self._book.handles[topic_partition] = handle
+            self._registry.handles[topic_partition] = handle
             raise
         self._cleaner_offsets.drop(topic_partition)
 
@@ -398,12 +400,12 @@ class LogManager:
         if kind is ReplicaDirKind.STRAY:
             await self.strays.set_aside(handle, reason, metadata_log_id)
             return
-        target = self._book.doomed_path(handle.log_dir, handle.topic_partition, kind)
+        target = self._registry.doomed_path(handle.log_dir, handle.topic_partition, kind)
         await handle.move_aside(target)
         self._purge_later(handle.log_dir, target, handle)
 
     def _forget(self, tp: TopicPartition) -> LogHandle:
-        handle = self._book.handles.pop(tp, None)
+        handle = self._registry.handles.pop(tp, None)
         if handle is None:
             raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
         return handle
@@ -413,7 +415,7 @@ class LogManager:
 
         A metadata dir that is not among the log dirs has none.
         """
-        gone = self._book.forget_all_in(log_dir)
+        gone = self._registry.forget_all_in(log_dir)
         self._recovery.forget_all_in(log_dir)
         self.strays.forget_all_in(log_dir)
         if log_dir in self._housekeeping:
@@ -424,7 +426,7 @@ class LogManager:
 
     def update_config(self, topic: str, config: TopicConfig) -> None:
         """Let ``topic``'s replicas, present and future, follow ``config``."""
-        self._book.set_config(topic, config)
+        self._registry.set_config(topic, config)
         for log_dir in {h.log_dir for h in self.handles() if h.topic_partition.topic == topic}:
             self._housekeeping[log_dir].retain_soon()
 
@@ -456,7 +458,7 @@ class LogManager:
         await self._cleaner_offsets.lower(handle, handle.recovery_point)
 
     def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
-        config = self._book.config_of("") if handle is None else handle.config
+        config = self._registry.config_of("") if handle is None else handle.config
         chores = self._housekeeping[log_dir]
         chores.purge_replica(path, handle, config.file_delete_delay_ms)
 
@@ -470,7 +472,7 @@ class LogManager:
             return "there is no such replica here"
         if handle.log_dir.state is not LogDirState.ONLINE:
             return f"its log dir is {handle.log_dir.state.value}"
-        if topic_partition in self._book.futures:
+        if topic_partition in self._registry.futures:
             return "it is being moved"
         return None
 
@@ -496,8 +498,8 @@ class LogManager:
     async def _close_dir(self, log_dir: LogDir, stop: CleanShutdown) -> None:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
         closings: list[Callable[[], Awaitable[None]]] = [
-            *(handle.close for handle in self._book.every_handle_in(log_dir)),
-            *(future.sync for future in self._book.futures_in(log_dir)),
+            *(handle.close for handle in self._registry.every_handle_in(log_dir)),
+            *(future.sync for future in self._registry.futures_in(log_dir)),
         ]
         failed: OperatingError | None = None
         for close in closings:

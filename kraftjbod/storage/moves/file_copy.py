@@ -1,4 +1,4 @@
-"""DISK. Copying bytes from a file of one log dir to a file of another, without looking at them.
+"""DISK. Copying bytes from a file of one log dir to a file of another, without reading them.
 
 * The kernel copies where it can, much with one call, so that the thread that asks for it seldom
   gets in the way of others.

@@ -7,7 +7,7 @@ segments go, one is shortened, ranges are copied, in this order.
 * Every segment of the copy but the last is as long as the log's; the last may be shorter.
 * Ranges end anywhere, also in the middle of a batch.
 
-Epochs tell how far a copy may be trusted that was found after a restart; bytes are not looked at.
+Epochs say how far a copy may be trusted that was found after a restart; bytes are not compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kraftjbod.storage.log.leader_epochs import EpochEntries, cut_epochs_before
+from kraftjbod.storage.log.leader_epochs import EpochEntries, truncate_epochs_before
 from kraftjbod.storage.log.log_view import LogView, Truncation
 
 
@@ -56,15 +56,15 @@ def extents_of(view: LogView) -> tuple[SegmentExtent, ...]:
 def plan_copy(
     log: Sequence[SegmentExtent],
     copied: Mapping[int, int],
-    cut: Truncation | None,
+    truncation: Truncation | None,
     max_bytes: int,
 ) -> CopyPlan:
     """What to do so that ``copied`` (base offset to bytes, rising) becomes a mirror of ``log``.
 
-    ``cut`` is the lowest truncation of the log since the copy last heard of one. At most
+    ``truncation`` is the lowest truncation of the log since the copy last heard of one. At most
     ``max_bytes`` are copied.
     """
-    kept = _kept(log, copied, cut)
+    kept = _kept(log, copied, truncation)
     shorten = None
     if kept and kept[-1].size_bytes < copied[kept[-1].base_offset]:
         shorten = kept[-1]
@@ -85,8 +85,8 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 
     What lies below ``log_start_offset`` is not compared: either may have lost it.
     """
-    a = cut_epochs_before(ours, log_start_offset)
-    b = cut_epochs_before(theirs, log_start_offset)
+    a = truncate_epochs_before(ours, log_start_offset)
+    b = truncate_epochs_before(theirs, log_start_offset)
     for x, y in zip(a, b, strict=False):
         if x != y:
             return min(x.start_offset, y.start_offset)
@@ -96,19 +96,21 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 
 
 def _kept(
-    log: Sequence[SegmentExtent], copied: Mapping[int, int], cut: Truncation | None
+    log: Sequence[SegmentExtent], copied: Mapping[int, int], truncation: Truncation | None
 ) -> list[SegmentExtent]:
     """What of the copy is the beginning of the log as it is now."""
     rising = [SegmentExtent(*item) for item in copied.items() if item[0] >= log[0].base_offset]
     kept: list[SegmentExtent] = []
     for (base_offset, size_bytes), (expected, log_bytes) in zip(rising, log, strict=False):
-        if base_offset != expected or (cut is not None and base_offset > cut.base_offset):
+        if base_offset != expected or (
+            truncation is not None and base_offset > truncation.base_offset
+        ):
             break
-        if cut is not None and base_offset == cut.base_offset:
-            size_bytes = min(size_bytes, cut.position)
+        if truncation is not None and base_offset == truncation.base_offset:
+            size_bytes = min(size_bytes, truncation.position)
         kept.append(SegmentExtent(base_offset, min(size_bytes, log_bytes)))
         if size_bytes != log_bytes:
-            break  # What comes behind would be behind a hole, or behind what the log lost.
+            break  # What comes later would follow a hole, or what the log lost.
     return kept
 
 

@@ -55,7 +55,7 @@ from kraftjbod.storage.moves.future_copy import (
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
-#: So much is copied between two syncs while the copy is far behind,
+#: So much is copied between two syncs while the copy lags far,
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 #: and so much may be left to sync when it has caught up, because appends wait for that.
 _TAIL_BYTES: Final = 1024 * 1024
@@ -70,7 +70,7 @@ class Copied(NamedTuple):
     extents: tuple[SegmentExtent, ...]
     #: It mirrors all of the view that the step went by.
     is_mirror: bool
-    #: The log is not as the view says any more: look again.
+    #: The log is not as the view says any more: read it again.
     is_view_stale: bool
 
 
@@ -202,22 +202,22 @@ class FutureLog:
         self.discard_unclaimed()
         start = max(self.log_start_offset, view.log_start_offset)
         offset = agreed_before(self.epochs, view.epochs, start)
-        cut = None
+        truncation = None
         if offset is not None and offset < self.log_end_offset:
-            cut = self._cut_at(offset)
-        self._shorten(plan_copy(extents_of(view), self._copied, cut, 0), view)
+            truncation = self._truncation_at(offset)
+        self._shorten(plan_copy(extents_of(view), self._copied, truncation, 0), view)
 
     def step(
         self,
         view: LogView,
-        cut: Truncation | None,
+        truncation: Truncation | None,
         source_vfs: Vfs,
         *,
         max_bytes: int,
         by_kernel: bool,
     ) -> Copied:
-        """Follow ``cut`` and ``view``, as far as ``max_bytes`` go."""
-        plan = plan_copy(extents_of(view), self._copied, cut, max_bytes)
+        """Follow ``truncation`` and ``view``, as far as ``max_bytes`` go."""
+        plan = plan_copy(extents_of(view), self._copied, truncation, max_bytes)
         if plan.drop or plan.shorten:
             self._shorten(plan, view)
         self._note(view)
@@ -259,7 +259,7 @@ class FutureLog:
             self._copied[base_offset] = 0
         if size_bytes == 0:
             return 0
-        self._cut_torn(base_offset)
+        self._truncate_torn(base_offset)
         self._reading = (segment.path, position, size_bytes)
         source = source_vfs.open_if_exists(segment.path)
         if source is None:
@@ -278,8 +278,8 @@ class FutureLog:
         self._unsynced_bytes += got
         return got
 
-    def _cut_torn(self, base_offset: int) -> None:
-        """What is copied next may be less, and what is left behind it must not count as the log."""
+    def _truncate_torn(self, base_offset: int) -> None:
+        """What is copied next may be less, and what is left after it must not count as the log."""
         if base_offset in self._torn:
             self._file(base_offset).truncate(self._copied[base_offset])
             self._torn.discard(base_offset)
@@ -302,7 +302,7 @@ class FutureLog:
     # -- what is certain --------------------------------------------------------------------
 
     def discard_unclaimed(self) -> None:
-        """Cut the files to what the checkpoint claims."""
+        """Truncate the files to what the checkpoint claims."""
         for base_offset, size_bytes in self._log_files():
             if base_offset not in self._copied:
                 self._unlink(base_offset)
@@ -317,7 +317,7 @@ class FutureLog:
 
     def _sync_files(self) -> None:
         for base_offset in sorted(self._torn):
-            self._cut_torn(base_offset)
+            self._truncate_torn(base_offset)
         with FailsAs(OpKind.FLUSH):
             for base_offset, file in self._files.items():
                 file.sync()
@@ -345,7 +345,7 @@ class FutureLog:
         self._vfs.sync_dir(self.directory)
         self._write_checkpoint()
 
-    def _cut_at(self, offset: int) -> Truncation:
+    def _truncation_at(self, offset: int) -> Truncation:
         """Where ``offset`` begins in what was copied."""
         below = [base for base in self._copied if base <= offset]
         if not below:

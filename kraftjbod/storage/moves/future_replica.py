@@ -61,7 +61,7 @@ class FutureReplica:
         self.became_current = False
         self._is_resumed = not log.was_loaded
         #: A truncation that no finished step has followed yet.
-        self._cut: Truncation | None = None
+        self._truncation: Truncation | None = None
         self._running: asyncio.Future[Any] | None = None
 
     def __repr__(self) -> str:
@@ -85,17 +85,17 @@ class FutureReplica:
     def size_bytes(self) -> int:
         return sum(size_bytes for _, size_bytes in self._extents)
 
-    def lag_behind(self, source: LogHandle) -> int:
+    def lag_of(self, source: LogHandle) -> int:
         """How many offsets are not here yet, at most."""
         return max(0, source.log_end_offset - self.log_end_offset)
 
     def is_caught_up(self, source: LogHandle) -> bool:
         """Everything that is known of ``source`` is here."""
-        has_cut = self._cut is not None or source.has_cut
-        return not has_cut and self._extents == extents_of(source.view)
+        was_truncated = self._truncation is not None or source.has_cut
+        return not was_truncated and self._extents == extents_of(source.view)
 
     async def catch_up(
-        self, source: LogHandle, lane: LogDirExecutor, max_bytes: int = STEP_BYTES
+        self, source: LogHandle, executor: LogDirExecutor, max_bytes: int = STEP_BYTES
     ) -> CopyStep:
         """Copy at most ``max_bytes`` of what is missing, and drop what the source dropped.
 
@@ -109,27 +109,27 @@ class FutureReplica:
             await self.resume(source.view)
         if self.is_caught_up(source):
             return CopyStep(0, True, 0)
-        copied = await self._alone(self._step(source, lane, max_bytes))
+        copied = await self._alone(self._step(source, executor, max_bytes))
         if copied.is_view_stale:
             await source.refresh()
-        lag_offsets = self.lag_behind(source)
+        lag_offsets = self.lag_of(source)
         return CopyStep(copied.copied_bytes, self.is_caught_up(source), lag_offsets)
 
-    async def _step(self, source: LogHandle, lane: LogDirExecutor, max_bytes: int) -> Copied:
-        self._cut = cut = lower_truncation(self._cut, source.take_truncation())
+    async def _step(self, source: LogHandle, executor: LogDirExecutor, max_bytes: int) -> Copied:
+        self._truncation = truncation = lower_truncation(self._truncation, source.take_truncation())
         view, log, source_vfs = source.view, self._log, source.log_dir.vfs
 
         def settle(copied: Copied) -> Copied:
-            # The cut that was followed is the only one: there is one step at a time.
-            self._cut = None
+            # The truncation that was followed is the only one: there is one step at a time.
+            self._truncation = None
             self._publish(copied.extents, view)
             return copied
 
         return await self.log_dir.run_copy(
             source.log_dir,
-            lane,
+            executor,
             lambda by_kernel: log.step(
-                view, cut, source_vfs, max_bytes=max_bytes, by_kernel=by_kernel
+                view, truncation, source_vfs, max_bytes=max_bytes, by_kernel=by_kernel
             ),
             read_again=lambda: log.read_again(source_vfs),
             settle=settle,
@@ -155,7 +155,9 @@ class FutureReplica:
         await self.settle()
         await self.log_dir.run(OpKind.CLOSE, self._log.sync, replica=self.topic_partition)
 
-    async def finish(self, source: LogHandle, carried: CarriedState, lane: LogDirExecutor) -> None:
+    async def finish(
+        self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
+    ) -> None:
         """Make the copy whole, and certain. It is a mirror of what ``carried`` shows.
 
         Raises as :meth:`catch_up`.
@@ -164,7 +166,7 @@ class FutureReplica:
         await self._alone(
             self.log_dir.run_copy(
                 source.log_dir,
-                lane,
+                executor,
                 lambda by_kernel: log.finish(carried),
                 read_again=lambda: None,
                 settle=lambda done: None,
@@ -194,7 +196,7 @@ class FutureReplica:
         """Take the replica's own name to be loaded as one; which directory that is.
 
         What lies there and is not known goes to ``stray``. If ``only_claimed``, bytes that the
-        checkpoint does not claim are cut off.
+        checkpoint does not claim are truncated.
         """
         await self.settle()
         log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"

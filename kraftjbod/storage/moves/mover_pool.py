@@ -1,6 +1,6 @@
 """LOOP. ``MoverPool``: the threads that copy replicas between log dirs, one to a move at a time.
 
-* They are not the dirs' own threads, so no append waits behind a copy.
+* They are not the dirs' own threads, so no append waits for a copy.
 * Whoever finds no thread free waits; the first to come is the first to go.
 * A thread that is still busy when it is given back hangs on a disk that is dead: it is abandoned,
   and another takes its place.
@@ -22,7 +22,7 @@ _MAX_OPS: Final = 4
 
 
 class MoverPool:
-    """As many lanes as ``num.replica.alter.log.dirs.threads``. For the loop's thread."""
+    """As many threads as ``num.replica.alter.log.dirs.threads``. For the loop's thread."""
 
     def __init__(
         self, *, threads: int, clock: Clock, make_executor: MakeExecutor = LogDirExecutor
@@ -36,16 +36,16 @@ class MoverPool:
             self._free.put_nowait(self._make())
 
     @asynccontextmanager
-    async def lane(self) -> AsyncIterator[LogDirExecutor]:
+    async def executor(self) -> AsyncIterator[LogDirExecutor]:
         """A thread of one's own for as long as the block lasts."""
-        lane = await self._free.get()
+        executor = await self._free.get()
         try:
-            yield lane
+            yield executor
         finally:
-            if lane.is_idle:
-                self._free.put_nowait(lane)
+            if executor.is_idle:
+                self._free.put_nowait(executor)
             else:
-                lane.abandon(_abandoned)
+                executor.abandon(_abandoned)
                 self._free.put_nowait(self._make())
 
     def close(self) -> None:

@@ -3,8 +3,8 @@
 * Nothing is served before ``.kafka_cleanshutdown`` is gone for good: it speaks of the last stop.
 * Names that are none of ours are skipped with one warning and never touched.
 * A replica that does not say whose records it holds is set aside as ``-stray``.
-* Loading makes room and takes none, so a full disk is loaded like any other. The one exception is
-  a replica whose making had broken off: it is left out, and made anew when there is room.
+* Loading frees space and takes none, so a full disk is loaded like any other. The one exception is
+  a replica whose making had broken off: it is left out, and made anew when there is space.
 * Future copies and strays are listed, not touched; what was deleted is listed, not removed.
 
 What to make of copies in several dirs is decided elsewhere.
@@ -53,7 +53,7 @@ class OpenedReplica(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A copy that is kept and not served; ``topic_partition`` is None where its name was cut.
+    """A copy that is kept and not served; ``topic_partition`` is None where its name was shortened.
 
     ``known_since_ms`` is an instant of this process.
     """
@@ -109,12 +109,12 @@ class DirLoading:
     def __init__(
         self,
         *,
-        book: ReplicaRegistry,
+        registry: ReplicaRegistry,
         host: LogHost,
         clock: Clock,
         producer_limits: ProducerLimits,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._host = host
         self._clock = clock
         self._producer_limits = producer_limits
@@ -164,9 +164,9 @@ class DirLoading:
                 was_clean=was_clean and tp in loaded.offsets.recovery_points,
             )
         except CorruptCheckpointError as e:
-            # Whose records these are cannot be told any more; they are kept, not served.
+            # Whose records these are is not known any more; they are kept, not served.
             self._log.error("replica_set_aside_as_stray", partition=str(tp), reason=str(e))
-            target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+            target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
             source = f"{log_dir.path}/{tp}"
             await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
             await self._list_stray(loaded, target.rpartition("/")[2], tp)
@@ -200,7 +200,7 @@ class DirLoading:
             vfs=log_dir.vfs,
             directory=directory,
             topic_partition=tp,
-            config=self._book.config_of(tp.topic),
+            config=self._registry.config_of(tp.topic),
             was_clean=was_clean,
             recovery_point=recovery_point,
             log_start_offset=offsets.log_starts.get(tp, 0),
@@ -208,9 +208,9 @@ class DirLoading:
             on_progress=lambda size_bytes: log_dir.beat(),
         )
         found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)
-        if found.cut_bytes:
-            cut = {"partition": str(tp), "cut_bytes": found.cut_bytes}
-            self._log.warning("log_tail_cut", log_dir=log_dir.path, **cut)
+        if found.truncated_bytes:
+            tail = {"partition": str(tp), "cut_bytes": found.truncated_bytes}
+            self._log.warning("log_tail_cut", log_dir=log_dir.path, **tail)
         handle = LogHandle(
             log=found.log,
             log_dir=log_dir,

@@ -37,10 +37,10 @@ class DirOffsets(NamedTuple):
 
 
 class OffsetCheckpoints:
-    """Writes what the book's replicas have come to. All methods are for the loop's thread."""
+    """Writes what the registry's replicas have come to. All methods are for the loop's thread."""
 
-    def __init__(self, book: ReplicaRegistry) -> None:
-        self._book = book
+    def __init__(self, registry: ReplicaRegistry) -> None:
+        self._registry = registry
         #: Of whom the files of each dir speak, or may speak.
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
@@ -48,7 +48,7 @@ class OffsetCheckpoints:
         """Dir by dir; dirs that are or go offline are passed over."""
         by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
         for tp, high_watermark in high_watermarks.items():
-            if (handle := self._book.handles.get(tp)) is not None:
+            if (handle := self._registry.handles.get(tp)) is not None:
                 by_dir[handle.log_dir][tp] = high_watermark
         await each_online(
             self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, offsets)
@@ -60,7 +60,7 @@ class OffsetCheckpoints:
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
-        here = self._book.every_handle_in(log_dir)
+        here = self._registry.every_handle_in(log_dir)
         points, starts = _points(here), _starts(here)
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
@@ -69,13 +69,13 @@ class OffsetCheckpoints:
 
     def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
         """What the files said when the dir was loaded."""
-        for told in offsets:
-            self._named[log_dir].update(told)
+        for named in offsets:
+            self._named[log_dir].update(named)
 
     def remembers(self, tp: TopicPartition) -> bool:
         """Whether a dir that is online says that it has, or had, a log of that name.
 
-        Of what a run made the files tell within seconds (``write_high_watermarks``).
+        Of what a run made the files say within seconds (``write_high_watermarks``).
         """
         return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
 
@@ -89,11 +89,11 @@ class OffsetCheckpoints:
         """
         if tp not in self._named[log_dir]:
             return
-        here = self._book.every_handle_in(log_dir)
+        here = self._registry.every_handle_in(log_dir)
         watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks)
         await self.write_recovery_points(log_dir)
-        now = self._book.every_handle_in(log_dir)
+        now = self._registry.every_handle_in(log_dir)
         self._named[log_dir] &= {handle.topic_partition for handle in (*here, *now)}
 
     async def announce(
@@ -105,7 +105,7 @@ class OffsetCheckpoints:
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
-        here = self._book.every_handle_in(log_dir)
+        here = self._registry.every_handle_in(log_dir)
         points = _points(here) | {tp: view.log_end_offset}
         starts = _starts(here)
         if view.log_start_offset > view.segments[0].base_offset:
@@ -166,6 +166,6 @@ async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, i
     try:
         return parse_offsets(text, path)
     except CorruptCheckpointError as e:
-        # Everything it told can be found again, only more slowly.
+        # Everything it said can be found again, only more slowly.
         get_logger().warning("checkpoint_unreadable", path=path, reason=str(e))
         return {}

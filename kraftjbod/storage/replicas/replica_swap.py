@@ -2,7 +2,7 @@
 
 The order of a swap is KIP-113's, and each step is certain before the next one begins:
 
-1. the copy is made whole and synced, and its dir's checkpoints tell of it,
+1. the copy is made whole and synced, and its dir's checkpoints name it,
 2. the replica's directory becomes ``-delete``, with the move's id in its name,
 3. the ``-future`` directory, whose name has the same id, gets the replica's name.
 
@@ -47,7 +47,7 @@ _TAKE_BACK_TRIES: Final = 300
 _TAKE_BACK_PAUSE_MS: Final = 100
 
 #: How often it is seen whether the target still answers while appends wait.
-_LOOK_MS: Final = 100
+_POLL_MS: Final = 100
 T = TypeVar("T")
 
 #: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
@@ -55,12 +55,12 @@ PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
 
 
 class ReplicaSwap:
-    """Changes what the book says of future copies. All methods are for the loop's thread."""
+    """Changes what the registry says of future copies. All methods are for the loop's thread."""
 
     def __init__(
         self,
         *,
-        book: ReplicaRegistry,
+        registry: ReplicaRegistry,
         checkpoints: OffsetCheckpoints,
         host: LogHost,
         clock: Clock,
@@ -69,7 +69,7 @@ class ReplicaSwap:
         purge_now: Callable[[LogDir, str], None],
         producer_limits: ProducerLimits,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._checkpoints = checkpoints
         self._host = host
         self._clock = clock
@@ -93,12 +93,12 @@ class ReplicaSwap:
             raise OperatingError(
                 f"{tp} lies in {target.path} already", code=ErrorCode.INVALID_REQUEST
             )
-        if tp in self._book.futures:
+        if tp in self._registry.futures:
             raise OperatingError(
-                f"{tp} is being moved to {self._book.futures[tp].log_dir.path} already",
+                f"{tp} is being moved to {self._registry.futures[tp].log_dir.path} already",
                 code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
             )
-        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        stray = self._registry.doomed_path(target, tp, ReplicaDirKind.STRAY)
         vfs, root = target.vfs, target.path
 
         def make() -> FutureLog:
@@ -118,31 +118,33 @@ class ReplicaSwap:
         if not target.is_online:
             raise target.offline_error()
         future = FutureReplica(log=log, log_dir=target, move_id=move_id)
-        self._book.futures[tp] = future
+        self._registry.futures[tp] = future
         return future
 
     async def drop_future(self, tp: TopicPartition) -> None:
         """As :meth:`LogManager.drop_future`."""
-        future = self._book.futures.pop(tp, None)
+        future = self._registry.futures.pop(tp, None)
         if future is not None and future.log_dir.is_online:
             try:
                 await self.remove(future)
             except OverloadedError:
-                self._book.futures.setdefault(tp, future)
+                self._registry.futures.setdefault(tp, future)
                 raise
 
     async def remove(self, future: FutureReplica) -> None:
-        """Take away a copy that is in the book no more."""
-        path = self._book.doomed_path(future.log_dir, future.topic_partition, ReplicaDirKind.DELETE)
+        """Take away a copy that is in the registry no more."""
+        path = self._registry.doomed_path(
+            future.log_dir, future.topic_partition, ReplicaDirKind.DELETE
+        )
         await future.discard(path)
         self._purge_now(future.log_dir, path)
 
     async def adopt_future(self, tp: TopicPartition) -> LogHandle:
         """As :meth:`LogManager.adopt_future`."""
-        future = self._book.futures.get(tp)
+        future = self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
-        if self._book.has_current(tp):
+        if self._registry.has_current(tp):
             raise OperatingError(
                 f"{tp} has a current copy: its future copy is promoted, not adopted",
                 code=ErrorCode.INVALID_REQUEST,
@@ -157,7 +159,7 @@ class ReplicaSwap:
         If it ``is_whole`` nothing needs to be scanned.
         """
         target, tp = future.log_dir, future.topic_partition
-        stray = self._book.doomed_path(target, tp, ReplicaDirKind.STRAY)
+        stray = self._registry.doomed_path(target, tp, ReplicaDirKind.STRAY)
         directory = await future.leave_as_current(stray, only_claimed=is_whole)
         points = {tp: future.claimed_end_offset} if is_whole else {}
         offsets = DirOffsets(points, {tp: future.claimed_start_offset}, {tp: high_watermark})
@@ -166,25 +168,25 @@ class ReplicaSwap:
         )
         if not target.is_online:
             raise target.offline_error()
-        self._book.futures.pop(tp, None)
-        self._book.handles[tp] = handle
+        self._registry.futures.pop(tp, None)
+        self._registry.handles[tp] = handle
         return handle
 
     # -- the swap ---------------------------------------------------------------------------
 
-    async def promote_future(self, tp: TopicPartition, lane: LogDirExecutor) -> LogHandle:
+    async def promote_future(self, tp: TopicPartition, executor: LogDirExecutor) -> LogHandle:
         """As :meth:`LogManager.promote_future`."""
-        source, future = self._require_current(tp), self._book.futures.get(tp)
+        source, future = self._require_current(tp), self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
         # A swap is carried to one of its ends, whoever waits for it.
-        return await asyncio.shield(asyncio.ensure_future(self._promote(source, future, lane)))
+        return await asyncio.shield(asyncio.ensure_future(self._promote(source, future, executor)))
 
     async def _promote(
-        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+        self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> LogHandle:
         with source.held_still():
-            whole = asyncio.ensure_future(self._make_whole(source, future, lane))
+            whole = asyncio.ensure_future(self._make_whole(source, future, executor))
             carried = await _unless_impaired(whole, future.log_dir)
             _require_mirror(source, future, carried)
             handle = await self._change_places(source, future, carried)
@@ -192,21 +194,21 @@ class ReplicaSwap:
         return handle
 
     async def _make_whole(
-        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+        self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
         """Up to here the copy is one: given up, it stays that, and the source goes on."""
-        carried = await self._copy_the_rest(source, future, lane)
-        await future.finish(source, carried, lane)
+        carried = await self._copy_the_rest(source, future, executor)
+        await future.finish(source, carried, executor)
         tp, high_watermark = source.topic_partition, source.high_watermark
         await self._checkpoints.announce(future.log_dir, tp, carried.view, high_watermark)
         return carried
 
     async def _copy_the_rest(
-        self, source: LogHandle, future: FutureReplica, lane: LogDirExecutor
+        self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
         await source.refresh()
         for _ in range(_LAST_STEPS):
-            if (await future.catch_up(source, lane)).is_caught_up:
+            if (await future.catch_up(source, executor)).is_caught_up:
                 break
         carried = await source.carried_state()
         _require_mirror(source, future, carried)
@@ -216,14 +218,16 @@ class ReplicaSwap:
         self, source: LogHandle, future: FutureReplica, carried: CarriedState
     ) -> LogHandle:
         tp, plain = source.topic_partition, source.directory
-        aside = self._book.doomed_path(source.log_dir, tp, ReplicaDirKind.DELETE, future.move_id)
+        aside = self._registry.doomed_path(
+            source.log_dir, tp, ReplicaDirKind.DELETE, future.move_id
+        )
         try:
             await source.give_way(aside)
             log = await future.become_current(
-                carried, self._book.config_of(tp.topic), self._producer_limits
+                carried, self._registry.config_of(tp.topic), self._producer_limits
             )
             if not future.log_dir.is_online:
-                # It died after that, and the book forgot it while it was no replica yet.
+                # It died after that, and the registry forgot it while it was no replica yet.
                 raise future.log_dir.offline_error()
         except OperatingError:
             self._in_its_own_time(self._take_back(future.log_dir, future.come_back))
@@ -231,7 +235,7 @@ class ReplicaSwap:
                 # Under its present name a start may take it for removed, unless it sees why.
                 source.log_dir.go_offline("a swap of replicas could not be taken back")
             raise
-        self._book.futures.pop(tp, None)
+        self._registry.futures.pop(tp, None)
         handle = LogHandle(
             log=log,
             log_dir=future.log_dir,
@@ -240,7 +244,7 @@ class ReplicaSwap:
             checkpointed_high_watermark=source.high_watermark,
             checkpointed_recovery_point=carried.view.log_end_offset,
         )
-        self._book.handles[tp] = handle
+        self._registry.handles[tp] = handle
         if source.log_dir.is_online:
             self._purge_later(source.log_dir, aside, source)
         return handle
@@ -268,7 +272,7 @@ class ReplicaSwap:
         task.add_done_callback(self._ways_back.discard)
 
     def _require_current(self, tp: TopicPartition) -> LogHandle:
-        handle = self._book.handles.get(tp)
+        handle = self._registry.handles.get(tp)
         if handle is None:
             raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
         return handle
@@ -282,7 +286,7 @@ async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
     :raises LogDirImpairedError: if the target is impaired before it is done.
     """
     while not whole.done():
-        await asyncio.wait({whole}, timeout=_LOOK_MS / 1000)
+        await asyncio.wait({whole}, timeout=_POLL_MS / 1000)
         if target.is_impaired and not whole.done():
             whole.cancel()
             raise target.impaired_error()

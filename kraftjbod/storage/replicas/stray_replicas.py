@@ -33,8 +33,8 @@ from kraftjbod.storage.replicas.stray_mark import (
 class StrayReplicas:
     """All methods are for the loop's thread."""
 
-    def __init__(self, *, book: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
-        self._book = book
+    def __init__(self, *, registry: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
+        self._registry = registry
         self._loading = loading
         self._clock = clock
         self._strays: list[Stray] = []
@@ -90,7 +90,7 @@ class StrayReplicas:
         except LogDirImpairedError as e:
             self._log.warning("stray_not_marked", directory=directory, reason=e.message)
         tp = handle.topic_partition
-        target = self._book.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+        target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
         await handle.move_aside(target)
         await handle.close_files()
         found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
@@ -104,7 +104,7 @@ class StrayReplicas:
         """
         tp, log_dir = stray.topic_partition, stray.log_dir
         assert tp is not None, stray
-        assert not self._book.has_current(tp), tp
+        assert not self._registry.has_current(tp), tp
         offsets = DirOffsets({}, {}, {})
         if stray.mark is not None:
             offsets.log_starts[tp] = stray.mark.log_start_offset
@@ -119,7 +119,7 @@ class StrayReplicas:
             raise OperatingError(f"{stray.directory} is no replica any more: {e}") from e
         await handle.come_back(f"{log_dir.path}/{tp}")
         self._strays.remove(stray)
-        self._book.handles[tp] = handle
+        self._registry.handles[tp] = handle
         path = f"{handle.directory}/{STRAY_MARK}"
         await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp)
         return handle

@@ -61,13 +61,13 @@ class SwapRecovery:
     def __init__(
         self,
         *,
-        book: ReplicaRegistry,
+        registry: ReplicaRegistry,
         swap: ReplicaSwap,
         loading: DirLoading,
         purge_later: PurgeLater,
         resolve: Callable[[TopicPartition, LogHandle], Awaitable[None]],
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._swap = swap
         self._loading = loading
         self._purge_later = purge_later
@@ -77,7 +77,7 @@ class SwapRecovery:
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
-        """Bring the book in order. Dirs that fail meanwhile are OFFLINE, and the rest goes on."""
+        """Bring the registry in order. Dirs that fail meanwhile are OFFLINE; the rest goes on."""
         self._offsets |= {found.log_dir: found.offsets for found in loaded}
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])
         futures: defaultdict[TopicPartition, list[FutureReplica]] = defaultdict(list)
@@ -91,7 +91,7 @@ class SwapRecovery:
         for tp, copies in futures.items():
             best = await self._best_of(copies)
             replaced = self._replaced_by(best, loaded)
-            if replaced is not None and not self._book.has_current(tp):
+            if replaced is not None and not self._registry.has_current(tp):
                 await self._mend(best, *replaced)
             await self._resume(best)
         for found in loaded:
@@ -103,24 +103,24 @@ class SwapRecovery:
         come = {handle.topic_partition for found in loaded for handle in found.handles}
         return [
             future
-            for tp, future in self._book.futures.items()
+            for tp, future in self._registry.futures.items()
             if tp in come or self._replaced_by(future, loaded) is not None
         ]
 
     async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
-        for tp, copies in list(self._book.held_aside.items()):
+        for tp, copies in list(self._registry.held_aside.items()):
             if (winner := _stayed(copies, moved_here)) is not None:
                 await self._resolve(tp, winner)
                 where = winner.log_dir.path
                 self._log.warning("undone_swap_settled", partition=str(tp), log_dir=where)
         for handle in moved_here:
-            if self._book.handles.get(handle.topic_partition) is handle:
+            if self._registry.handles.get(handle.topic_partition) is handle:
                 await self._forget_move(handle)
 
     async def restore(self, orphan: Orphan) -> LogHandle:
         """As :meth:`LogManager.restore_deleted`."""
         tp, log_dir = orphan.topic_partition, orphan.log_dir
-        assert not self._book.has_current(tp), tp
+        assert not self._registry.has_current(tp), tp
         plain = f"{log_dir.path}/{tp}"
         offsets = self._offsets[log_dir]
         handle, *_ = await self._loading.open_replica(
@@ -128,7 +128,7 @@ class SwapRecovery:
         )
         await handle.come_back(plain)
         self.orphans.remove(orphan)
-        self._book.handles[tp] = handle
+        self._registry.handles[tp] = handle
         return handle
 
     def discard(self, orphan: Orphan) -> None:
@@ -158,11 +158,11 @@ class SwapRecovery:
         return best
 
     async def _resume(self, future: FutureReplica) -> None:
-        """Into the book with it; beside a current copy, only what that one confirms."""
+        """Into the registry with it; beside a current copy, only what that one confirms."""
         tp = future.topic_partition
         if not future.log_dir.is_online or future.became_current:
             return
-        current = self._book.handles.get(tp)
+        current = self._registry.handles.get(tp)
         reason = None
         if current is not None and current.log_dir is future.log_dir:
             reason = "the replica lies in the same directory"
@@ -180,7 +180,7 @@ class SwapRecovery:
             if current is not None:
                 await future.resume(current.view)
         except KafkaStorageError:
-            return  # Told by log_dir_offline; the copy is gone for this process.
+            return  # Logged as log_dir_offline; the copy is gone for this process.
         except LogDirImpairedError as e:
             # It has to be compared with the replica before that goes on, and the disk is full.
             where = future.log_dir.path
@@ -190,13 +190,13 @@ class SwapRecovery:
             self._leave_out(future)
             await self._remove(future)
             return
-        if self._book.futures.setdefault(tp, future) is not future:
+        if self._registry.futures.setdefault(tp, future) is not future:
             # Somebody ordered another move meanwhile.
             await self._remove(future)
 
     def _leave_out(self, future: FutureReplica) -> None:
-        if self._book.futures.get(future.topic_partition) is future:
-            del self._book.futures[future.topic_partition]
+        if self._registry.futures.get(future.topic_partition) is future:
+            del self._registry.futures[future.topic_partition]
 
     async def _remove(self, future: FutureReplica) -> None:
         try:
@@ -207,7 +207,7 @@ class SwapRecovery:
     async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
         """Nothing says how much of it is sound; the move, if it still matters, starts over."""
         assert broken.topic_partition is not None, broken
-        path = self._book.doomed_path(log_dir, broken.topic_partition, ReplicaDirKind.DELETE)
+        path = self._registry.doomed_path(log_dir, broken.topic_partition, ReplicaDirKind.DELETE)
         source, vfs = f"{log_dir.path}/{broken.name}", log_dir.vfs
 
         def rename() -> None:
@@ -247,7 +247,7 @@ class SwapRecovery:
             else:
                 await replaced.come_back(f"{log_dir.path}/{tp}")
                 found.deleted.remove(doomed)
-                self._book.handles[tp] = replaced
+                self._registry.handles[tp] = replaced
         except (CorruptCheckpointError, OperatingError) as e:
             self._log.error("swap_not_mended", partition=str(tp), reason=str(e))
             return
@@ -276,7 +276,7 @@ class SwapRecovery:
 
     async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
-        if tp is not None and not self._book.has_current(tp):
+        if tp is not None and not self._registry.has_current(tp):
             topic_id = await self._topic_id(log_dir, directory)
             if topic_id is not None:
                 self.orphans.append(Orphan(tp, topic_id, log_dir, directory))

@@ -1,4 +1,4 @@
-"""LOOP. ``Scrub``: reads the cold segments of one log dir again and again, and looks for bit rot.
+"""LOOP. ``Scrub``: reads the cold segments of one log dir again and again, in search of bit rot.
 
 * Cold is what is closed, flushed and not about to move to another dir. One pass goes through all
   of it; the next begins ``log.dir.scrub.interval.ms`` after the one before began, and a restart
@@ -6,8 +6,8 @@
 * It has a thread of its own that reads little at a time, no more than
   ``log.dir.scrub.max.bytes.per.second``, and rests while the dir is not ONLINE or is busy.
 * What one reading finds damaged is read once more: memory and cables err as well. What both find is
-  made known to the log, as if a reader had met it, and told to ``on_damage``, which knows what
-  becomes of the replica. Damage that is known is told again in each pass, and not read again.
+  made known to the log, as if a reader had met it, and reported to ``on_damage``, which knows what
+  becomes of the replica. Damage that is known is reported again in each pass, and not read again.
 * Index files that do not fit their segments are written anew.
 
 A read that fails is judged as any other: the dir goes OFFLINE by it, and the scrub ends with it.
@@ -43,7 +43,7 @@ from kraftjbod.storage.vfs import write_atomically
 
 T = TypeVar("T")
 
-#: How often is looked whether the scrub may go on, and how often its position is written down.
+#: How often it is asked whether the scrub may go on, and how often its position is written down.
 _POLL_MS: Final = 1_000
 _SAVE_INTERVAL_MS: Final = 10_000
 #: A daemon that starts has better things to do.
@@ -101,11 +101,11 @@ class Scrub:
         self._on_damage = on_damage
         self._interval_ms = interval_ms
         self._bucket = TokenBucket(max_bytes_per_second, clock.now_ms())
-        self._lane = log_dir.make_executor(
+        self._executor = log_dir.make_executor(
             name=f"log-dir-scrub:{log_dir.path}", clock=clock, max_ops=_MAX_OPS
         )
         self._saved_at_ms = 0
-        #: Replicas that this pass has still to look at, in order; the first is under way.
+        #: Replicas that this pass has still to read, in order; the first is under way.
         self._todo: deque[TopicPartition] = deque()
         #: Replicas that were found damaged, as long as they are.
         self._damaged: dict[TopicPartition, LogHandle] = {}
@@ -120,7 +120,7 @@ class Scrub:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
             await self.log_dir.jobs.keep("scrub", self._until_offline)
         finally:
-            self._lane.shutdown(wait=False)
+            self._executor.shutdown(wait=False)
 
     async def _until_offline(self) -> None:
         try:
@@ -171,7 +171,7 @@ class Scrub:
     # -- which segment ----------------------------------------------------------------------
 
     def _next(self) -> _Cold | None:
-        """What comes next in this pass; damage that is known already is told on the way."""
+        """What comes next in this pass; damage that is known already is reported on the way."""
         while self._todo:
             tp, position = self._todo[0], self.state.position
             handle = self._get(tp)
@@ -230,7 +230,7 @@ class Scrub:
         if not await cold.handle.take_scrubbed(scrub):
             return
         if scrub.damages:
-            self._tell_damage(cold.handle, scrub)
+            self._report_damage(cold.handle, scrub)
         else:
             self.figures.indexes_mended += 1
 
@@ -241,9 +241,9 @@ class Scrub:
         try:
             if not await self._do(handle, scrub.open):
                 return None
-            while (looked_bytes := await self._do(handle, scrub.step)) > 0:
-                self.figures.bytes += looked_bytes
-                self._bucket.spend(looked_bytes, self._clock.now_ms())
+            while (read_bytes := await self._do(handle, scrub.step)) > 0:
+                self.figures.bytes += read_bytes
+                self._bucket.spend(read_bytes, self._clock.now_ms())
                 if wait_ms := self._bucket.wait_ms(self._clock.now_ms()):
                     await self._rest(wait_ms)
                 await self._until_free()
@@ -253,12 +253,12 @@ class Scrub:
             await self._do(handle, scrub.close)
             raise
         await self._do(handle, scrub.close)
-        return None if looked_bytes else scrub
+        return None if read_bytes else scrub
 
     async def _do(self, handle: LogHandle, step: Callable[[], T]) -> T:
-        return await self.log_dir.run_beside(self._lane, step, replica=handle.topic_partition)
+        return await self.log_dir.run_beside(self._executor, step, replica=handle.topic_partition)
 
-    def _tell_damage(self, handle: LogHandle, scrub: SegmentScrub) -> None:
+    def _report_damage(self, handle: LogHandle, scrub: SegmentScrub) -> None:
         for damage in scrub.damages:
             self._log.error(
                 "log_damage_found_by_scrub",

@@ -1,7 +1,7 @@
 """PURE. How far the scrub of one log dir is: ``.kraftjbod_scrub`` in that dir, as JSON.
 
 * A pass goes through the replicas by name and through each replica's segments by offset; the
-  position is what comes next. Replicas that come into being behind the position wait for the next
+  position is what comes next. Replicas that come into being after the position wait for the next
   pass: all they have is new.
 * The file is a convenience: one that is absent or cannot be read means that no pass was ever made.
 
@@ -71,9 +71,9 @@ def parse_scrub_state(data: bytes | None) -> ScrubState:
         if values["version"] != _VERSION:
             return ScrubState()
         position = None
-        if (told := values["next"]) is not None:
-            tp = TopicPartition(str(told["topic"]), int(told["partition"]))
-            position = ScrubPosition(tp, int(told["offset"]))
+        if (following := values["next"]) is not None:
+            tp = TopicPartition(str(following["topic"]), int(following["partition"]))
+            position = ScrubPosition(tp, int(following["offset"]))
         return ScrubState(
             began_ms=int(values["beganMs"]),
             completed_ms=int(values["completedMs"]),

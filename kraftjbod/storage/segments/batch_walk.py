@@ -1,7 +1,7 @@
 """PURE. Walking over the batches of one segment: which are sound, and where sound ones go on.
 
 A *sound* batch has a header that can be, holds the offset that is next, is whole and, where that
-is asked for, fits its CRC. Logs have no gaps: what begins behind the next offset is not sound.
+is asked for, fits its CRC. Logs have no gaps: what begins after the next offset is not sound.
 Damage reaches from the first unsound batch to the next sound one.
 Only where compaction may have taken records away does a batch that begins later count as sound, as
 long as it ends in time.
@@ -28,8 +28,8 @@ from kraftjbod.protocol.record_batch import (
 ReadAt = Callable[[int, int], Buffer | None]
 
 WALK_BYTES: Final = 4 * 1024 * 1024
-#: Looks at headers take this much at once; an index entry is seldom further away.
-_LOOK_BYTES: Final = 4096
+#: Headers are read this much at once; an index entry is seldom further away.
+_BLOCK_BYTES: Final = 4096
 _EMPTY: Final = memoryview(b"")
 
 
@@ -41,7 +41,7 @@ class Damage(NamedTuple):
     """A stretch of a log that is not sound; it begins in its segment at ``position``."""
 
     offset: int
-    #: Of the first sound batch behind it.
+    #: Of the first sound batch after it.
     next_offset: int
     position: int
 
@@ -67,8 +67,8 @@ def sound_batches(
     """Batches from ``position`` on, up to the first that is not sound, or to ``end``.
 
     The batch at ``position`` has to begin with ``next_offset``; with ``gaps_below``, any may begin
-    later and has to end below that offset. ``on_progress`` is told how many
-    bytes were looked at since the last time; that is after each ``chunk_bytes``, or after each
+    later and has to end below that offset. ``on_progress`` gets how many
+    bytes were read since the last time; that is after each ``chunk_bytes``, or after each
     batch that is larger.
     """
     want = chunk_bytes
@@ -104,7 +104,7 @@ def around_damage(
 ) -> Iterator[Located | Damage]:
     """All of a segment in order: its sound batches, and the damage between them.
 
-    ``known`` gives positions behind one where an index says that batches begin; ``gaps_below`` as
+    ``known`` gives positions after one where an index says that batches begin; ``gaps_below`` as
     in :func:`sound_batches`.
     """
     position, next_offset = 0, begin_offset
@@ -135,7 +135,7 @@ def around_damage(
 def _first_sound(
     read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offset: int
 ) -> Located | None:
-    """Where sound batches go on behind the damage, with a base offset above ``offset``.
+    """Where sound batches go on after the damage, with a base offset above ``offset``.
 
     What follows by the damaged batch's own header is tried first, then what is known.
     """
@@ -182,7 +182,7 @@ def sent_batches(data: Buffer, next_offset: int, *, may_have_gaps: bool) -> list
 def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> None:
     """``data`` must be sound batches, the first of which holds ``offset``.
 
-    With ``gaps_below``, as in :func:`sound_batches`, it may also be the next one behind a gap.
+    With ``gaps_below``, as in :func:`sound_batches`, it may also be the next one after a gap.
 
     :raises CorruptRecordError: if not.
     """
@@ -197,15 +197,15 @@ def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> N
         check_crc(data, position, header)
         end, next_offset = position + header.size_bytes, header.next_offset
     if end != len(data):
-        raise CorruptRecordError(f"{len(data) - end} bytes behind offset {offset} are no batch")
+        raise CorruptRecordError(f"{len(data) - end} bytes after offset {offset} are no batch")
 
 
 def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
-    """The first batch from ``position`` on that ends with or behind ``offset``."""
+    """The first batch from ``position`` on that ends with or after ``offset``."""
     block, begin = _EMPTY, position
     while position < limit:
         if position - begin + HEADER_BYTES > len(block):
-            block, begin = _look(read_at, position, limit), position
+            block, begin = _block(read_at, position, limit), position
         header = read_header(block, position - begin)
         if header.last_offset >= offset:
             return Located(position, header)
@@ -218,7 +218,7 @@ def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int
     block, begin = _EMPTY, position
     while position + HEADER_BYTES <= limit:
         if position - begin + HEADER_BYTES > len(block):
-            block, begin = _look(read_at, position, limit), position
+            block, begin = _block(read_at, position, limit), position
         header = read_header(block, position - begin)
         if header.last_offset >= max_offset or position + header.size_bytes > limit:
             break
@@ -226,8 +226,8 @@ def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int
     return position
 
 
-def _look(read_at: ReadAt, position: int, limit: int) -> memoryview:
-    data = read_at(position, min(_LOOK_BYTES, limit - position))
+def _block(read_at: ReadAt, position: int, limit: int) -> memoryview:
+    data = read_at(position, min(_BLOCK_BYTES, limit - position))
     if data is None or len(data) < HEADER_BYTES:
         raise WouldWait
     return memoryview(data)

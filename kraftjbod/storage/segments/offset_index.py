@@ -3,7 +3,7 @@
 * Entries live in memory; the files are written as a whole when a segment is rolled or closed,
   in Kafka's formats (8 and 12 bytes an entry, big-endian, offsets relative to the base).
 * They can be rebuilt from the segment, so a file is never trusted: what does not fit is dropped.
-* The dir's thread appends while the loop looks up. Each lookup takes the arrays once, positions
+* The dir's thread appends while the loop searches. Each lookup takes the arrays once, positions
   are appended before offsets, and shortening makes new arrays, so a reader sees a whole past.
 """
 
@@ -43,13 +43,13 @@ class OffsetIndex:
         offsets.append(last_offset - self._base_offset)
 
     def position_before(self, offset: int) -> int:
-        """Where a walk that looks for ``offset`` begins: at or before its batch."""
+        """Where a walk that searches for ``offset`` begins: at or before its batch."""
         offsets, positions = self._entries
         at = bisect_right(offsets, offset - self._base_offset)
         return positions[at - 1] if at > 0 else 0
 
     def position_at_most(self, limit: int) -> int:
-        """The last known beginning of a batch that is not behind the position ``limit``."""
+        """The last known beginning of a batch that is not after the position ``limit``."""
         _, positions = self._entries
         at = bisect_right(positions, limit)
         return positions[at - 1] if at > 0 else 0
@@ -57,12 +57,12 @@ class OffsetIndex:
     def offset_below(self, position: int) -> int:
         """An offset such that all batches below it end before the file position ``position``."""
         offsets, positions = self._entries
-        # The last batch known to begin there; where it begins tells that those before it end.
+        # The last batch known to begin there; where it begins shows that those before it end.
         at = bisect_right(positions, position) - 2
         return self._base_offset + (offsets[at] + 1 if at >= 0 else 0)
 
-    def positions_behind(self, position: int) -> Sequence[int]:
-        """Known beginnings of batches behind ``position``, rising."""
+    def positions_after(self, position: int) -> Sequence[int]:
+        """Known beginnings of batches after ``position``, rising."""
         _, positions = self._entries
         return positions[bisect_right(positions, position) :]
 
@@ -71,8 +71,8 @@ class OffsetIndex:
         for offset, position in zip(*self._entries, strict=True):
             yield self._base_offset + offset, position
 
-    def cut(self, size_bytes: int) -> None:
-        """Forget batches that begin at or behind ``size_bytes``."""
+    def truncate(self, size_bytes: int) -> None:
+        """Forget batches that begin at or after ``size_bytes``."""
         offsets, positions = self._entries
         keep = bisect_left(positions, size_bytes)
         self._entries = (offsets[:keep], positions[:keep])
@@ -133,7 +133,7 @@ class TimeIndex:
         return TimeEntry(timestamps[-1], self._base_offset + offsets[-1])
 
     def offset_before(self, timestamp: int) -> int:
-        """Where a walk begins that looks for the first record not older than ``timestamp``."""
+        """Where a walk begins that searches for the first record not older than ``timestamp``."""
         timestamps, offsets = self._entries
         at = bisect_left(timestamps, timestamp)
         return self._base_offset + (offsets[at - 1] if at > 0 else 0)
@@ -143,7 +143,7 @@ class TimeIndex:
         for timestamp, offset in zip(*self._entries, strict=True):
             yield TimeEntry(timestamp, self._base_offset + offset)
 
-    def cut(self, end_offset: int) -> None:
+    def truncate(self, end_offset: int) -> None:
         """Forget entries for offsets from ``end_offset`` on."""
         timestamps, offsets = self._entries
         keep = bisect_left(offsets, end_offset - self._base_offset)

@@ -1,9 +1,9 @@
 """DISK. ``LogSegment``: one ``.log`` file of whole batches, with its two indexes.
 
-* ``size_bytes`` counts what was written whole; bytes behind it, left by a write that failed,
-  are cut off at once, and at the latest before anything is written behind them or the segment is
+* ``size_bytes`` counts what was written whole; bytes after it, left by a write that failed,
+  are truncated at once, and at the latest before anything is written after them or the segment is
   sealed.
-* What fails for lack of room leaves a segment that goes on: see :meth:`retire` and
+* What fails for lack of space leaves a segment that goes on: see :meth:`retire` and
   :meth:`truncate` for the order that this takes.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
   Index files are written when a segment is rolled or closed, and rebuilt where they don't fit;
@@ -150,9 +150,9 @@ class LogSegment:
         """Write ``buffers``, the batches of ``headers``, at the end."""
         file = self.open()
         indexes = self.indexes()
-        self.cut_torn_tail()
+        self.truncate_torn_tail()
         self._tail_is_torn = True
-        with Undoing(self.cut_torn_tail):
+        with Undoing(self.truncate_torn_tail):
             file.write_at(self.size_bytes, buffers)
         self._tail_is_torn = False
         for header in headers:
@@ -161,8 +161,8 @@ class LogSegment:
         if self._first_timestamp is None:
             self._first_timestamp = headers[0].max_timestamp
 
-    def cut_torn_tail(self) -> None:
-        """Cut off what a write that failed has left; nothing may ever stand behind that."""
+    def truncate_torn_tail(self) -> None:
+        """Truncate what a write that failed has left; nothing may ever stand after that."""
         if self._tail_is_torn:
             self.open().truncate(self.size_bytes)
             self._tail_is_torn = False
@@ -177,10 +177,10 @@ class LogSegment:
                 write_atomically(self._vfs, self._path(suffix), data, sync=False)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to ``size_bytes``, the beginning of a batch; certain once this returns.
+        """Truncate the file to ``size_bytes``, the beginning of a batch; certain once this returns.
 
-        What was cut may not come back after a crash, behind or below what is appended next.
-        The index files go first: if that fails, or the cut does, the segment is what it was.
+        What was truncated may not come back after a crash, after or below what is appended next.
+        The index files go first: if that fails, or the truncation does, the segment is what it was.
         """
         file = self.open()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -196,7 +196,7 @@ class LogSegment:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
 
         The log's own name goes last: until then the segment can be read, and this be repeated.
-        Another name may need room. ``at_once`` leaves none; what is open can still be read.
+        Another name may need space. ``at_once`` leaves none; what is open can still be read.
         """
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
@@ -208,8 +208,8 @@ class LogSegment:
     def reborn(self, base_offset: int) -> LogSegment:
         """The same file as an empty segment at ``base_offset``; nothing is left of this one.
 
-        Needs no room. What the file holds still is a torn tail of the new segment; no batch of it
-        may look like one that can stand there, because a crash may come before it is cut.
+        Needs no space. What the file holds still is a torn tail of the new segment; no batch of it
+        may look like one that can stand there, because a crash may come before it is truncated.
         """
         file = self.open()
         fresh = LogSegment(
@@ -267,7 +267,7 @@ class LogSegment:
             data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
             time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
         if data is None or time_data is None:
-            # One file without the other is what a stop between the two leaves behind.
+            # One file without the other is what a stop between the two leaves.
             self.rebuild_index()
             return True
         indexes = SegmentIndexes.from_files(
@@ -320,7 +320,7 @@ class LogSegment:
 
         ``size_bytes`` is what was valid then; the file itself is left as it is.
         ``on_batch`` may call a batch unsound by raising CorruptRecordError.
-        ``on_progress`` is told how many bytes were looked at since the last time.
+        ``on_progress`` gets how many bytes were read since the last time.
         """
         fresh, valid_bytes, next_offset = self.fresh_indexes(), 0, self.base_offset
         for located in sound_batches(
@@ -352,7 +352,7 @@ class LogSegment:
     ) -> list[Damage]:
         """Indexes of all that is sound; readers go on by the old ones until these are complete."""
         indexes, fresh = self._indexes, self.fresh_indexes()
-        known = _nothing_known if indexes is None else indexes.offsets.positions_behind
+        known = _nothing_known if indexes is None else indexes.offsets.positions_after
         for found in self.walk(
             self.open().read_at,
             known=known,
@@ -381,7 +381,7 @@ class LogSegment:
     ) -> Iterator[Located | Damage]:
         """Everything that stands here, in order, by any reader of the file, from any thread.
 
-        ``known`` gives positions behind one where batches are said to begin. Changes nothing.
+        ``known`` gives positions after one where batches are said to begin. Changes nothing.
         """
         return around_damage(
             read_at,
@@ -414,7 +414,7 @@ class LogSegment:
         return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
 
     def next_offset(self, limit: int) -> int:
-        """The offset behind the last batch that begins below the position ``limit``."""
+        """The offset after the last batch that begins below the position ``limit``."""
         position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
         while position < limit:
             header = read_header(self.open().read_at(position, HEADER_BYTES))
@@ -422,12 +422,12 @@ class LogSegment:
         return found
 
     def position_of(self, offset: int) -> Located | None:
-        """The first batch that ends with or behind ``offset``, or None."""
+        """The first batch that ends with or after ``offset``, or None."""
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.open().read_at, position, self.size_bytes, offset)
 
     def headers_from(self, offset: int) -> list[BatchHeader]:
-        """Headers of all batches that end with or behind ``offset``, damaged ones left out."""
+        """Headers of all batches that end with or after ``offset``, damaged ones left out."""
         try:
             located = self.position_of(offset)
             found = []
@@ -438,7 +438,7 @@ class LogSegment:
         except CorruptRecordError:
             every = self.walk(
                 self.open().read_at,
-                known=self.indexes().offsets.positions_behind,
+                known=self.indexes().offsets.positions_after,
                 check_crc_of_each=False,
                 end_offset=NO_LIMIT,
             )
@@ -458,7 +458,7 @@ class LogSegment:
     ) -> memoryview | None:
         """Whole batches from the one that holds ``start_offset`` on, below ``max_offset``.
 
-        Looks at bytes below the position ``limit`` only. At most ``max_bytes``, except for the
+        Reads bytes below the position ``limit`` only. At most ``max_bytes``, except for the
         first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
         not say, or the index is not loaded while reading for the loop.
 

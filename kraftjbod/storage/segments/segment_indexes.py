@@ -1,6 +1,6 @@
 """DISK. ``SegmentIndexes``: the two indexes of one segment, kept in step with its batches.
 
-* An entry of both comes with the first batch behind ``index.interval.bytes``.
+* An entry of both comes with the first batch after ``index.interval.bytes``.
 * They are loaded together, or not at all: one that fits says nothing without the other.
 * :class:`FreshIndexes` makes both anew from a walk over the whole segment, damage included, while
   readers go on by those that are there.
@@ -20,7 +20,7 @@ from kraftjbod.storage.vfs import Buffer
 
 
 class SegmentIndexes:
-    """Empty ones, of a segment without batches. The loop may look up in ``offsets``."""
+    """Empty ones, of a segment without batches. The loop may search ``offsets``."""
 
     __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offsets", "times")
 

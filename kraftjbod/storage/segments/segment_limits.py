@@ -1,7 +1,7 @@
 """DISK. When a segment is closed, and when it may go: what a topic's configuration says of
 segments.
 
-Ages go by the timestamps of records. Segments are only looked at here; who has them closes and
+Ages go by the timestamps of records. Segments are only judged here; who has them closes and
 removes them.
 """
 

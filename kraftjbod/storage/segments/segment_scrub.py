@@ -3,7 +3,7 @@ step.
 
 * It has a file of its own and changes nothing, so it may run in any thread beside the dir's.
 * What is in memory is no proof: the segment's pages are let go before the first step, and again
-  behind each step, so that the disk is read, and what consumers read stays in memory instead.
+  after each step, so that the disk is read, and what consumers read stays in memory instead.
 * Batches are walked as a survey does it, CRC included. The index files are held against them:
   each entry has to point at a batch that begins and ends there. A file that is absent is none of
   our business: whoever needs it makes it.
@@ -38,7 +38,7 @@ class SegmentScrub:
         self._vfs = vfs
         self.segment = segment
         self.end_offset = end_offset
-        #: As it was when the check began; a segment that is shorter now was cut meanwhile.
+        #: As it was when the check began; a segment that is shorter now was truncated meanwhile.
         self.size_bytes = segment.size_bytes
         self.fresh = segment.fresh_indexes()
         #: An index file was there and does not fit.
@@ -47,7 +47,7 @@ class SegmentScrub:
         self._walk: Iterator[Located | Damage] = iter(())
         self._offsets: _Entries[tuple[int, int]] = _Entries(iter(()))
         self._times: _Entries[TimeEntry] = _Entries(iter(()))
-        self._looked_bytes = 0
+        self._read_bytes = 0
 
     def __repr__(self) -> str:
         return f"<SegmentScrub {self.segment!r} damages={self.damages}>"
@@ -67,7 +67,7 @@ class SegmentScrub:
         self._times = _Entries(iter(()) if times is None else times.entries())
         self._walk = self.segment.walk(
             self._read_at,
-            known=(lambda position: ()) if index is None else index.positions_behind,
+            known=(lambda position: ()) if index is None else index.positions_after,
             check_crc_of_each=True,
             end_offset=self.end_offset,
             chunk_bytes=STEP_BYTES,
@@ -75,17 +75,17 @@ class SegmentScrub:
         return True
 
     def step(self) -> int:
-        """Check the next :data:`STEP_BYTES` or so; how many bytes were looked at, 0 at the end."""
-        before = self._looked_bytes
+        """Check the next :data:`STEP_BYTES` or so; how many bytes were read, 0 at the end."""
+        before = self._read_bytes
         for found in self._walk:
             self.fresh.take(found)
             if isinstance(found, Located):
                 self._compare(found.position, found.header)
-            if self._looked_bytes - before >= STEP_BYTES:
+            if self._read_bytes - before >= STEP_BYTES:
                 break
         else:
             self._compare_end()
-        return self._looked_bytes - before
+        return self._read_bytes - before
 
     def close(self) -> None:
         if self._file is not None:
@@ -96,12 +96,12 @@ class SegmentScrub:
     def _read_at(self, position: int, size: int) -> bytes | bytearray:
         assert self._file is not None, self
         data = self._file.read_at(position, size)
-        # The last page is needed once more if a batch goes on behind it.
+        # The last page is needed once more if a batch goes on after it.
         whole = (position + len(data)) // _PAGE_BYTES * _PAGE_BYTES
         begin = position // _PAGE_BYTES * _PAGE_BYTES
         if whole > begin:
             self._file.forget_cached(begin, whole - begin)
-        self._looked_bytes += len(data)
+        self._read_bytes += len(data)
         return data
 
     # -- the index files --------------------------------------------------------------------
@@ -137,7 +137,7 @@ class SegmentScrub:
 
 
 class _Entries(Generic[E]):
-    """An iterator with a look at what comes next."""
+    """An iterator that shows what comes next."""
 
     __slots__ = ("_rest", "next")
 

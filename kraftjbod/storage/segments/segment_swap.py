@@ -8,8 +8,8 @@ The order, in which a crash leaves all of the old segments or all of the new one
 4. it becomes ``<base>.log``.
 
 The base is that of the oldest of the old ones. The new segment ends where the newest of them ended,
-because the last batch of a group is always kept, so the file itself tells what it replaces.
-What fails for lack of room in 3 or 4 is asked for again by :meth:`SegmentSwap.finish`.
+because the last batch of a group is always kept, so the file itself says what it replaces.
+What fails for lack of space in 3 or 4 is asked for again by :meth:`SegmentSwap.finish`.
 """
 
 from __future__ import annotations

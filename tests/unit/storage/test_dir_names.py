@@ -44,7 +44,7 @@ def test_other_names_are_none_of_ours(name: str):
     assert parse_replica_dir(name) is None
 
 
-def test_future_is_told_apart():
+def test_future_is_distinguished():
     parsed = parse_replica_dir(f"t-3.{UNIQUE.hex()}-future")
     assert parsed is not None
     assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, TopicPartition("t", 3))

@@ -29,7 +29,7 @@ def offsets_of(manager: LogManager) -> CleanerOffsets:
     return manager._cleaner_offsets
 
 
-def told(vfs: MemVfs) -> str:
+def reported(vfs: MemVfs) -> str:
     return (vfs.read_if_exists(FILE) or b"").decode()
 
 
@@ -47,7 +47,7 @@ async def cleaned(vfs: MemVfs) -> LogManager:
 async def test_a_pass_is_remembered_over_a_restart():
     vfs = MemVfs()
     manager = await cleaned(vfs)
-    assert told(vfs) == "0\n1\nt 0 8\n"
+    assert reported(vfs) == "0\n1\nt 0 8\n"
     await manager.close(1)
     manager = await start(vfs)
     await offsets_of(manager).load(manager.dirs()[0])
@@ -63,7 +63,7 @@ async def test_a_truncation_below_lowers_it_before_anything_can_follow():
     assert handle is not None
     await handle.truncate_to(5)
     assert offsets_of(manager).first_dirty(handle) <= 5
-    assert "t 0 8" not in told(vfs)
+    assert "t 0 8" not in reported(vfs)
 
 
 async def test_a_claim_beyond_the_log_is_none():
@@ -78,9 +78,9 @@ async def test_a_new_replica_inherits_no_claim():
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.delete(TP)
-    assert "t 0 8" in told(vfs)
+    assert "t 0 8" in reported(vfs)
     handle = await manager.create(TP, TOPIC_ID)
-    assert "t 0" not in told(vfs)
+    assert "t 0" not in reported(vfs)
     await History().append(handle, keyed(*[("a", "1")] * 20))
     assert offsets_of(manager).first_dirty(handle) == 0
 
@@ -92,7 +92,7 @@ async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet():
     await manager.close(1)
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
-    assert "t 0" not in told(vfs)
+    assert "t 0" not in reported(vfs)
 
 
 async def test_a_damaged_file_costs_a_pass_and_no_more():
@@ -108,4 +108,4 @@ async def test_a_damaged_file_costs_a_pass_and_no_more():
     handle.high_watermark = handle.log_end_offset
     assert offsets_of(manager).first_dirty(handle) == 0
     assert await manager.cleaner.clean_dirtiest(manager.dirs()[0])
-    assert told(vfs) == "0\n1\nt 0 8\n"
+    assert reported(vfs) == "0\n1\nt 0 8\n"

@@ -54,7 +54,7 @@ async def test_clean_segments_count_as_such():
     assert find_cleanable(handle.view, 6, 6, CONFIG, NOW_MS) is None
 
 
-async def test_what_is_young_waits_and_all_behind_it():
+async def test_what_is_young_waits_and_all_after_it():
     handle = await three_segments()
     config = CONFIG.model_copy(update={"min_compaction_lag_ms": 1000})
     assert bases(find_cleanable(handle.view, 0, 6, config, NOW_MS + 1000)) == [0]
@@ -99,7 +99,7 @@ def segment_mode():  # type: ignore[no-untyped-def]  # an enum member
 
 
 @pytest.mark.parametrize("at", [3, 30, 70])
-async def test_damage_is_found_and_told_with_its_offset(at: int):
+async def test_damage_is_found_and_reported_with_its_offset(at: int):
     vfs = MemVfs()
     handle = await three_segments(vfs)
     segment = handle.view.segments[1]

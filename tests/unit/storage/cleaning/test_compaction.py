@@ -180,7 +180,7 @@ def test_empty_batches_put_nothing_into_the_map():
     assert (found.entries, found.latest_offset) == (0, 1)
 
 
-def test_records_that_are_clean_already_take_no_room_in_the_map():
+def test_records_that_are_clean_already_take_no_space_in_the_map():
     """A pass that had to stop in the middle of a batch goes on behind it, and never back."""
     data = batch(0, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
     found = CleanerMap(max_bytes=10_000, expected_keys=1)

@@ -91,13 +91,13 @@ async def test_the_dirtiest_log_comes_first():
     await History().append(handle, keyed(("a", "later")))
     await flush_and_roll(handle)
     other, _ = await filled(manager, OTHER)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert await clean_one(manager)
         assert manager.cleaner.max_dirty_percent == 100.0
         assert await clean_one(manager)
         assert 10 < manager.cleaner.max_dirty_percent < 100
         assert not await clean_one(manager)
-    order = [e["partition"] for e in told if e["event"] == "log_compacted"]
+    order = [e["partition"] for e in logged if e["event"] == "log_compacted"]
     assert order == [str(other.topic_partition), str(handle.topic_partition)]
 
 
@@ -190,10 +190,10 @@ async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended():
     await history.append(handle, keyed(("a", "more")))
     future = await manager.create_future(TP, target, Uuid(bytes(range(1, 17))))
     pool = MoverPool(threads=1, clock=ManualClock())
-    async with pool.lane() as lane:
-        while not (await future.catch_up(handle, lane)).is_caught_up:
+    async with pool.executor() as executor:
+        while not (await future.catch_up(handle, executor)).is_caught_up:
             pass
-        moved = await manager.promote_future(TP, lane)
+        moved = await manager.promote_future(TP, executor)
     assert moved.view.may_have_gaps
     moved.high_watermark = moved.log_end_offset
     history.require_kept_by(await read_all(moved))
@@ -234,11 +234,11 @@ async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it():
         made = manager.create_future(TP, manager.dirs()[1], Uuid(bytes(range(16))))
         moves.append(asyncio.ensure_future(made))
 
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await stopped_at(manager, vfs, "write_at", move)
     (moving,) = moves
     await moving
-    assert "paused by a move" in str([e for e in told if e["event"] == "compaction_put_off"])
+    assert "paused by a move" in str([e for e in logged if e["event"] == "compaction_put_off"])
     assert cleaned_files(mem) == []
     history.require_kept_by(await read_all(handle))
 
@@ -337,8 +337,8 @@ async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is
     vfs.faults.clear()
     # Back again, as another object would be: the same files, the old thread still stuck.
     again = await start(vfs=mem)
-    stuck = manager.cleaner._lanes[log_dir]
-    again.cleaner._lanes[again.dirs()[0]] = stuck
+    stuck = manager.cleaner._executors[log_dir]
+    again.cleaner._executors[again.dirs()[0]] = stuck
     moved = again.get(TP)
     assert moved is not None
     moved.high_watermark = moved.log_end_offset
@@ -368,21 +368,21 @@ async def test_passes_keep_to_the_rate():
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_pass_for_which_there_is_no_room_is_not_tried_again_at_once():
+async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once():
     mem = MemVfs()
     manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
     await filled(manager)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         while await clean_one(manager):
             pass
-    assert [e["event"] for e in told].count("no_room_to_compact") == 1
+    assert [e["event"] for e in logged].count("no_room_to_compact") == 1
     clock = manager._clock
     assert isinstance(clock, ManualClock)
     clock.ms += 300_000
-    with capture_logs() as told:
+    with capture_logs() as logged:
         while await clean_one(manager):
             pass
-    assert [e["event"] for e in told].count("no_room_to_compact") == 1
+    assert [e["event"] for e in logged].count("no_room_to_compact") == 1
 
 
 async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():
@@ -395,16 +395,16 @@ async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():
     await flush_and_roll(handle)
     handle.high_watermark = handle.log_end_offset
     handle.set_config(CONFIG)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         while await clean_one(manager):
             pass
-    assert [e["event"] for e in told].count("log_uncleanable") == 1
+    assert [e["event"] for e in logged].count("log_uncleanable") == 1
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
     await manager.delete(TP)
     await clean_one(manager)
 
 
-async def test_it_runs_by_itself_and_stops_when_told():
+async def test_it_runs_by_itself_and_stops_when_reported():
     manager = await start(limits=CleanerLimits(backoff_ms=1))
     handle, history = await filled(manager)
     running = asyncio.ensure_future(manager.run_background())
@@ -437,14 +437,14 @@ def poisoned(base_offset: int) -> bytes:
 
 async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping[str, Any]]:
     """Let the background work until ``event`` is told; what was told by then."""
-    with capture_logs() as told:
+    with capture_logs() as logged:
         background = asyncio.ensure_future(manager.run_background())
-        while event not in [e["event"] for e in told] and not background.done():
+        while event not in [e["event"] for e in logged] and not background.done():
             await asyncio.sleep(0.001)
         assert not background.done(), background.exception()
         background.cancel()
         await asyncio.wait({background})
-    return told
+    return logged
 
 
 async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else():
@@ -458,9 +458,9 @@ async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nob
     handle.high_watermark = handle.log_end_offset
     await flush_and_roll(handle)
     await filled(manager)
-    told = await cleaning_until(manager, "log_compacted")
+    logged = await cleaning_until(manager, "log_compacted")
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
-    (bad,) = [e for e in told if e["event"] == "log_uncleanable"]
+    (bad,) = [e for e in logged if e["event"] == "log_uncleanable"]
     assert (bad["partition"], bad["offset"]) == (str(OTHER), 0)
     # Nothing of it was changed, and it is not tried again until it is another log.
     assert handle.size_bytes == len(poisoned(0)) + len(build_batch(keyed(("k", "v"))))
@@ -482,11 +482,11 @@ async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with():
             raise ZeroDivisionError(path)
 
     vfs.on_operation = see
-    told = await cleaning_until(manager, "log_compacted")
+    reported = await cleaning_until(manager, "log_compacted")
     while not manager.cleaner.uncleanable_in(manager.dirs()[0]):
         await clean_one(manager)
     vfs.on_operation = None
     assert manager.dirs()[0].jobs.failures == 1
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
     assert await read_all(bad) == history.records
-    assert {e["event"] for e in told} >= {"log_compacted"}
+    assert {e["event"] for e in reported} >= {"log_compacted"}

@@ -41,29 +41,29 @@ def make() -> DirCondition:
         ),
     ],
 )
-def test_steps_are_told_with_reason_and_room(
+def test_steps_are_reported_with_reason_and_room(
     steps: list[LogDirEvent], event: str, state: LogDirState
 ):
     condition = make()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         for step in steps:
             assert condition.step(step, f"because of {step.name}")
     assert condition.state is state
     assert condition.is_impaired == state.is_impaired
-    last = told[-1]
+    last = logged[-1]
     assert last["event"] == event
     assert last["directory_id"] == str(directory_id(1))
     assert last["reason"] == f"because of {steps[-1].name}"
     assert (last["free_bytes"], last["free_inodes"]) == (7, 3)
 
 
-def test_a_step_that_leads_nowhere_is_not_told():
+def test_a_step_that_leads_nowhere_is_not_reported():
     condition = make()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert not condition.step(LogDirEvent.HAS_SPACE, "")
         assert condition.step(LogDirEvent.FAILED, "gone")
         assert not condition.step(LogDirEvent.FAILED, "gone again")
-    assert [line["event"] for line in told] == ["log_dir_offline"]
+    assert [line["event"] for line in logged] == ["log_dir_offline"]
     assert condition.offline_reason == "gone"
 
 

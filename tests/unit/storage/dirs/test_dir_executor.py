@@ -86,8 +86,10 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     error: Exception, complaints: int
 ):
     """The daemons take what the loop complains of for a bug, and stop."""
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: reported.append(context)
+    )
     executor, hold = make(), threading.Event()
 
     def op() -> None:
@@ -101,7 +103,7 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     await executor.submit_op(int)
     del waiting
     gc.collect()
-    assert len(told) == complaints
+    assert len(reported) == complaints
     executor.shutdown()
 
 
@@ -249,7 +251,7 @@ async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
     late.set_exception(OverloadedError("as log_dir.py tells its guests"))
     late.exception()
     last = executor.submit_op(lambda: 7)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         hold.set()
         assert await last == 7
     assert await first
@@ -257,7 +259,7 @@ async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
         await unsettled
     with pytest.raises(KeyError):
         await untranslated
-    (event,) = told
+    (event,) = logged
     assert event["event"] == "unheard_operation_failed"
     assert isinstance(event["exc_info"], ZeroDivisionError)
     executor.shutdown()

@@ -11,16 +11,16 @@ from tests.faults.rig import ManualClock
 
 
 class Scene:
-    """Two lanes on a clock that stands still, and what their watch says."""
+    """Two queues on a clock that stands still, and what their watch says."""
 
     def __init__(self, *, patience_ms: int = 100) -> None:
         self.clock = ManualClock()
-        self.lanes = [LogDirExecutor(name=name, clock=self.clock) for name in "ab"]
+        self.queues = [LogDirExecutor(name=name, clock=self.clock) for name in "ab"]
         self.told: list[str] = []
         self.checks = 0
         self.watch = DirWatch(
             self,
-            {self.lanes[0]: 100, self.lanes[1]: patience_ms},
+            {self.queues[0]: 100, self.queues[1]: patience_ms},
             timeout_ms=1000,
             check_interval_ms=1,
         )
@@ -45,7 +45,7 @@ class Scene:
             began.set()
             hold.wait()
 
-        self.lanes[lane].submit_op(op)
+        self.queues[lane].submit_op(op)
         await asyncio.to_thread(began.wait)
         return hold
 
@@ -54,7 +54,7 @@ class Scene:
             await asyncio.sleep(0.001)
 
 
-async def test_a_suspicion_is_told_once_and_so_is_its_end():
+async def test_a_suspicion_is_reported_once_and_so_is_its_end():
     scene = Scene()
     hold = await scene.hang(1)
     scene.watch.start()
@@ -75,7 +75,7 @@ async def test_a_suspicion_is_told_once_and_so_is_its_end():
 async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
     scene = Scene()
     hold = await scene.hang()
-    behind = scene.lanes[0].submit_op(lambda: 5)
+    behind = scene.queues[0].submit_op(lambda: 5)
     scene.watch.start()
     scene.clock.ms += 101
     await scene.until_told(1)
@@ -85,21 +85,21 @@ async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
     scene.watch.stop()
 
 
-async def test_one_lane_that_answers_does_not_speak_for_the_other():
+async def test_one_queue_that_answers_does_not_speak_for_the_other():
     scene = Scene()
     first, second = await scene.hang(0), await scene.hang(1)
     scene.watch.start()
     scene.clock.ms += 101
     await scene.until_told(1)
     first.set()
-    assert await scene.lanes[0].submit_op(lambda: 1) == 1
+    assert await scene.queues[0].submit_op(lambda: 1) == 1
     assert scene.told == ["suspect 101"]
     second.set()
     await scene.until_told(2)
     scene.watch.stop()
 
 
-async def test_each_lane_is_suspected_after_a_time_of_its_own():
+async def test_each_queue_is_suspected_after_a_time_of_its_own():
     scene = Scene(patience_ms=500)
     hold = await scene.hang(1)
     scene.watch.start()
@@ -130,13 +130,13 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     scene = Scene()
     hold = await scene.hang()
     scene.watch.start()
-    due = scene.watch._next_look
+    due = scene.watch._next_poll
     assert due is not None
     due.cancel()
     # As after SIGSTOP: the look that was due 5 s ago comes now, and the clock went on.
     due._when -= 5
     scene.clock.ms += 5000
-    scene.watch._look_on_time()
+    scene.watch._poll_on_time()
     assert scene.told == []
     assert scene.watch.running_ms() <= 100
     scene.clock.ms += 101
@@ -146,7 +146,7 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     scene.watch.stop()
 
 
-async def test_nothing_is_told_after_the_stop():
+async def test_nothing_is_reported_after_the_stop():
     scene = Scene()
     hold = await scene.hang()
     scene.watch.start()
@@ -154,6 +154,6 @@ async def test_nothing_is_told_after_the_stop():
     await scene.until_told(1)
     scene.watch.stop()
     hold.set()
-    await scene.lanes[0].submit_op(lambda: None)
+    await scene.queues[0].submit_op(lambda: None)
     assert scene.told == ["suspect 101"]
     assert not scene.watch.is_suspicious

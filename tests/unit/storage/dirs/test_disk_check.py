@@ -23,7 +23,7 @@ def check(vfs: FaultVfs, *, device: int = 1, has_room: bool = True) -> Space:
     return check_disk(vfs, "/d1", directory_id=directory_id(1), device=device, has_room=has_room)
 
 
-def test_the_right_disk_tells_its_space_and_keeps_nothing():
+def test_the_right_disk_reports_its_space_and_keeps_nothing():
     vfs, mem = make()
     before = mem.used_bytes()
     assert check(vfs).usable_bytes > 0

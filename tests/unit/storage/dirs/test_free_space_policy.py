@@ -23,12 +23,12 @@ def space(usable: int, inodes: int = 1000, *, counts_inodes: bool = True) -> Spa
     )
 
 
-def test_short_of_room_is_less_than_the_minimum():
+def test_short_of_space_is_less_than_the_minimum():
     plan = FreeSpacePolicy(min_free_bytes=10)
     assert [plan.is_short(space(free)) for free in (9, 10)] == [True, False]
 
 
-def test_nothing_free_is_short_of_room_where_room_is_counted():
+def test_nothing_free_is_short_of_space_where_space_is_counted():
     plan = FreeSpacePolicy()
     assert [plan.is_short(space(free)) for free in (0, 1)] == [True, False]
     assert not plan.is_short(Space(total_bytes=0, usable_bytes=0, free_inodes=0))

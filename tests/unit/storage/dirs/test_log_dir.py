@@ -275,7 +275,7 @@ async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | No
     assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
 
 
-async def test_a_copy_that_finds_no_room_saturates_its_target():
+async def test_a_copy_that_finds_no_space_saturates_its_target():
     source, target, lane = pair()
     with pytest.raises(LogDirImpairedError) as caught:
         await copy(source, target, lane, lambda by_kernel: fail_with(ENOSPC))

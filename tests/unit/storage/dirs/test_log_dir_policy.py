@@ -81,7 +81,7 @@ def candidate(
     )
 
 
-def test_most_room_after_promises_wins():
+def test_most_space_after_promises_wins():
     candidates = [candidate(1, 100, 90, 1), candidate(2, 50, 10, 9), candidate(3, 30, 0, 0)]
     assert choose_dir(candidates) == directory_id(2)
 

@@ -33,7 +33,7 @@ def fresh() -> MemVfs:
     return vfs
 
 
-def test_a_real_one_has_blocks_behind_it(tmp_path: Path):
+def test_a_real_one_has_blocks_after_it(tmp_path: Path):
     vfs, beats = RealVfs(), []
     reserve = reserve_on(vfs, str(tmp_path))
     assert not reserve.find()
@@ -102,7 +102,7 @@ def test_what_cannot_fit_is_not_begun():
     assert not reserve.is_held
 
 
-def test_room_that_goes_while_it_is_made():
+def test_space_that_goes_while_it_is_made():
     vfs = fresh()
     vfs.capacity_bytes = SIZE
     reserve = reserve_on(vfs)
@@ -118,7 +118,7 @@ def test_room_that_goes_while_it_is_made():
     assert vfs.used_bytes() == 0
 
 
-def test_the_room_of_an_earlier_one_counts_as_free():
+def test_the_space_of_an_earlier_one_counts_as_free():
     vfs = fresh()
     vfs.capacity_bytes = SIZE
     reserve_on(vfs, size_bytes=SIZE - 1).build(nothing)

@@ -70,11 +70,11 @@ def full() -> OSError:
 
 async def test_an_error_from_another_thread_frees_the_reserve_too():
     scene = Scene()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         scene.room.fill_up("append: No space", full(), is_attempt=False)
     assert scene.room.reserve_bytes == 0
     assert (scene.condition.state, scene.changes) == (LogDirState.SATURATED, 1)
-    assert [line["event"] for line in told] == ["log_dir_reserve_released", "log_dir_saturated"]
+    assert [line["event"] for line in logged] == ["log_dir_reserve_released", "log_dir_saturated"]
     scene.room.fill_up("append: No space", full(), is_attempt=False)
     assert scene.changes == 1
 

@@ -88,13 +88,13 @@ def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast():
 
 def test_a_slow_dir_is_demoted_and_given_back():
     dirs = slow_dirs()
-    told = looks(dirs, CHECKS_TO_SLOW, 1, 80)
-    assert told[1:] == [Demote(B)]
+    reported = looks(dirs, CHECKS_TO_SLOW, 1, 80)
+    assert reported[1:] == [Demote(B)]
     assert dirs.demoted == B
     # Demoted, it is not healthy any more, and still measured.
     assert looks(dirs, 20, 1, 80, sick=(2,)) == []
-    told = looks(dirs, CHECKS_TO_FAST, 1, 2, sick=(2,))
-    assert told == [BecameFast(directory_id=B, latency_ms=2), GiveBack(B)]
+    reported = looks(dirs, CHECKS_TO_FAST, 1, 2, sick=(2,))
+    assert reported == [BecameFast(directory_id=B, latency_ms=2), GiveBack(B)]
     assert dirs.demoted is None
 
 
@@ -104,10 +104,10 @@ def test_warning_alone_demotes_nobody():
 
 def test_one_at_a_time_and_the_next_when_the_place_is_free():
     dirs = slow_dirs()
-    told = looks(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
-    assert [a for a in told if isinstance(a, Demote)] == [Demote(directory_id(4))]
-    told = looks(dirs, CHECKS_TO_FAST, 1, 1, 1, 1, 90, sick=(4,))
-    assert told[-2:] == [GiveBack(directory_id(4)), Demote(directory_id(5))]
+    reported = looks(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
+    assert [a for a in reported if isinstance(a, Demote)] == [Demote(directory_id(4))]
+    reported = looks(dirs, CHECKS_TO_FAST, 1, 1, 1, 1, 90, sick=(4,))
+    assert reported[-2:] == [GiveBack(directory_id(4)), Demote(directory_id(5))]
 
 
 def test_the_last_healthy_dir_is_never_demoted():

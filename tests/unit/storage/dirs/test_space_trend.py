@@ -57,13 +57,13 @@ def test_two_looks_at_one_instant_do_not_divide_by_nothing():
     assert trend.bytes_per_second == before
 
 
-def test_the_mark_is_told_once_per_crossing_and_with_hysteresis():
+def test_the_mark_is_reported_once_per_crossing_and_with_hysteresis():
     mark = WarningMark(10)
-    told = [mark.look(free, 100) for free in (50, 10, 9, 5, 9, 10, 9, 11, 10, 9, 50)]
+    reported = [mark.sample(free, 100) for free in (50, 10, 9, 5, 9, 10, 9, 11, 10, 9, 50)]
     filling, over = Crossing.FILLING_UP, Crossing.NO_LONGER
-    assert told == [None, None, filling, None, None, None, None, over, None, filling, over]
+    assert reported == [None, None, filling, None, None, None, None, over, None, filling, over]
 
 
 def test_a_mark_of_nothing_and_a_disk_of_no_known_size_say_nothing():
-    assert WarningMark(0).look(0, 100) is None
-    assert WarningMark(10).look(0, 0) is None
+    assert WarningMark(0).sample(0, 100) is None
+    assert WarningMark(10).sample(0, 0) is None

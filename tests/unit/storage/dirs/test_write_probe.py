@@ -26,7 +26,7 @@ def test_it_writes_syncs_and_removes():
 
 
 @pytest.mark.parametrize("kind", ["write_at", "sync"])
-def test_what_fails_leaves_nothing_behind(kind: str):
+def test_what_fails_leaves_nothing(kind: str):
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     vfs.inject(Fault(kinds=frozenset({kind})))

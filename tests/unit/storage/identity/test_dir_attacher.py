@@ -88,10 +88,10 @@ async def reason_not_to_take(place: Place, path: str) -> str:
     """Why it is not taken, as telemetry tells it; who asks hears the same for every path."""
     with capture_logs() as logs, pytest.raises(OperatingError) as caught:
         await place.attacher.open_new(path, [])
-    (told,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
+    (logged,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     assert caught.value.message.startswith(f"{path} is not taken: name a directory below ")
-    reason: str = told["reason"]
+    reason: str = logged["reason"]
     assert reason not in caught.value.message
     return reason
 
@@ -136,7 +136,7 @@ async def test_a_dead_dir_comes_back_cordoned_as_it_was():
     back.close()
 
 
-async def test_what_becomes_of_a_dir_on_trial_is_told_when_it_is_taken_into_service():
+async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_service():
     place = Place()
     place.disk("/d1", 1)
     back = await place.attacher.reopen(place.dead("/d1", 1))
@@ -213,7 +213,7 @@ async def test_what_a_new_disk_is_refused_for_is_undone():
     vfs = place.disk("/d1")
     assert isinstance(vfs.inner, MemVfs)
     vfs.inner.usable_bytes = 1000
-    with capture_logs(), pytest.raises(OperatingError, match="no room for its reserve"):
+    with capture_logs(), pytest.raises(OperatingError, match="no space for its reserve"):
         await place.attacher.open_new("/d1", [])
     await until(lambda: vfs.inner.try_lock("/d1/.lock") is not None)
 
@@ -257,7 +257,7 @@ async def test_what_mkfs_left_is_no_content():
     log_dir.close()
 
 
-async def test_a_damaged_memory_is_told():
+async def test_a_damaged_memory_is_reported():
     place = Place()
     place.meta.open("/meta/known-log-dirs.json", OpenMode.CREATE).write_at(0, [b"{"])
     place.disk("/d1", 1)

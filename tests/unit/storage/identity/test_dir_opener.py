@@ -128,7 +128,7 @@ async def test_absent_directory_is_offline_with_no_name_known():
     assert dirs["/d2"].directory_id == LOST_DIR
 
 
-async def test_a_directory_that_does_not_exist_is_told_without_a_riddle():
+async def test_a_directory_that_does_not_exist_is_reported_without_a_riddle():
     """A newcomer's first start: one line that says what to do, and no stack trace."""
     with capture_logs() as events, pytest.raises(StartupError, match="/d1 does not exist"):
         await open_all({"/d1": MemVfs(), "/d2": MemVfs()})
@@ -295,8 +295,8 @@ async def test_an_added_dir_is_opened_without_being_configured():
         dirs, _ = await open_all(vfss, added={"/new": new})
     assert dirs["/new"].is_online
     assert dirs["/new"].directory_id == directory_id(3)
-    (told,) = [entry for entry in logs if entry["event"] == "added_log_dir_not_configured"]
-    assert told["log_dir"] == "/new"
+    (logged,) = [entry for entry in logs if entry["event"] == "added_log_dir_not_configured"]
+    assert logged["log_dir"] == "/new"
     await wait_unlocked(vfss["/d1"])
     await wait_unlocked(new)
     # Once the file names it, nobody has to remember that it was added.
@@ -323,11 +323,11 @@ async def test_every_dir_has_its_reserve_once_it_is_open():
 
 
 @pytest.mark.parametrize("formatted", [True, False])
-async def test_a_fresh_disk_without_room_is_the_operators_to_mend(formatted: bool):
+async def test_a_fresh_disk_without_space_is_the_operators_to_mend(formatted: bool):
     vfss = disks(1, *([2] if formatted else []))
     full = vfss["/d2"]
     full.capacity_bytes = full.used_bytes() + (RESERVE - 1 if formatted else 1)
-    with pytest.raises(StartupError, match="/d2 has no room to start with") as refused:
+    with pytest.raises(StartupError, match="/d2 has no space to start with") as refused:
         await open_all(vfss)
     assert "log.dir.reserve.bytes" in str(refused.value)
     if formatted:
@@ -342,15 +342,15 @@ async def test_a_full_disk_with_replicas_is_saturated_from_the_start():
     full.make_dirs("/d2/t-0")
     full.open(f"/d2/{RESERVE_FILE}", OpenMode.CREATE).write_at(0, [b"half of one"])
     full.capacity_bytes = full.used_bytes()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         dirs, _ = await open_all(vfss)
     assert dirs["/d2"].state is LogDirState.SATURATED
     assert dirs["/d1"].state is LogDirState.ONLINE
     assert not full.exists(f"/d2/{RESERVE_FILE}")
-    assert [line["log_dir"] for line in told if line["event"] == "log_dir_saturated"] == ["/d2"]
+    assert [line["log_dir"] for line in logged if line["event"] == "log_dir_saturated"] == ["/d2"]
 
 
-async def test_a_reserve_that_is_whole_needs_no_room():
+async def test_a_reserve_that_is_whole_needs_no_space():
     vfss = disks(1, 2)
     await open_all(vfss)
     for vfs in vfss.values():
@@ -373,14 +373,14 @@ async def test_a_full_metadata_dir_remembers_what_it_can():
     metadata = vfss["/d1"]
     metadata.make_dirs("/d1/t-0")
     metadata.capacity_bytes = metadata.used_bytes()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         dirs, _ = await open_all(vfss)
     assert dirs["/d1"].state is LogDirState.SATURATED
-    (line,) = [line for line in told if line["event"] == "known_log_dirs_not_written"]
+    (line,) = [line for line in logged if line["event"] == "known_log_dirs_not_written"]
     assert "No space" in line["reason"]
 
 
-async def test_a_full_metadata_dir_remembers_with_the_room_of_its_reserve():
+async def test_a_full_metadata_dir_remembers_with_the_space_of_its_reserve():
     vfss = disks(1)
     await open_all({"/d1": vfss["/d1"]})
     metadata = vfss["/d1"]

@@ -8,10 +8,10 @@ from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     EpochEntry,
     assign_epoch,
-    cut_epochs_before,
-    cut_epochs_from,
     end_offset_for,
     epoch_at,
+    truncate_epochs_before,
+    truncate_epochs_from,
 )
 
 ENTRIES: EpochEntries = (EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 30))
@@ -46,9 +46,9 @@ def test_assigning():
 
 
 def test_cutting():
-    assert cut_epochs_from(ENTRIES, 30) == ENTRIES[:2]
-    assert cut_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
-    assert cut_epochs_before(ENTRIES, 5) == ENTRIES
+    assert truncate_epochs_from(ENTRIES, 30) == ENTRIES[:2]
+    assert truncate_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
+    assert truncate_epochs_before(ENTRIES, 5) == ENTRIES
 
 
 def test_epoch_of_an_offset():

@@ -70,7 +70,7 @@ def test_damage_is_forgotten_with_what_it_was_in():
     assert log.soundness.damages == ()
 
 
-def test_what_led_nowhere_is_looked_at_again_and_then_no_more():
+def test_what_led_nowhere_is_checked_again_and_then_no_more():
     log, looks = Log(), list[int]()
 
     def once_wrong() -> str:

@@ -187,7 +187,7 @@ async def test_dead_dir_answers_at_once():
         await read_log(handle, 0, 1, NO_LIMIT, True)
 
 
-async def test_the_lowest_cut_is_told_once():
+async def test_the_lowest_cut_is_reported_once():
     handle, *_ = await make()
     for _ in range(8):
         await append(handle)

@@ -55,7 +55,7 @@ def test_unclean_log_finds_epochs_and_end_by_itself():
     assert loaded.scanned_bytes == log.view().size_bytes
 
 
-def test_only_what_lies_behind_the_recovery_point_is_scanned():
+def test_only_what_lies_after_the_recovery_point_is_scanned():
     vfs, log = make()
     log.flush()
     loaded = load(vfs, recovery_point=12)
@@ -70,7 +70,7 @@ def test_damage_in_the_middle_takes_the_later_segments_along():
     loaded = load(vfs)
     assert [s.base_offset for s in loaded.log.view().segments] == [0, middle.base_offset]
     assert loaded.log.view().log_end_offset == log.view().segments[2].base_offset - 1
-    assert loaded.cut_bytes > 0
+    assert loaded.truncated_bytes > 0
 
 
 def test_segment_that_is_not_reachable_goes():

@@ -99,7 +99,7 @@ def test_a_segment_that_could_not_be_made_is_not_there():
     require_true(segments, mem, 0, 4, 8, 12)
 
 
-def test_an_append_that_found_no_room_counts_for_nothing():
+def test_an_append_that_found_no_space_counts_for_nothing():
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -124,7 +124,7 @@ def test_the_last_one_goes_on_elsewhere_without_any_room():
     for _ in range(3):
         segments.retire(0, at_once=True)
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
-    segments.go_on_in_place(16).cut_torn_tail()
+    segments.go_on_in_place(16).truncate_torn_tail()
     require_true(segments, vfs, 16)
     assert segments.size_bytes == 0
 

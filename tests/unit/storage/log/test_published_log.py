@@ -73,7 +73,7 @@ async def test_what_is_done_is_not_published_before_it_is_done():
     assert scene.published.view.log_end_offset == before.log_end_offset + 1
 
 
-async def test_a_new_segment_is_told_with_the_view_that_shows_it():
+async def test_a_new_segment_is_reported_with_the_view_that_shows_it():
     scene = Scene()
     for _ in range(3):
         await scene.append()
@@ -82,7 +82,7 @@ async def test_a_new_segment_is_told_with_the_view_that_shows_it():
     assert scene.told == [("rolled", 2)]
 
 
-async def test_what_left_is_told_with_the_view_that_shows_it_no_more():
+async def test_what_left_is_reported_with_the_view_that_shows_it_no_more():
     scene = Scene()
     for _ in range(7):
         await scene.append()
@@ -125,7 +125,7 @@ async def test_where_it_was_removed_nothing_is_asked_of_it():
             ask(OpKind.READ, end_of)
 
 
-async def test_damage_is_told_once():
+async def test_damage_is_reported_once():
     scene = Scene()
     for _ in range(4):
         await scene.append()
@@ -134,22 +134,22 @@ async def test_damage_is_told_once():
     def read(log: UnifiedLog) -> memoryview:
         return log.read(1, 1000, NO_LIMIT, True)
 
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert not await scene.published.run(OpKind.READ, read)
         await scene.append()
-    (line,) = told
+    (line,) = logged
     assert (line["event"], line["partition"], line["log_dir"]) == ("log_damaged", str(TP), "/d1")
     assert (line["offset"], line["next_offset"]) == (1, 2)
 
 
-async def test_an_index_that_was_made_anew_is_told():
+async def test_an_index_that_was_made_anew_is_reported():
     scene = Scene()
     for _ in range(4):
         await scene.append()
     scene.published.log.segments.oldest.indexes().offsets.append(2, 1)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         records = await scene.published.run(
             OpKind.READ, lambda log: log.read(2, 1000, NO_LIMIT, True)
         )
     assert [header.base_offset for header in headers_of(records)] == [2]
-    assert [line["event"] for line in told] == ["log_index_mended"]
+    assert [line["event"] for line in logged] == ["log_index_mended"]

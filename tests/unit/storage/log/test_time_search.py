@@ -59,7 +59,7 @@ def first_from(
     """The whole search, as a handle makes it."""
     search = LogTimeSearch(timestamp)
     while not search.is_over:
-        search.look(made, start, by_index)
+        search.scan(made, start, by_index)
         if search.unopened_bytes:
             search.open()
     return search.answer
@@ -89,7 +89,7 @@ def test_records_before_the_log_start_are_no_answer():
     assert first_from(made, 960, 2, straight) is None
 
 
-def test_of_a_batch_that_does_not_open_its_beginning_is_told():
+def test_of_a_batch_that_does_not_open_its_beginning_is_reported():
     data = bytearray(at(1, 200, 300))
     data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
     made = segments([at(0, 100), bytes(data)])
@@ -124,7 +124,7 @@ def test_the_largest_timestamp():
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_told(compression: Compression):
+def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(compression: Compression):
     """Some KiB of it took a directory offline: 30 s of opening looked like a disk that hangs."""
     small = tiny(3_000_000, compression=compression, base=1)
     assert len(small) < 150_000
@@ -133,7 +133,7 @@ def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_told(compression: 
     assert first_from(made, 300, 7, straight) == FoundTimestamp(500, 7, -1)
 
 
-def test_of_a_batch_with_too_many_records_its_beginning_is_told():
+def test_of_a_batch_with_too_many_records_its_beginning_is_reported():
     made = segments([tiny(1_100_000, compression=Compression.ZSTD)])
     assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
     within = segments([tiny(1_000, compression=Compression.ZSTD)])
@@ -145,7 +145,7 @@ def test_a_search_opens_so_many_batches_and_no_more():
     made = segments(lies[:40], lies[40:])
     search, opened = LogTimeSearch(300), 0
     while not search.is_over:
-        search.look(made, 0, straight)
+        search.scan(made, 0, straight)
         if search.unopened_bytes:
             search.open()
             opened += 1
@@ -153,7 +153,7 @@ def test_a_search_opens_so_many_batches_and_no_more():
     assert opened < 20
 
 
-def test_a_look_is_at_a_few_batches_and_the_next_goes_on_behind_them():
+def test_a_look_is_at_a_few_batches_and_the_next_goes_on_after_them():
     """The rest of the directory waits behind it."""
     old = [at(base, 100) for base in range(5_000)]
     young = at(5_000, 99)
@@ -161,7 +161,7 @@ def test_a_look_is_at_a_few_batches_and_the_next_goes_on_behind_them():
     search, looks = LogTimeSearch(500), 0
     while not search.is_over:
         # What the index says is of no help: the first batch was young, before the log's start.
-        search.look(made, 2, straight)
+        search.scan(made, 2, straight)
         looks += 1
         if search.unopened_bytes:
             search.open()

@@ -66,7 +66,7 @@ def reload(log: UnifiedLog, vfs: MemVfs, *, clean: bool) -> UnifiedLog:
         recovery_point=point,
         log_start_offset=log.view().log_start_offset,
     ).load()
-    assert loaded.cut_bytes == 0
+    assert loaded.truncated_bytes == 0
     return loaded.log
 
 
@@ -364,7 +364,7 @@ def test_what_is_missing_without_the_mark_is_damage():
         vfs=vfs, directory=log.directory, topic_partition=TP, config=CONFIG, was_clean=False
     )
     loaded = loader.load()
-    assert (loaded.log.view().log_end_offset, loaded.cut_bytes) == (2, len(sent(5, 10)))
+    assert (loaded.log.view().log_end_offset, loaded.truncated_bytes) == (2, len(sent(5, 10)))
 
 
 @pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
@@ -435,7 +435,7 @@ def test_retention_without_any_room():
     assert read_all(reload(log, vfs, clean=False)) == [(9, 9)]
 
 
-def test_a_flush_that_finds_no_room_refuses_the_append_before_it_is_made():
+def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made():
     mem = MemVfs()
     vfs = FaultVfs(mem)
     vfs.make_dirs("/d1")

@@ -70,8 +70,8 @@ async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes():
         await append(served)
     with capture_logs() as logs:
         await come(node.manager, node.vfss[0], 1, TP)
-    (told,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
-    assert told["kept"] is False
+    (logged,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
+    assert logged["kept"] is False
     assert node.manager.get(TP) is served
     assert all(name.endswith("-delete") for name in node.names(0))
 
@@ -88,7 +88,7 @@ async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside():
     assert all(name.endswith("-stray") for name in node.names(0))
 
 
-async def test_a_superseded_copy_that_cannot_be_moved_away_is_told():
+async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported():
     node = await start()
     await create(node, 1)
     die(node, node.source)
@@ -125,10 +125,10 @@ async def test_a_move_whose_target_comes_back_goes_on():
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         future = node.manager.future(TP)
         assert future is not None
-        await future.catch_up(handle, lane, 1500)
+        await future.catch_up(handle, executor, 1500)
     die(node, node.target)
     assert node.manager.future(TP) is None
     back = await come(node.manager, node.vfss[1], 2, TP)
@@ -143,8 +143,8 @@ async def move_to_end_of(node: Node) -> None:
     future, handle = node.manager.future(TP), node.manager.get(TP)
     assert future is not None
     assert handle is not None
-    async with node.pool.lane() as lane:
-        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+    async with node.pool.executor() as executor:
+        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
             pass
 
 
@@ -152,10 +152,10 @@ async def test_a_move_whose_source_comes_back_goes_on():
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         future = node.manager.future(TP)
         assert future is not None
-        await future.catch_up(handle, lane, 1500)
+        await future.catch_up(handle, executor, 1500)
     before = await content(handle)
     die(node, node.source)
     await come(node.manager, node.vfss[0], 1)

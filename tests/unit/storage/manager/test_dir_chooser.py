@@ -31,11 +31,11 @@ class Rig:
             log_dir = open_dir(vfs, f"/d{number}", number, clock=self.clock)
             self.has_free(log_dir, gib)
             self.dirs.append(log_dir)
-        self.book = ReplicaRegistry(
+        self.registry = ReplicaRegistry(
             dirs=self.dirs, default_config=CONFIG, random_bytes=lambda count: bytes(count)
         )
         self.coming: dict[TopicPartition, LogDir] = {}
-        self.chooser = DirChooser(book=self.book, clock=self.clock, being_made=self.coming)
+        self.chooser = DirChooser(registry=self.registry, clock=self.clock, being_made=self.coming)
 
     @staticmethod
     def has_free(log_dir: LogDir, gib: int) -> None:
@@ -46,12 +46,12 @@ class Rig:
         return [1 + self.dirs.index(self.chooser.choose(CONFIG)) for _ in range(count)]
 
 
-async def test_dirs_fill_by_their_room_and_not_by_their_replicas() -> None:
+async def test_dirs_fill_by_their_space_and_not_by_their_replicas() -> None:
     chosen = Rig(2, 4, 8).choose(14)
     assert [chosen.count(number) for number in (1, 2, 3)] == [2, 4, 8]
 
 
-async def test_of_equal_room_the_one_with_fewest_replicas() -> None:
+async def test_of_equal_space_the_one_with_fewest_replicas() -> None:
     assert sorted(Rig(5, 5, 5).choose(3)) == [1, 2, 3]
 
 
@@ -61,7 +61,7 @@ async def test_a_replica_on_its_way_counts_where_it_will_be() -> None:
     assert rig.choose(2) == [2, 2]
 
 
-async def test_room_that_changed_is_seen_after_a_while() -> None:
+async def test_space_that_changed_is_seen_after_a_while() -> None:
     rig = Rig(5, 4)
     assert rig.choose() == [1]
     rig.has_free(rig.dirs[1], 50)
@@ -108,9 +108,9 @@ async def test_without_any_dir_there_is_no_choice() -> None:
 async def test_a_dir_that_came_is_a_choice_at_once() -> None:
     rig = Rig(5, 9)
     new = rig.dirs[1]
-    rig.book.remove_dir(new)
+    rig.registry.remove_dir(new)
     assert rig.choose() == [1]
-    rig.book.put_dir(new)
+    rig.registry.put_dir(new)
     assert rig.choose() == [2]
 
 

@@ -173,7 +173,7 @@ async def test_a_full_dir_lets_go_at_once_and_again():
     assert (handle.size_bytes, handle.log_start_offset) == (0, 4)
 
 
-async def test_a_dir_with_room_keeps_to_its_intervals():
+async def test_a_dir_with_space_keeps_to_its_intervals():
     manager, vfs, _ = await make()
     handle = await segments(manager, 4, CONFIG.model_copy(update={"retention_bytes": 600}))
     await chores(manager).make_room()
@@ -184,7 +184,7 @@ async def test_a_dir_with_room_keeps_to_its_intervals():
     assert vfs.used_bytes() == used
 
 
-async def test_a_deleted_replica_gives_its_room_back_at_once_if_the_dir_is_full():
+async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full():
     manager, vfs, _ = await make()
     await segments(manager, 4)
     await full(manager, vfs)
@@ -193,7 +193,7 @@ async def test_a_deleted_replica_gives_its_room_back_at_once_if_the_dir_is_full(
     assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []
 
 
-async def test_a_flush_that_found_no_room_is_made_up_for():
+async def test_a_flush_that_found_no_space_is_made_up_for():
     mem, clock = MemVfs(), ManualClock()
     format_dir(mem, "/d1", 1)
     vfs = FaultVfs(mem)
@@ -226,10 +226,10 @@ async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_t
 
     vfs.on_operation = see
     clock.ms += 50
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await chores(manager).flush_overdue()
     assert (bad.recovery_point, good.recovery_point) == (0, 1)
-    assert [e["job"] for e in told if e["event"] == "background_job_failed"] == ["housekeeping"]
+    assert [e["job"] for e in logged if e["event"] == "background_job_failed"] == ["housekeeping"]
     assert bad.log_dir.jobs.failures == 1
     assert bad.log_dir.is_online
 

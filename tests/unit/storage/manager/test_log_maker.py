@@ -62,7 +62,7 @@ async def test_replicas_spread_over_dirs_of_equal_size():
     assert [len(manager.handles_in(d)) for d in manager.dirs()] == [3, 3, 3]
 
 
-async def test_create_where_told_and_once():
+async def test_create_where_reported_and_once():
     manager = await start(MemVfs(), MemVfs())
     handle = await manager.create(TP, TOPIC_ID, directory_id(2))
     assert handle.log_dir.path == "/d2"

@@ -229,7 +229,7 @@ async def test_damaged_checkpoint_is_done_without():
     assert handle.log_end_offset == 10
 
 
-async def test_torn_tail_is_cut_with_a_warning_and_progress_is_told():
+async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported():
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -277,16 +277,16 @@ async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
         handle = await manager.create(tp, TOPIC_ID)
         await handle.append_as_leader(batch(), headers_of(batch()), 0)
     vfs.inject(Fault(errno=ENOSPC, path="*t-0/*.index.tmp"))
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await manager.close(1)
-    assert "log_dir_not_closed_cleanly" in [line["event"] for line in told]
+    assert "log_dir_not_closed_cleanly" in [line["event"] for line in logged]
     assert not mem.exists("/d1/.kafka_cleanshutdown")
     assert mem.exists("/d1/u-0/00000000000000000000.index")
     points = (mem.read_if_exists("/d1/recovery-point-offset-checkpoint") or b"").decode()
     assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
 
 
-async def test_a_deletion_that_found_no_room_can_be_asked_for_again():
+async def test_a_deletion_that_found_no_space_can_be_asked_for_again():
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -310,9 +310,9 @@ async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
     await manager.create(TopicPartition("u", 0), TOPIC_ID)
     mem.unlink_if_exists("/d1/u-0/00000000000000000000.log")
     mem.capacity_bytes, mem.capacity_inodes = 0, 0
-    with capture_logs() as told:
+    with capture_logs() as logged:
         manager = await start(mem)
-    (left_out,) = [line for line in told if line["event"] == "replica_not_loaded"]
+    (left_out,) = [line for line in logged if line["event"] == "replica_not_loaded"]
     assert left_out["partition"] == "u-0"
     log_dir = only_dir(manager)
     assert (log_dir.is_online, log_dir.is_impaired) == (True, True)
@@ -322,7 +322,7 @@ async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
     assert manager.get(TopicPartition("u", 0)) is None
 
 
-async def test_a_dir_whose_loading_finds_no_room_is_not_served_by_halves():
+async def test_a_dir_whose_loading_finds_no_space_is_not_served_by_halves():
     mem = MemVfs()
     manager = await start(mem)
     await manager.create(TP, TOPIC_ID)

@@ -27,6 +27,6 @@ def test_it_comes_back():
     "text",
     ["", "{", "[]", "{}", '{"version": 1}', format_future(CHECKPOINT).decode().replace("17", "[]")],
 )
-def test_anything_else_is_told_with_its_path(text: str):
+def test_anything_else_is_reported_with_its_path(text: str):
     with pytest.raises(CorruptCheckpointError, match="/d2/f"):
         parse_future(text, "/d2/f")

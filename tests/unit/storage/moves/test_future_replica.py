@@ -24,46 +24,46 @@ async def begin() -> tuple[Node, LogHandle, FutureReplica]:
 
 async def test_steps_are_bounded_and_tell_how_far_they_are():
     node, handle, future = await begin()
-    assert future.lag_behind(handle) == 24
-    async with node.pool.lane() as lane:
-        step = await future.catch_up(handle, lane, 700)
+    assert future.lag_of(handle) == 24
+    async with node.pool.executor() as executor:
+        step = await future.catch_up(handle, executor, 700)
         assert (step.copied_bytes, step.is_caught_up) == (700, False)
         assert 0 < step.lag_offsets < 24
         assert future.log_end_offset <= 6
-        step = await future.catch_up(handle, lane)
+        step = await future.catch_up(handle, executor)
         assert (step.is_caught_up, step.lag_offsets) == (True, 0)
-        assert await future.catch_up(handle, lane) == (0, True, 0)
+        assert await future.catch_up(handle, executor) == (0, True, 0)
         await append(handle)
-        assert future.lag_behind(handle) == 2
-        assert (await future.catch_up(handle, lane)).is_caught_up
+        assert future.lag_of(handle) == 2
+        assert (await future.catch_up(handle, executor)).is_caught_up
 
 
 async def test_a_step_goes_on_though_its_caller_went_away():
     node, handle, future = await begin()
-    async with node.pool.lane() as lane:
-        waiting = asyncio.ensure_future(future.catch_up(handle, lane, 700))
+    async with node.pool.executor() as executor:
+        waiting = asyncio.ensure_future(future.catch_up(handle, executor, 700))
         await asyncio.sleep(0)
         waiting.cancel()
         await future.settle()
         assert future.size_bytes == 700
-        step = await future.catch_up(handle, lane)
+        step = await future.catch_up(handle, executor)
         assert (step.copied_bytes, step.is_caught_up) == (handle.size_bytes - 700, True)
 
 
 async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten():
     node, handle, future = await begin()
-    async with node.pool.lane() as lane:
-        await future.catch_up(handle, lane)
+    async with node.pool.executor() as executor:
+        await future.catch_up(handle, executor)
         await handle.truncate_to(5)
         await append(handle, epoch=1)
         fault = node.vfss[1].inject(
             Fault(errno=EMFILE, kinds=frozenset({"truncate"}), sticky=False)
         )
         with capture_logs() as events, pytest.raises(OverloadedError):
-            await future.catch_up(handle, lane)
+            await future.catch_up(handle, executor)
         assert fault.hits == 1
         assert [e["event"] for e in events] == ["log_dir_operation_lacked_resources"]
-        assert (await future.catch_up(handle, lane)).is_caught_up
+        assert (await future.catch_up(handle, executor)).is_caught_up
     assert future.size_bytes == handle.size_bytes
 
 
@@ -71,9 +71,9 @@ async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten():
 async def test_an_error_of_the_target_is_the_targets(kind: str):
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=EIO, kinds=frozenset({kind})))
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         with pytest.raises(KafkaStorageError) as failed:
-            await future.catch_up(handle, lane)
+            await future.catch_up(handle, executor)
             await future.sync()
     assert failed.value.directory_id == directory_id(2)
     assert [d.is_online for d in node.manager.dirs()] == [True, False]
@@ -83,19 +83,19 @@ async def test_an_error_of_the_target_is_the_targets(kind: str):
 async def test_an_error_of_the_source_is_the_sources(kind: str):
     node, handle, future = await begin()
     node.vfss[0].inject(Fault(errno=EIO, kinds=frozenset({kind, "open_if_exists"})))
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         with pytest.raises(KafkaStorageError) as failed:
-            await future.catch_up(handle, lane)
+            await future.catch_up(handle, executor)
     assert failed.value.directory_id == directory_id(1)
     assert [d.is_online for d in node.manager.dirs()] == [False, True]
 
 
-async def test_a_full_target_is_told_as_full_and_the_source_lives():
+async def test_a_full_target_is_reported_as_full_and_the_source_lives():
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=ENOSPC, kinds=frozenset({"copy_from"})))
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         with pytest.raises(LogDirImpairedError) as failed:
-            await future.catch_up(handle, lane)
+            await future.catch_up(handle, executor)
     assert failed.value.directory_id == directory_id(2)
     await append(handle)
 
@@ -103,10 +103,10 @@ async def test_a_full_target_is_told_as_full_and_the_source_lives():
 async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it():
     node, handle, future = await begin()
     fault = node.vfss[1].inject(Fault(errno=EINVAL, kinds=frozenset({"copy_from"})))
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
         with pytest.raises(OverloadedError, match="kernel does not copy"):
-            await future.catch_up(handle, lane)
-        assert (await future.catch_up(handle, lane)).is_caught_up
+            await future.catch_up(handle, executor)
+        assert (await future.catch_up(handle, executor)).is_caught_up
     assert fault.hits == 1
     assert node.target.is_online
 
@@ -115,8 +115,8 @@ async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it():
 async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int):
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"copy_from"})))
-    async with node.pool.lane() as lane:
-        waiting = asyncio.ensure_future(future.catch_up(handle, lane))
+    async with node.pool.executor() as executor:
+        waiting = asyncio.ensure_future(future.catch_up(handle, executor))
         while not node.vfss[1].faults[0].hits:
             await asyncio.sleep(0.001)
         node.manager.dirs()[number].go_offline("pulled out")

@@ -12,10 +12,10 @@ from kraftjbod.storage.moves.mover_pool import MoverPool
 from tests.faults.rig import ManualClock
 
 
-async def test_a_lane_is_a_thread_of_its_own_with_a_telling_name():
+async def test_a_queue_is_a_thread_of_its_own_with_a_telling_name():
     pool = MoverPool(threads=2, clock=ManualClock())
-    async with pool.lane() as a, pool.lane() as b:
-        names = [await lane.submit_op(lambda: threading.current_thread().name) for lane in (a, b)]
+    async with pool.executor() as a, pool.executor() as b:
+        names = [await one.submit_op(lambda: threading.current_thread().name) for one in (a, b)]
     assert names == ["replica-alter-log-dirs-0", "replica-alter-log-dirs-1"]
     pool.close()
 
@@ -24,8 +24,8 @@ async def test_who_comes_first_goes_first():
     pool, order = MoverPool(threads=1, clock=ManualClock()), list[int]()
 
     async def move(number: int) -> None:
-        async with pool.lane() as lane:
-            await lane.submit_op(lambda: order.append(number))
+        async with pool.executor() as executor:
+            await executor.submit_op(lambda: order.append(number))
 
     await asyncio.gather(*(move(number) for number in range(5)))
     assert order == [0, 1, 2, 3, 4]
@@ -34,14 +34,14 @@ async def test_who_comes_first_goes_first():
 
 async def test_a_thread_that_hangs_is_replaced():
     pool, release = MoverPool(threads=1, clock=ManualClock()), threading.Event()
-    async with pool.lane() as stuck:
+    async with pool.executor() as stuck:
         hanging: asyncio.Future[bool] = stuck.submit_op(release.wait)
     with pytest.raises(OverloadedError):
         await hanging
-    async with pool.lane() as fresh:
+    async with pool.executor() as fresh:
         assert fresh is not stuck
         assert await fresh.submit_op(lambda: 42) == 42
-    async with pool.lane() as again:
+    async with pool.executor() as again:
         assert again is fresh
     release.set()
     pool.close()

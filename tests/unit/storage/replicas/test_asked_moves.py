@@ -67,9 +67,9 @@ async def test_a_damaged_file_says_nothing_of_anybody():
         mem = disk()
         file = mem.open("/d1/asked-moves.json", mode=OpenMode.CREATE)
         file.write_at(0, [damaged])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             moves = await loaded(mem)
-        assert [line["event"] for line in told] == ["asked_moves_unreadable"]
+        assert [line["event"] for line in logged] == ["asked_moves_unreadable"]
         assert moves.source_of(KEYS[0], B) is None
         await moves.note(KEYS[0], A, B)
         assert (await loaded(mem)).source_of(KEYS[0], B) == A

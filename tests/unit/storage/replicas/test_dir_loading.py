@@ -9,7 +9,7 @@ from tests.faults.rig import TP
 from tests.unit.storage.replicas.test_replica_swap import MOVE, create, move_to_end, promote, start
 
 
-async def test_a_dir_tells_what_it_holds():
+async def test_a_dir_reports_what_it_holds():
     node = await start()
     await create(node, 4)
     await move_to_end(node)

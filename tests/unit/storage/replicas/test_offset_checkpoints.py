@@ -32,7 +32,7 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
     assert offsets == ({TP: 0, other: 4}, {}, {TP: 1, other: 4})
 
 
-async def test_a_damaged_file_is_told_and_done_without():
+async def test_a_damaged_file_is_reported_and_done_without():
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)

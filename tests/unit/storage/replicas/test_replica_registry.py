@@ -12,20 +12,20 @@ from tests.faults.rig import TOPIC_ID, TP, directory_id
 from tests.unit.storage.replicas.test_replica_swap import MOVE, Node, create, start
 
 
-def book_of(node: Node) -> ReplicaRegistry:
-    return node.manager._book
+def registry_of(node: Node) -> ReplicaRegistry:
+    return node.manager._registry
 
 
 async def test_a_second_copy_puts_both_aside():
     node = await start()
     handle = await create(node, 1)
-    book = book_of(node)
-    book.take_in(handle)
-    assert book.handles == {}
-    assert book.held_aside == {TP: [handle, handle]}
-    assert book.has_current(TP)
-    book.take_in(handle)
-    assert len(book.every_handle_in(node.source)) == 3
+    registry = registry_of(node)
+    registry.take_in(handle)
+    assert registry.handles == {}
+    assert registry.held_aside == {TP: [handle, handle]}
+    assert registry.has_current(TP)
+    registry.take_in(handle)
+    assert len(registry.every_handle_in(node.source)) == 3
 
 
 async def test_a_dir_is_forgotten_with_what_is_in_it():
@@ -33,22 +33,22 @@ async def test_a_dir_is_forgotten_with_what_is_in_it():
     handle = await create(node, 1)
     other = await node.manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(2))
     await node.manager.create_future(TP, node.target, MOVE)
-    assert book_of(node).forget_all_in(node.target) == [other]
-    assert book_of(node).futures == {}
+    assert registry_of(node).forget_all_in(node.target) == [other]
+    assert registry_of(node).futures == {}
     assert node.manager.handles() == [handle]
 
 
 async def test_a_dir_by_its_id_or_a_clear_answer():
     node = await start()
-    assert book_of(node).require_online(directory_id(2)) is node.target
+    assert registry_of(node).require_online(directory_id(2)) is node.target
     with pytest.raises(KafkaStorageError, match="none of this node's"):
-        book_of(node).require_online(directory_id(9))
+        registry_of(node).require_online(directory_id(9))
     node.target.go_offline("pulled out")
     with pytest.raises(KafkaStorageError, match="pulled out"):
-        book_of(node).require_online(directory_id(2))
+        registry_of(node).require_online(directory_id(2))
 
 
 async def test_a_doomed_name_keeps_the_id_that_it_is_given():
     node = await start()
-    path = book_of(node).doomed_path(node.source, TP, ReplicaDirKind.DELETE, MOVE)
+    path = registry_of(node).doomed_path(node.source, TP, ReplicaDirKind.DELETE, MOVE)
     assert path == f"/d1/t-0.{MOVE.hex()}-delete"

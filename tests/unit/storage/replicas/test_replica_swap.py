@@ -98,15 +98,15 @@ async def move_to_end(node: Node) -> FutureReplica:
     future = await node.manager.create_future(TP, node.target, MOVE)
     handle = node.manager.get(TP)
     assert handle is not None
-    async with node.pool.lane() as lane:
-        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+    async with node.pool.executor() as executor:
+        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
             pass
     return future
 
 
 async def promote(node: Node) -> LogHandle:
-    async with node.pool.lane() as lane:
-        return await node.manager.promote_future(TP, lane)
+    async with node.pool.executor() as executor:
+        return await node.manager.promote_future(TP, executor)
 
 
 async def content(handle: LogHandle) -> bytes:
@@ -125,7 +125,7 @@ async def test_a_copy_takes_the_replicas_place():
     old.high_watermark = 20
     future = await move_to_end(node)
     assert node.names(1) == [f"t-0.{MOVE.hex()}-future"]
-    assert (future.log_end_offset, future.lag_behind(old)) == (old.log_end_offset, 0)
+    assert (future.log_end_offset, future.lag_of(old)) == (old.log_end_offset, 0)
     new = await promote(node)
     assert node.manager.get(TP) is new
     assert new.log_dir is node.target
@@ -209,8 +209,8 @@ async def test_retention_and_truncation_are_followed():
     assert await old.apply_retention() > 0
     await old.truncate_to(old.log_end_offset - 3)
     await append(old, 300, epoch=1)
-    async with node.pool.lane() as lane:
-        step = await future.catch_up(old, lane)
+    async with node.pool.executor() as executor:
+        step = await future.catch_up(old, executor)
     assert (step.is_caught_up, step.lag_offsets) == (True, 0)
     assert future.size_bytes == old.size_bytes
     new = await promote(node)
@@ -222,7 +222,7 @@ async def test_an_open_gate_is_noticed_and_changes_nothing():
     node = await start()
     old = await create(node)
     future = await move_to_end(node)
-    async with node.pool.lane() as lane:
+    async with node.pool.executor() as executor:
 
         async def finish_late(*_: object) -> None:
             await FutureReplica.finish(future, *_)  # type: ignore[arg-type]
@@ -230,11 +230,11 @@ async def test_an_open_gate_is_noticed_and_changes_nothing():
 
         future.finish = finish_late  # type: ignore[method-assign]  # A producer that slips in.
         with pytest.raises(OverloadedError, match="written to while its copy took its place"):
-            await node.manager.promote_future(TP, lane)
+            await node.manager.promote_future(TP, executor)
         del future.finish
         await append(old)
         assert node.manager.get(TP) is old
-        new = await node.manager.promote_future(TP, lane)
+        new = await node.manager.promote_future(TP, executor)
     assert new.log_end_offset == old.log_end_offset
 
 
@@ -260,9 +260,9 @@ async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_anot
     await move_to_end(node)
     node.vfss[1].inject(Fault(kinds=frozenset({"rename"}), path="*-future", errno=EINVAL))
     node.vfss[0].inject(Fault(kinds=frozenset({"rename"}), path="*-delete", errno=EINVAL))
-    with capture_logs() as told, pytest.raises(KafkaStorageError):
+    with capture_logs() as logged, pytest.raises(KafkaStorageError):
         await promote(node)
-    assert "swap_not_undone" in [line["event"] for line in told]
+    assert "swap_not_undone" in [line["event"] for line in logged]
     assert (node.source.is_online, node.target.is_online) == (False, True)
     again = await start(node.disks)
     found = again.manager.get(TP)
@@ -350,10 +350,10 @@ async def test_a_replica_moves_back_where_it_came_from():
     await moved.truncate_to(4)
     await append(moved, epoch=2)
     future = await node.manager.create_future(TP, node.source, Uuid(bytes(range(1, 17))))
-    async with node.pool.lane() as lane:
-        while not (await future.catch_up(moved, lane)).is_caught_up:
+    async with node.pool.executor() as executor:
+        while not (await future.catch_up(moved, executor)).is_caught_up:
             pass
-        back = await node.manager.promote_future(TP, lane)
+        back = await node.manager.promote_future(TP, executor)
     assert back.log_dir is node.source
     text = node.disks[0].read_if_exists("/d1/recovery-point-offset-checkpoint")
     assert text is not None

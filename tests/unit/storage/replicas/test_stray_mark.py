@@ -20,7 +20,7 @@ from tests.faults.vfs_mem import MemVfs
 
 @pytest.mark.parametrize("log_id", [None, Uuid(b"l" * 16)])
 @pytest.mark.parametrize("reason", StrayReason)
-def test_a_stray_tells_what_was_known_of_it(reason: StrayReason, log_id: Uuid | None) -> None:
+def test_a_stray_reports_what_was_known_of_it(reason: StrayReason, log_id: Uuid | None) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/s")
     mark = StrayMark(

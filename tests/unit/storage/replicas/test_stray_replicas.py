@@ -76,9 +76,9 @@ async def test_on_a_full_disk_a_stray_has_no_mark() -> None:
     manager = await node_on(vfs)
     await manager.create(TP, TOPIC_ID, directory_id(1))
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
-    assert "stray_not_marked" in [line["event"] for line in told]
+    assert "stray_not_marked" in [line["event"] for line in logged]
     (stray,) = manager.strays.of(KEY)
     assert stray.mark is None
 

@@ -50,8 +50,8 @@ async def test_a_stopped_move_goes_on_where_it_was():
     node = await start()
     old = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
-    async with node.pool.lane() as lane:
-        await future.catch_up(old, lane, 1500)
+    async with node.pool.executor() as executor:
+        await future.catch_up(old, executor, 1500)
     await node.manager.close(1)
     node = await restart(node)
     resumed, handle = node.manager.future(TP), node.manager.get(TP)
@@ -60,8 +60,8 @@ async def test_a_stopped_move_goes_on_where_it_was():
     assert (resumed.move_id, resumed.size_bytes) == (MOVE, 1500)
     assert resumed.source_directory_id == directory_id(1)
     assert resumed.topic_id == TOPIC_ID
-    async with node.pool.lane() as lane:
-        step = await resumed.catch_up(handle, lane)
+    async with node.pool.executor() as executor:
+        step = await resumed.catch_up(handle, executor)
     assert (step.copied_bytes, step.is_caught_up) == (handle.size_bytes - 1500, True)
     assert await content(await promote(node)) == await content(handle)
 
@@ -104,8 +104,8 @@ async def move_on(node: Node) -> None:
     future, handle = node.manager.future(TP), node.manager.get(TP)
     assert future is not None
     assert handle is not None
-    async with node.pool.lane() as lane:
-        while not (await future.catch_up(handle, lane, 700)).is_caught_up:
+    async with node.pool.executor() as executor:
+        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
             pass
 
 
@@ -162,8 +162,8 @@ async def test_a_future_copy_alone_stays_until_it_is_adopted():
     node = await start()
     handle = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
-    async with node.pool.lane() as lane:
-        await future.catch_up(handle, lane, 1500)
+    async with node.pool.executor() as executor:
+        await future.catch_up(handle, executor, 1500)
     await future.sync()
     before = await content(handle)
     node.disks[0].remove_tree("/d1/t-0")
@@ -290,7 +290,7 @@ async def test_a_moved_replica_is_one_like_any_other_after_the_next_start():
     assert not node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
 
 
-async def test_a_swap_whose_old_half_cannot_be_read_is_told():
+async def test_a_swap_whose_old_half_cannot_be_read_is_reported():
     node, _ = await broken_swap()
     node.disks[0].open(f"/d1/{DELETE}/partition.metadata", OpenMode.READ_WRITE).truncate(2)
     with capture_logs() as events:
@@ -323,13 +323,13 @@ async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted():
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_copy_that_cannot_be_compared_for_lack_of_room_goes():
+async def test_a_copy_that_cannot_be_compared_for_lack_of_space_goes():
     """What it holds has to be compared with the replica before that goes on."""
     node = await start()
     old = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
-    async with node.pool.lane() as lane:
-        await future.catch_up(old, lane, 1500)
+    async with node.pool.executor() as executor:
+        await future.catch_up(old, executor, 1500)
     await node.manager.close(1)
     for name in node.disks[1].list_dir(f"/d2/{FUTURE}"):
         if name.name.endswith(".log"):
@@ -338,9 +338,9 @@ async def test_a_copy_that_cannot_be_compared_for_lack_of_room_goes():
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
     dirs = [open_dir(node.disks[0], "/d1", 1), open_dir(vfs, "/d2", 2)]
     manager = manager_of(dirs)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         await manager.load()
-    assert "future_copy_not_resumed" in [line["event"] for line in told]
+    assert "future_copy_not_resumed" in [line["event"] for line in logged]
     assert manager.future(TP) is None
     assert manager.get(TP) is not None
     assert dirs[1].is_online

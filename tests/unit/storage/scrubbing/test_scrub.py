@@ -116,15 +116,15 @@ async def a_while(rig: Rig) -> None:
         await rig.handle().refresh()
 
 
-def events(told: list[Any]) -> list[str]:
-    return [line["event"] for line in told]
+def events(reported: list[Any]) -> list[str]:
+    return [line["event"] for line in reported]
 
 
 async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so():
     async with scrubbing() as rig:
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
-        assert events(told) == ["log_scrub_began", "log_scrub_completed"]
+        assert events(logged) == ["log_scrub_began", "log_scrub_completed"]
         figures = rig.scrub.figures
         assert (figures.segments, figures.passes) == (6, 1)
         assert figures.bytes == 6 * PER_SEGMENT * SIZE
@@ -137,11 +137,11 @@ async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so():
 async def test_damage_of_any_cold_batch_is_found_without_a_reader(number: int):
     async with scrubbing() as rig:
         rig.flip(number)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
-        (found,) = [line for line in told if line["event"] == "log_damage_found_by_scrub"]
+        (found,) = [line for line in logged if line["event"] == "log_damage_found_by_scrub"]
         assert (found["partition"], found["offset"], found["log_level"]) == ("a-0", number, "error")
-        assert events(told).count("log_damaged") == 1
+        assert events(logged).count("log_damaged") == 1
         assert rig.handle().damaged_from == number
         assert rig.met == [TPS[0]]
         assert rig.scrub.figures.damages_found == 1
@@ -161,15 +161,15 @@ async def test_every_damage_of_several_replicas_is_found():
         assert rig.met == [TPS[0], TPS[0], TPS[2]]
 
 
-async def test_known_damage_is_told_again_and_not_read_again():
+async def test_known_damage_is_reported_again_and_not_read_again():
     async with scrubbing() as rig:
         rig.flip(3)
         await rig.scrub.scrub_all()
         before = rig.scrub.figures.segments
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
         assert rig.scrub.figures.segments == before + 5
-        assert events(told) == ["log_scrub_began", "log_scrub_completed"]
+        assert events(logged) == ["log_scrub_began", "log_scrub_completed"]
         assert rig.met == [TPS[0], TPS[0]]
         assert rig.scrub.state.damages == 0
 
@@ -212,7 +212,7 @@ async def test_a_replica_that_moves_waits_for_the_next_pass():
         assert rig.met == [TPS[0]]
 
 
-async def test_a_reading_that_lied_is_told_and_believed_by_nobody():
+async def test_a_reading_that_lied_is_reported_and_believed_by_nobody():
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         lie = Fault(
@@ -222,10 +222,10 @@ async def test_a_reading_that_lied_is_told_and_believed_by_nobody():
             sticky=False,
         )
         vfs.inject(lie)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
         assert lie.hits == 1
-        (warning,) = [line for line in told if line["log_level"] == "warning"]
+        (warning,) = [line for line in logged if line["log_level"] == "warning"]
         assert (warning["event"], warning["partition"]) == ("log_scrub_readings_differ", "a-1")
         assert rig.handle(TPS[1]).damaged_from is None
         assert rig.met == []
@@ -239,9 +239,9 @@ async def test_index_files_that_do_not_fit_are_written_anew(suffix: str):
         assert sound
         file = rig.vfs.open(path, OpenMode.READ_WRITE)
         file.write_at(3, [b"\x07"])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
-        assert events(told).count("log_index_mended") == 1
+        assert events(logged).count("log_index_mended") == 1
         assert rig.vfs.read_if_exists(path) == sound
         assert rig.scrub.figures.indexes_mended == 1
         assert rig.met == []
@@ -308,9 +308,9 @@ async def test_the_scrub_of_a_dir_that_died_ends():
         running = asyncio.ensure_future(rig.scrub.run())
         await until(lambda: rig.scrub.figures.passes > 0)
         rig.log_dir.go_offline("pulled")
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await running
-        assert events(told) in ([], ["log_scrub_ended"])
+        assert events(logged) in ([], ["log_scrub_ended"])
 
 
 async def test_it_rests_while_the_dir_is_busy_or_impaired():
@@ -402,12 +402,12 @@ async def test_an_error_that_nobody_expected_costs_the_segment_that_it_came_with
 
     async with scrubbing(vfs) as rig:
         vfs.on_operation = see
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.scrub.scrub_all()
         vfs.on_operation = None
         assert rig.scrub.figures.segments == 2 * (len(TPS) - 1)
         assert rig.log_dir.jobs.failures == 2
-        assert {e["partition"] for e in told if e["event"] == "background_job_failed"} == {
+        assert {e["partition"] for e in logged if e["event"] == "background_job_failed"} == {
             str(TPS[0])
         }
         assert rig.log_dir.is_online

@@ -190,7 +190,7 @@ def test_offsets_never_go_back_and_never_beyond_the_end():
     assert sound_from(gapped(0, 10, 50), 51) == [0, 10]
 
 
-def test_what_is_read_may_begin_behind_a_gap_where_gaps_may_be():
+def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be():
     data = gapped(10, 20)
     require_sound(data, 5, 100)
     require_sound(data, 10, 100)

@@ -29,7 +29,7 @@ def test_positions():
 
 def test_positions_behind():
     index = make()
-    assert [list(index.positions_behind(p)) for p in (0, 1000, 2999, 3000)] == [
+    assert [list(index.positions_after(p)) for p in (0, 1000, 2999, 3000)] == [
         [1000, 2000, 3000],
         [2000, 3000],
         [3000],
@@ -56,7 +56,7 @@ def test_unfit_bytes_are_refused():
 
 def test_cut():
     index = make()
-    index.cut(2000)
+    index.truncate(2000)
     assert len(index) == 1
     index.append(125, 2000)
     assert index.position_before(130) == 2000
@@ -75,7 +75,7 @@ def test_time_index():
     back = TimeIndex.from_bytes(100, data)
     assert back is not None
     assert back.to_bytes() == data
-    times.cut(120)
+    times.truncate(120)
     assert times.last() == TimeEntry(5, 110)
 
 

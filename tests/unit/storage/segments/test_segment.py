@@ -30,7 +30,7 @@ def add(segment: LogSegment, data: bytes) -> None:
     segment.append([data], headers)
 
 
-def test_torn_write_is_cut_before_the_next():
+def test_torn_write_is_truncated_before_the_next():
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -69,7 +69,7 @@ def test_batch_larger_than_a_scan_step():
     assert again.scan(check_crc_of_each=True).next_offset == 2
 
 
-def test_reader_that_must_not_wait_is_told_to_ask_elsewhere():
+def test_reader_that_must_not_wait_is_reported_to_ask_elsewhere():
     segment = make()
     add(segment, batch(base_offset=0))
 
@@ -104,7 +104,7 @@ def test_retired_segment_keeps_its_bytes_until_purged():
     assert vfs.list_dir("/t") == []
 
 
-def test_a_write_that_found_no_room_leaves_nothing_behind():
+def test_a_write_that_found_no_space_leaves_nothing():
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -118,7 +118,7 @@ def test_a_write_that_found_no_room_leaves_nothing_behind():
     assert segment.open().size() == size
 
 
-def test_a_tail_that_could_not_be_cut_is_cut_before_the_segment_is_sealed():
+def test_a_tail_that_could_not_be_cut_is_truncated_before_the_segment_is_sealed():
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -131,7 +131,7 @@ def test_a_tail_that_could_not_be_cut_is_cut_before_the_segment_is_sealed():
         add(segment, batch(base_offset=1, body=bytes(5000)))
     assert segment.open().size() > size
     vfs.clear()
-    segment.cut_torn_tail()
+    segment.truncate_torn_tail()
     assert segment.open().size() == size
 
 
@@ -197,7 +197,7 @@ def test_a_segment_is_born_again_in_its_own_room():
     segment.write_indexes()
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
     fresh = segment.reborn(7)
-    fresh.cut_torn_tail()
+    fresh.truncate_torn_tail()
     names = [(entry.name, entry.size_bytes) for entry in vfs.list_dir("/t")]
     assert names == [("00000000000000000007.log", 0)]
     vfs.capacity_bytes = None

@@ -38,7 +38,7 @@ def from_files(files: dict[str, bytes], segment_bytes: int) -> SegmentIndexes | 
     )
 
 
-def test_both_get_an_entry_behind_each_interval():
+def test_both_get_an_entry_after_each_interval():
     indexes = noted(2 * SIZE_BYTES, 7, 7, 7, 5, 7, 7, 9)
     positions = [position for _, position in indexes.offsets.entries()]
     assert all(after - before > 2 * SIZE_BYTES for before, after in pairwise([0, *positions]))
@@ -59,7 +59,7 @@ def test_files_say_the_largest_time_whether_it_had_an_entry_or_not():
     assert again.to_files() == files
 
 
-def test_the_first_batch_behind_loaded_indexes_gets_an_entry():
+def test_the_first_batch_after_loaded_indexes_gets_an_entry():
     again = from_files(noted(10**6, 5, 8).to_files(), 2 * SIZE_BYTES)
     assert again is not None
     again.note(header(2, 9), 2 * SIZE_BYTES)
