@@ -52,6 +52,8 @@ class DirSums:
     write_rate: float
     fixed_rate: float
     replicas: int
+    rack: str | None = None
+    largest_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,18 @@ class Sent:
     size_bytes: int
     write_rate: float
     replicas: int
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(
+            size_bytes=self.size_bytes + other.size_bytes,
+            write_rate=self.write_rate + other.write_rate,
+            replicas=self.replicas + other.replicas,
+        )
+
+    def __neg__(self) -> Sent:
+        return Sent(
+            size_bytes=-self.size_bytes, write_rate=-self.write_rate, replicas=-self.replicas
+        )
 
 
 NOTHING: Final = Sent(size_bytes=0, write_rate=0.0, replicas=0)

@@ -26,10 +26,10 @@ from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
     json_option,
-    size_text,
     tell,
     tool,
 )
+from kraftjbod.core.text.size_text import size_text
 
 _DOES_NOT_FIT: Final = 2
 

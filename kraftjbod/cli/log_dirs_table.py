@@ -14,8 +14,8 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Final
 
 from kraftjbod.cli.clients.replica_admin import LogDirDescription
-from kraftjbod.cli.terminal.command import size_text
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.text.size_text import size_text
 
 if TYPE_CHECKING:
     from rich.table import Table

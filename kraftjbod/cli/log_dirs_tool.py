@@ -37,11 +37,11 @@ from kraftjbod.cli.terminal.command import (
     fail,
     json_option,
     parse_list,
-    size_text,
     tell,
     tool,
 )
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, RequestTimedOutError
+from kraftjbod.core.text.size_text import size_text
 
 _ERROR_CLASSES: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: "org.apache.kafka.common.errors.KafkaStorageException",

@@ -39,9 +39,14 @@ def job_named(name: str) -> click.Command | None:
     except ModuleNotFoundError as e:
         if (e.name or "").split(".")[0] == "kraftjbod":
             raise
-        raise click.ClickException(f"{_DOOR} (missing: {e.name})") from e
+        raise without_spark(e) from e
     command: click.Command = module.command
     return command
+
+
+def without_spark(error: ModuleNotFoundError) -> click.ClickException:
+    """That something is not installed which comes with the extra ``spark``, and how to get it."""
+    return click.ClickException(f"{_DOOR} (missing: {error.name})")
 
 
 class _Jobs(ToolGroup):

@@ -20,6 +20,7 @@ from typing import Final
 import click
 
 from tests.bench import (
+    balance,
     compaction,
     control_plane,
     disasters,
@@ -57,6 +58,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "hung-dir": impaired.hung_dir,
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
+    "balance": balance.plans,
     "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
     "spark-source": spark_source.beside_the_connector,

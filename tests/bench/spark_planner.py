@@ -27,15 +27,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kraftjbod.balance.fair_shares import Goals
-from kraftjbod.spark.plan.plan_job import (
-    PlanRequest,
-    made_plan,
-    plan_figures,
-    planned_dirs,
-    write_files,
-)
-from kraftjbod.spark.plan.plan_summary import PlanFigures, PlannedDir, Spread, spread
+from kraftjbod.balance.placement import PlanRequest
+from kraftjbod.balance.plan_summary import PlanFigures, PlannedDir, Spread, figures, spread
+from kraftjbod.spark.plan.plan_files import write_files
 from kraftjbod.spark.plan.plan_tables import as_table
+from kraftjbod.spark.plan.spark_plan import made_plan
 from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 from tests.bench.figures import Report
 from tests.bench.greedy_balance import Greedy
@@ -206,10 +202,11 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
                 spark.read.parquet(str(tables / name)) for name in ("log_dirs", "replicas")
             ]
             plan = kept.enter_context(made_plan(tables_read[0], tables_read[1], request))
-            write_files(plan, tables / "plan.json", None)
+            write_files(plan.partitions, tables / "plan.json", None)
             took = time.monotonic() - began
-            dirs = planned_dirs(plan)
-            figures = plan_figures(plan, dirs, request)
+            dirs = plan.dirs
+            tolerance = request.goals.tolerance
+            told = figures(dirs, moves=plan.counts, tolerance=tolerance, across_brokers=across)
         count = sum(row.replicas for row in plan.sums.collect())
         greedy, greedy_took, greedy_peak = _greedy(plan.sums, plan.placed, across=across)
         _require_sound(plan.moves, dirs)
@@ -228,7 +225,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
         beside=f"greedy adds {greedy_peak:,.0f} MB to the driver",
         how=f"Java {peak.java:,.0f}, workers {peak.workers:,.0f}, driver {peak.driver:,.0f}",
     )
-    _quality(report, what, figures, greedy, dirs)
+    _quality(report, what, told, greedy, dirs)
 
 
 def _quality(

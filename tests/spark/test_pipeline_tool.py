@@ -43,17 +43,33 @@ def test_an_unknown_job_is_wrong_usage() -> None:
     assert done.stderr == "error: No such command 'compress'. (kraftjbod-pipeline --help)\n"
 
 
-def test_without_spark_a_job_says_how_to_get_it(tmp_path: Path) -> None:
-    """A Python that has all of our packages but Spark."""
+@pytest.fixture(scope="module")
+def sparkless(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Python that has all of our packages but Spark."""
+    folder = tmp_path_factory.mktemp("packages")
     for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if not package.name.startswith("pyspark") and package.suffix != ".pth":
-            (tmp_path / package.name).symlink_to(package)
-    done = run_python(
-        *("-S", "-m", "kraftjbod.spark.pipeline_tool", "ingest"),
-        env=environment(PYTHONPATH=f"{ROOT}:{tmp_path}"),
-    )
+            (folder / package.name).symlink_to(package)
+    return environment(PYTHONPATH=f"{ROOT}:{folder}")
+
+
+@pytest.mark.parametrize("words", [("ingest",), ("plan", "--from-tables")])
+def test_without_spark_a_job_says_how_to_get_it(
+    sparkless: dict[str, str], words: tuple[str, ...]
+) -> None:
+    done = run_python("-S", "-m", "kraftjbod.spark.pipeline_tool", *words, env=sparkless)
     assert done.returncode == 1
     assert done.stderr == (
         "error: The pipeline needs Spark, which is not installed here: run `make spark` in a "
         "checkout, or `pip install kraftjbod[spark]`. (missing: pyspark)\n"
     )
+
+
+def test_a_plan_of_what_lies_there_now_goes_to_the_brokers_without_spark(
+    sparkless: dict[str, str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "client.properties"
+    words = ("plan", "--bootstrap-server", "127.0.0.1:1", "--command-config", str(missing))
+    done = run_python("-S", "-m", "kraftjbod.spark.pipeline_tool", *words, env=sparkless)
+    assert done.stderr.splitlines()[0] == "• looking at the brokers, for 5 s"
+    assert f"error: plan: cannot read {missing}" in done.stderr

@@ -30,9 +30,9 @@ from kraftjbod.cli.reassignment.reassignment_status import (
     locate,
     move_states,
 )
-from kraftjbod.cli.terminal.command import size_text
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.text.size_text import size_text
 
 SAMPLE_MS: Final = 500
 #: Without a terminal: how often a line is worth reading.

@@ -37,7 +37,6 @@ TOOL_TIMEOUT_MS: Final = 10_000
 #: What tools that work for long give a cluster at least, once they have reached it: others lead
 #: by then.
 PATIENCE_MS: Final = 20_000
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EXIT_FAILED: Final = 1
 _EXIT_INTERRUPTED: Final = 130
 
@@ -318,15 +317,6 @@ def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[i
     from kraftjbod.cli.terminal.progress import counter
 
     return counter(verb)
-
-
-def size_text(size_bytes: float) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    for unit in _UNITS:
-        if size_bytes < 1024 or unit == _UNITS[-1]:
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
 
 
 # --- the end -------------------------------------------------------------------------------------

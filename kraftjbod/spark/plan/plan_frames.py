@@ -9,15 +9,16 @@ The frames between, in the order in which they come to be::
     crossings replicas that change brokers, without a directory yet       (crossings)
     moves     everything that moves, with its directory                   (moves)
 
-A replica on its way counts where it goes, and stays there. What the rules of a choice are is known
-to planner.py and transfer_planner.py, and what a limit leaves of a plan to plan_limits.py.
+The rules are those of ``balance``: what concerns one broker is called from there
+(balance/group_plans.py), what concerns all (balance/placement.py) is said again in frames, and a
+test keeps both equal.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,9 +28,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kraftjbod.balance.fair_shares import DirLoad, Goals
+from kraftjbod.balance.group_plans import (
+    Home,
+    Move,
+    Rank,
+    crossings_of_broker,
+    limited_move,
+    moves_of_broker,
+)
+from kraftjbod.balance.placement import SAFE_SHARE, Drain, Placed
 from kraftjbod.balance.plan_limits import LimitedMove, within_limits
-from kraftjbod.balance.planner import ReplicaLoad, Tier, plan_broker
-from kraftjbod.balance.transfer_planner import Candidate, Racks, Task, choose
+from kraftjbod.balance.planner import Tier
+from kraftjbod.balance.transfer_planner import DirSums, Racks, Task
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.spark.plan.plan_tables import (
     CROSSINGS,
@@ -47,21 +57,8 @@ from kraftjbod.spark.plan.plan_tables import (
 )
 from kraftjbod.spark.tables.schemas import PLAN_DIRS, PLAN_MOVES
 
-#: Of a directory's free bytes, what a plan may fill: appends go on while replicas are copied.
-SAFE_SHARE: Final = 0.8
 #: Moves within a limit that are handed on together.
 _MOVES_AT_ONCE: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """A directory, or a whole broker if ``path`` is None, that shall become empty."""
-
-    broker_id: int
-    path: str | None = None
-
-    def __str__(self) -> str:
-        return f"broker {self.broker_id}" if self.path is None else f"{self.broker_id}:{self.path}"
 
 
 def directories(log_dirs: DataFrame, drains: Collection[Drain] = ()) -> DataFrame:
@@ -142,7 +139,7 @@ def candidates(
     urgent = F.filter("brokers", lambda broker: broker.isin(*drained))
     usual = F.filter("brokers", lambda broker: broker.isin(*sources))
     pool = F.when(F.size(urgent) > 0, urgent).otherwise(usual) if drained else usual
-    drawn = F.pmod(F.xxhash64(*PARTITION, F.lit(turn)), F.greatest(F.lit(1), F.size("pool")))
+    drawn = _drawn(turn) % F.greatest(F.lit(1), F.size("pool"))
     turned = (
         placed.where("is_movable")
         .where(F.col("broker_id").isin(*sources))
@@ -165,15 +162,21 @@ def crossings(candidates: DataFrame, tasks: Mapping[int, Task], racks: Racks) ->
     return as_table(chosen, CROSSINGS)
 
 
+def _drawn(turn: int) -> Column:
+    """What :func:`~kraftjbod.balance.group_plans.draw` draws from."""
+    text = F.concat("topic", F.lit("-"), F.col("partition").cast("string"), F.lit(f"-{turn}"))
+    return F.conv(F.substring(F.md5(text), 1, 8), 16, 10).cast("long")
+
+
 def without(frame: DataFrame, crossings: DataFrame) -> DataFrame:
     """``frame`` without the partitions that cross already: one replica of each, once."""
     taken = crossings.select(*PARTITION)
     return as_table(frame.join(taken, [*PARTITION], "left_anti"), PLACED)
 
 
-def sent(crossings: DataFrame, end: str) -> DataFrame:
-    """By broker; ``end`` is from_broker or to_broker."""
-    grouped = crossings.groupBy(F.col(end).alias("broker_id")).agg(
+def sent(crossings: DataFrame) -> DataFrame:
+    """By who gives and who takes."""
+    grouped = crossings.groupBy("from_broker", "to_broker").agg(
         F.sum("size_bytes").alias("size_bytes"),
         F.sum("write_rate").alias("write_rate"),
         F.count(F.lit(1)).alias("replicas"),
@@ -183,38 +186,9 @@ def sent(crossings: DataFrame, end: str) -> DataFrame:
 
 def _choose_for_broker(table: pa.Table, *, tasks: Mapping[int, Task], racks: Racks) -> pa.Table:
     """One group of ``candidates``; runs on executors."""
-    rows = table.to_pylist()
-    task = tasks[rows[0]["broker_id"]]
-    choices = choose(
-        task,
-        [
-            Candidate(
-                path=row["path"],
-                size_bytes=row["size_bytes"],
-                write_rate=row["write_rate"],
-                brokers=tuple(row["brokers"]),
-                must_leave=row["must_leave"],
-            )
-            for row in rows
-        ],
-        racks,
-    )
-    return _arrow(
-        [
-            {
-                **{name: rows[choice.candidate][name] for name in PARTITION},
-                "from_broker": task.load.broker_id,
-                "to_broker": choice.target,
-                "size_bytes": rows[choice.candidate]["size_bytes"],
-                "write_rate": rows[choice.candidate]["write_rate"],
-                "tier": int(choice.tier),
-                "score": choice.score,
-                "step": step,
-            }
-            for step, choice in enumerate(choices)
-        ],
-        CROSSINGS,
-    )
+    rows = list(map(Placed._make, _tuples(table)))
+    task = tasks[rows[0].broker_id]
+    return _arrow(crossings_of_broker(task, rows, racks), CROSSINGS)
 
 
 # --- between the directories of a broker ---------------------------------------------------------
@@ -261,57 +235,19 @@ def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
 
 def _plan_for_broker(replicas: pa.Table, dirs: pa.Table, *, goals: Goals) -> pa.Table:
     """One broker's replicas and directories; runs on executors."""
-    places = sorted(dirs.to_pylist(), key=lambda row: row["path"])
-    held = replicas.to_pydict()
-    if not places or not held["topic"]:
-        return _arrow([], MOVES)
-    number = {row["path"]: index for index, row in enumerate(places)}
-    crossing = [tier is not None for tier in held["tier"]]
-    # What lies in a directory that nobody tells of cannot be planned with.
-    known = [i for i, path in enumerate(held["path"]) if crossing[i] or path in number]
-    plan = plan_broker(
-        [dir_load(row) for row in places],
-        [
-            ReplicaLoad(
-                directory=None if crossing[i] else number[held["path"][i]],
-                size_bytes=held["size_bytes"][i],
-                write_rate=held["write_rate"][i],
-                is_movable=held["is_movable"][i],
-            )
-            for i in known
-        ],
-        goals,
-    )
-    rows = []
-    for move in plan.moves:
-        at = known[move.replica]
-        rank = {"tier": int(move.tier), "score": move.score, "step": move.step}
-        if crossing[at]:
-            rank = {name: held[name][at] for name in rank}
-        rows.append(
-            {
-                **{name: held[name][at] for name in PARTITION},
-                "from_broker": held["from_broker"][at],
-                "from_path": held["path"][at],
-                "to_broker": held["home"][at],
-                "to_path": places[move.target]["path"],
-                "size_bytes": held["size_bytes"][at],
-                "write_rate": held["write_rate"][at],
-                **rank,
-            }
-        )
-    return _arrow(rows, MOVES)
+    homes = [
+        Home._make((*told[:-3], None if told[-3] is None else Rank(*told[-3:])))
+        for told in _tuples(replicas.drop_columns(["home"]))
+    ]
+    places = [dir_sums(row) for row in dirs.to_pylist()]
+    return _arrow(moves_of_broker(places, homes, goals), MOVES)
 
 
-def dir_load(row: Mapping[str, Any]) -> DirLoad:
-    """What planners know of one row of ``sums``."""
-    return DirLoad(
-        total_bytes=row["total_bytes"],
-        room_bytes=row["room_bytes"],
-        takes=row["takes"],
-        gives=row["gives"],
-        is_drained=row["is_drained"],
-    )
+def dir_sums(row: Mapping[str, Any]) -> DirSums:
+    """One row of ``sums``."""
+    load = DirLoad(**{field.name: row[field.name] for field in fields(DirLoad)})
+    rest = {field.name: row[field.name] for field in fields(DirSums) if field.name != "load"}
+    return DirSums(load=load, **rest)
 
 
 # --- what comes of it ----------------------------------------------------------------------------
@@ -345,35 +281,23 @@ def _first_of(
     batches: Iterator[pa.RecordBatch], most_moves: int | None, most_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
     """Of moves in their order those that are made; runs on one executor."""
-    seen: deque[dict[str, Any]] = deque()
+    seen: deque[Move] = deque()
 
     def moves() -> Iterator[LimitedMove]:
         for batch in batches:
-            for row in batch.to_pylist():
-                seen.append(row)
-                yield _limited_move(row)
+            for move in map(Move._make, _tuples(batch)):
+                seen.append(move)
+                yield limited_move(move)
 
-    made: list[dict[str, Any]] = []
+    made: list[Move] = []
     for is_made in within_limits(moves(), most_moves, most_bytes):
-        row = seen.popleft()
+        move = seen.popleft()
         if is_made:
-            made.append(row)
+            made.append(move)
         if len(made) == _MOVES_AT_ONCE:
             yield from _arrow(made, MOVES).to_batches()
             made = []
     yield from _arrow(made, MOVES).to_batches()
-
-
-def _limited_move(row: Mapping[str, Any]) -> LimitedMove:
-    is_within = row["from_broker"] == row["to_broker"]
-    alone = None if is_within else (row["topic"], row["partition"])
-    return LimitedMove(
-        unit=(row["from_broker"], row["to_broker"], row["tier"], row["step"], alone),
-        tier=Tier(row["tier"]),
-        source=(row["from_broker"], row["from_path"]),
-        target=(row["to_broker"], row["to_path"]),
-        size_bytes=row["size_bytes"],
-    )
 
 
 def plan_moves(moves: DataFrame) -> DataFrame:
@@ -458,5 +382,13 @@ def _any(conditions: Iterator[Column]) -> Column:
     return result
 
 
-def _arrow(rows: Sequence[Mapping[str, Any]], schema: StructType) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=to_arrow_schema(schema))
+def _tuples(table: pa.Table | pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _arrow(rows: Iterable[tuple[Any, ...]], schema: StructType) -> pa.Table:
+    """Values whose fields are the columns of ``schema``, in their order."""
+    arrow = to_arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
+    return pa.table(arrays, schema=arrow)

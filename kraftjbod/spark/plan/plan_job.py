@@ -1,253 +1,45 @@
 """WIRE. ``kraftjbod-pipeline plan``: which replicas to move, as a file for
 kraftjbod-reassign-partitions.
 
-The driver sees sums of directories, executors see the replicas of one broker at a time. Only what
-moves comes back to the driver, for it is written to one file. Nothing is changed in the cluster.
+What brokers report now is planned in this process (balance/cluster_planner.py), without Spark and
+without Java. Spark plans what telemetry's tables say, and whatever ``--master`` or ``--conf`` ask
+it for, broker by broker on its executors (spark_plan.py). The plan is the same, and so are the
+files. Nothing is changed in the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Protocol
 
 import click
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
+from kraftjbod.balance.cluster_planner import ClusterPlan, Reassigned, plan_cluster
 from kraftjbod.balance.fair_shares import RATE_TOLERANCE, TOLERANCE, Goals
-from kraftjbod.balance.planner import Tier
-from kraftjbod.balance.transfer_planner import (
-    DirSums,
-    Sent,
-    after,
-    broker_loads,
-    byte_tasks,
-    cluster_level,
-    rate_tasks,
-    without_stuck,
-)
-from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentPlan, Replica
+from kraftjbod.balance.placement import Drain, PlanRequest
+from kraftjbod.balance.plan_summary import MoveCounts, PlannedDir, as_json, figures, lines
 from kraftjbod.cli.terminal.command import make_client
-from kraftjbod.core.errors import StartupError
-from kraftjbod.core.ids import TopicPartition
-from kraftjbod.spark.plan import plan_frames, snapshot_frames
-from kraftjbod.spark.plan.plan_frames import Drain, dir_load
-from kraftjbod.spark.plan.plan_picture import draw_plan
-from kraftjbod.spark.plan.plan_summary import PlanFigures, PlannedDir, as_json, figures, lines
+from kraftjbod.spark.pipeline_tool import without_spark
+from kraftjbod.spark.plan.plan_files import dir_row, publish_plan, write_files
 from kraftjbod.spark.plan.storage_snapshot import StorageSnapshot, take_snapshot
-from kraftjbod.spark.session.job import Job, JobOutcome, job_command
-from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES
-from kraftjbod.spark.tables.stored_tables import publish, read_table
-
-#: Each looks at what the ones before have left; the first does nearly all of it.
-_BYTE_TURNS: Final = 4
-_RATE_TURNS: Final = 1
-_OF_TOLERANCE: Final = 0.5
+from kraftjbod.spark.session.job import BareJob, Job, JobOutcome, job_command
+from kraftjbod.spark.tables.local_tables import local_folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """What a plan is wanted to do; limits are None where there are none."""
+class AnyPlan(Protocol):
+    """A plan, whoever made it."""
 
-    goals: Goals = field(default_factory=Goals)
-    across_brokers: bool = False
-    drains: tuple[Drain, ...] = ()
-    max_moves: int | None = None
-    max_bytes: int | None = None
+    @property
+    def partitions(self) -> Iterable[Reassigned]: ...
 
+    @property
+    def dirs(self) -> Sequence[PlannedDir]: ...
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadePlan:
-    """Frames of one plan (plan_frames.py), kept by Spark while :func:`made_plan` is open."""
-
-    placed: DataFrame
-    sums: DataFrame
-    moves: DataFrame
-
-
-@contextmanager
-def made_plan(
-    log_dirs: DataFrame,
-    replicas: DataFrame,
-    request: PlanRequest,
-    step: Callable[[str], None] = lambda _: None,
-) -> Iterator[MadePlan]:
-    """Plan; what Spark keeps for it is given up at the end.
-
-    :raises StartupError: without directories, or for a drain of something that there is not.
-    """
-    kept: list[DataFrame] = []
-
-    def keep(frame: DataFrame) -> DataFrame:
-        kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-        return frame
-
-    try:
-        dirs = keep(plan_frames.directories(log_dirs, request.drains))
-        placed = keep(plan_frames.placed(replicas, dirs))
-        sums = keep(plan_frames.sums(dirs, placed))
-        rows = sums.collect()
-        if not rows:
-            raise StartupError("no log directory is known, so there is nothing to plan with")
-        _require_drains(rows, request.drains)
-        step(f"{sum(row.replicas for row in rows):,} replicas in {len(rows):,} directories")
-        crossings, goals = None, request.goals
-        if request.across_brokers:
-            crossings = _cross(placed, rows, _for_brokers(goals), keep, step)
-            goals = replace(goals, level=cluster_level(map(_dir_sums, rows)))
-        moves = plan_frames.moves(placed, sums, goals, crossings)
-        if request.max_moves is not None or request.max_bytes is not None:
-            moves = plan_frames.limited(keep(moves), request.max_moves, request.max_bytes)
-        yield MadePlan(placed=placed, sums=sums, moves=keep(moves))
-    finally:
-        for frame in kept:
-            frame.unpersist()
-
-
-def _for_brokers(goals: Goals) -> Goals:
-    """Brokers within a part of the tolerance, so that their directories can be within all of it."""
-    return replace(
-        goals,
-        tolerance=goals.tolerance * _OF_TOLERANCE,
-        rate_tolerance=goals.rate_tolerance * _OF_TOLERANCE,
-    )
-
-
-def _require_drains(rows: Sequence[Row], drains: Sequence[Drain]) -> None:
-    for drain in drains:
-        own = [row.path for row in rows if row.broker_id == drain.broker_id]
-        if drain.path not in (None, *own) or not own:
-            there = ", ".join(own) or f"brokers {sorted({row.broker_id for row in rows})}"
-            raise StartupError(f"--drain {drain}: there is no such directory; there are {there}")
-
-
-def _cross(
-    placed: DataFrame,
-    rows: Sequence[Row],
-    goals: Goals,
-    keep: Callable[[DataFrame], DataFrame],
-    step: Callable[[str], None],
-) -> DataFrame | None:
-    """Replicas that change brokers, in turns: each partition is in one turn at most."""
-    racks = {row.broker_id: row.rack for row in rows}
-    open_brokers = {row.broker_id for row in rows if not row.is_drained}
-    drained = sorted(racks.keys() - open_brokers)
-    loads = broker_loads(map(_dir_sums, rows))
-    stuck: set[int] = set()
-    done: DataFrame | None = None
-    for turn in range(_BYTE_TURNS + _RATE_TURNS):
-        wanted = without_stuck(loads, stuck) if stuck else loads
-        tasks = (byte_tasks if turn < _BYTE_TURNS else rate_tasks)(wanted, racks, goals)
-        if not tasks:
-            continue
-        found = plan_frames.candidates(placed, sorted(tasks), drained, turn)
-        if done is not None:
-            found = plan_frames.without(found, done)
-        chosen = keep(plan_frames.crossings(found, tasks, racks))
-        given, taken = _sent(chosen, "from_broker"), _sent(chosen, "to_broker")
-        count = sum(sent.replicas for sent in given.values())
-        step(f"turn {turn + 1}: {count:,} replicas leave {len(given)} of {len(tasks)} brokers")
-        loads = after(loads, given, taken)
-        stuck |= tasks.keys() - given.keys() - set(drained)
-        done = chosen if done is None else done.unionByName(chosen)
-    return done
-
-
-def _dir_sums(row: Row) -> DirSums:
-    told = row.asDict()
-    names = ("broker_id", "path", "size_bytes", "fixed_bytes", "write_rate", "fixed_rate")
-    return DirSums(
-        **{name: told[name] for name in names}, replicas=told["replicas"], load=dir_load(told)
-    )
-
-
-def _sent(crossings: DataFrame, end: str) -> dict[int, Sent]:
-    return {
-        row.broker_id: Sent(
-            size_bytes=row.size_bytes, write_rate=row.write_rate, replicas=row.replicas
-        )
-        for row in plan_frames.sent(crossings, end).collect()
-    }
-
-
-# --- what is written and told --------------------------------------------------------------------
-
-
-def write_files(plan: MadePlan, out: Path, rollback_out: Path | None) -> int:
-    """The reassignment, and the one that takes it back; how many partitions they name."""
-    new: dict[TopicPartition, tuple[int, ...]] = {}
-    old: dict[TopicPartition, tuple[int, ...]] = {}
-    new_dirs: dict[Replica, str] = {}
-    old_dirs: dict[Replica, str] = {}
-    for row in plan_frames.reassigned(plan.placed, plan.moves).toLocalIterator():
-        partition = TopicPartition(row.topic, row.partition)
-        for replicas, log_dirs, brokers, paths in (
-            (new, new_dirs, row.brokers, row.log_dirs),
-            (old, old_dirs, row.brokers_before, row.log_dirs_before),
-        ):
-            replicas[partition] = tuple(brokers)
-            for broker, path in zip(brokers, paths, strict=True):
-                if path is not None:
-                    log_dirs[Replica(broker, *partition)] = path
-    _write(out, ReassignmentPlan(replicas=new, log_dirs=new_dirs))
-    if rollback_out is not None:
-        _write(rollback_out, ReassignmentPlan(replicas=old, log_dirs=old_dirs))
-    return len(new)
-
-
-def _write(path: Path, plan: ReassignmentPlan) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(plan.as_json() + "\n", encoding="utf-8")
-
-
-def planned_dirs(plan: MadePlan) -> list[PlannedDir]:
-    """Every directory before and after, by broker and path."""
-    before = {(row.broker_id, row.path): row for row in plan.sums.collect()}
-    changed = plan_frames.plan_dirs(plan.sums, plan.moves).collect()
-    return [
-        PlannedDir(
-            broker_id=row.broker_id,
-            path=row.path,
-            load=dir_load(before[row.broker_id, row.path].asDict()),
-            fixed_bytes=before[row.broker_id, row.path].fixed_bytes,
-            largest_bytes=before[row.broker_id, row.path].largest_bytes,
-            bytes_before=row.bytes_before,
-            bytes_after=row.bytes_after,
-            write_rate_before=row.write_rate_before,
-            write_rate_after=row.write_rate_after,
-            replicas_after=row.replicas_after,
-        )
-        for row in sorted(changed, key=lambda row: (row.broker_id, row.path))
-    ]
-
-
-def plan_figures(plan: MadePlan, dirs: Sequence[PlannedDir], request: PlanRequest) -> PlanFigures:
-    """What the plan brings."""
-    is_across = F.col("from_broker") != F.col("to_broker")
-    is_for_rate = F.col("tier") == int(Tier.RATE)
-    size = F.col("size_bytes")
-    row = plan.moves.agg(
-        F.count(F.lit(1)).alias("moves"),
-        F.coalesce(F.sum(size), F.lit(0)).alias("moved_bytes"),
-        F.count(F.when(is_across, 1)).alias("moves_across"),
-        F.coalesce(F.sum(F.when(is_across, size)), F.lit(0)).alias("moved_bytes_across"),
-        F.coalesce(F.sum(F.when(is_for_rate, size)), F.lit(0)).alias("moved_bytes_for_rate"),
-    ).collect()[0]
-    return figures(
-        dirs,
-        moves=row.asDict(),
-        tolerance=request.goals.tolerance,
-        across_brokers=request.across_brokers,
-    )
-
-
-# --- the command ---------------------------------------------------------------------------------
+    @property
+    def counts(self) -> MoveCounts: ...
 
 
 def parse_drain(text: str) -> Drain:
@@ -265,6 +57,13 @@ def parse_drain(text: str) -> Drain:
     return Drain(broker_id=int(broker), path=(path.rstrip("/") or "/") if colon else None)
 
 
+async def _look(
+    bootstrap_server: str, command_config: str | None, observe_s: float
+) -> StorageSnapshot:
+    async with make_client(bootstrap_server, command_config) as client:
+        return await take_snapshot(client, observe_s=observe_s)
+
+
 def look_ahead(
     *,
     bootstrap_server: str | None,
@@ -273,18 +72,28 @@ def look_ahead(
     observe_s: float,
     **_options: Any,
 ) -> StorageSnapshot | None:
-    """What the brokers tell now, where the plan is to be made of that."""
+    """What the brokers report now, where the plan is to be made of that."""
     if bootstrap_server is None or from_tables:
         return None
-
-    async def look() -> StorageSnapshot:
-        async with make_client(bootstrap_server, command_config) as client:
-            return await take_snapshot(client, observe_s=observe_s)
-
-    return asyncio.run(look())
+    return asyncio.run(_look(bootstrap_server, command_config, observe_s))
 
 
-@job_command("plan", ahead=look_ahead)
+def does_without_spark(
+    *,
+    bootstrap_server: str | None,
+    from_tables: bool,
+    master: str | None,
+    conf: Sequence[str],
+    tables: str,
+    **_options: Any,
+) -> bool:
+    """:raises click.UsageError: unless there is one thing to plan by."""
+    if bool(bootstrap_server) == from_tables:
+        raise click.UsageError("give either --bootstrap-server or --from-tables")
+    return not from_tables and master is None and not conf and local_folder(tables) is not None
+
+
+@job_command("plan", ahead=look_ahead, bare=does_without_spark)
 @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Plan what lies there now.")
 @click.option("--command-config", metavar="FILE", help="Client settings for --bootstrap-server.")
 @click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables tell.")
@@ -329,13 +138,13 @@ def look_ahead(
 @click.option("--out", default="plan.json", show_default=True, metavar="FILE", help="The plan.")
 @click.option("--rollback-out", metavar="FILE", help="How it is now, as a plan.")
 @click.option("--picture", metavar="FILE", help="Before and after, as .svg or .png.")
-def command(job: Job, /, **options: Any) -> JobOutcome:
+def command(job: BareJob, /, **options: Any) -> JobOutcome:
     """A reassignment that evens out directories, and with --across-brokers brokers too.
 
-    Nothing is moved: kraftjbod-reassign-partitions --execute does that with the file.
+    Nothing is moved: kraftjbod-reassign-partitions --execute does that with the file. Plans of what
+    lies there now need no Spark; --from-tables does, and --master asks for it.
     """
-    if bool(options["bootstrap_server"]) == options["from_tables"]:
-        raise click.UsageError("give either --bootstrap-server or --from-tables")
+    draw = _painter() if options["picture"] else None
     request = PlanRequest(
         goals=Goals(tolerance=options["tolerance"], rate_tolerance=options["rate_tolerance"]),
         across_brokers=options["across_brokers"],
@@ -343,67 +152,67 @@ def command(job: Job, /, **options: Any) -> JobOutcome:
         max_moves=options["max_moves"],
         max_bytes=options["max_bytes"],
     )
-    log_dirs, replicas, notes = _storage(job, options)
-    with made_plan(log_dirs, replicas, request, job.step) as plan:
-        return _finish(job, plan, request, options, notes)
+    snapshot: StorageSnapshot | None = None
+    if not options["from_tables"]:
+        job.step(f"looking at the brokers, for {options['observe_s']:g} s")
+        snapshot = job.from_ahead()
+    notes = snapshot.notes if snapshot is not None else []
+    if isinstance(job, Job):
+        from kraftjbod.spark.plan.spark_plan import as_tables, made_plan, telemetry_tables
+
+        if snapshot is None:
+            tables = telemetry_tables(job, options["max_age_s"])
+        else:
+            tables = as_tables(job.spark, snapshot.dirs, snapshot.replicas)
+        with made_plan(*tables, request, job.step) as made:
+            return _finish(made, partial(made.publish, job), request, options, notes, draw)
+    assert snapshot is not None, "without Spark only what brokers report is planned"
+    plan = plan_cluster(snapshot.dirs, snapshot.replicas, request, job.step)
+    return _finish(plan, partial(_publish, job, plan), request, options, notes, draw)
 
 
-def _storage(job: Job, options: dict[str, Any]) -> tuple[DataFrame, DataFrame, tuple[str, ...]]:
-    """The tables ``log_dirs`` and ``replicas``, and what could not be seen."""
-    if options["from_tables"]:
-        return (*_from_tables(job, options["max_age_s"]), ())
-    job.step(f"looking at the brokers, for {options['observe_s']:g} s")
-    snapshot: StorageSnapshot = job.from_ahead()
-    return (
-        snapshot.log_dir_frame(job.spark),
-        snapshot.replica_frame(job.spark),
-        tuple(snapshot.notes),
-    )
+def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
+    """Before anything is planned: a plan without the picture that was asked for is not whole.
+
+    :raises click.ClickException: without what draws it.
+    """
+    try:
+        from kraftjbod.spark.plan.plan_picture import draw_plan
+    except ModuleNotFoundError as e:
+        raise without_spark(e) from e
+    return draw_plan
 
 
-def _from_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
-    """:raises StartupError: without samples, or naming brokers whose newest one is too old."""
-    now_s = time.time()
-    found = []
-    for name, schema in (
-        ("log_dir_samples", LOG_DIR_SAMPLES),
-        ("replica_samples", REPLICA_SAMPLES),
-    ):
-        table = read_table(job.spark, job.tables, name, schema)
-        if table is None:
-            raise StartupError(
-                f"there is no table {job.table(name)}: run the telemetry job first, name its "
-                "--tables, or plan by --bootstrap-server"
-            )
-        aged = snapshot_frames.ages(table, now_s)
-        old = aged.where(F.col("age_s") > max_age_s).orderBy("broker_id").collect()
-        if old:
-            told = ", ".join(f"broker {row.broker_id} {row.age_s:.0f} s" for row in old)
-            raise StartupError(
-                f"telemetry is too old to plan by: {told}; let the telemetry job catch up, see "
-                f"whether these brokers run, or give a larger --max-age than {max_age_s:g}"
-            )
-        found.append(snapshot_frames.recent(table, now_s, max_age_s))
-    return snapshot_frames.log_dirs(found[0]), snapshot_frames.replicas(found[1])
+def _publish(job: BareJob, plan: ClusterPlan) -> None:
+    """As the tables ``plan_dirs`` and ``plan_moves``, where Parquet can be written here."""
+    folder = local_folder(job.tables)
+    assert folder is not None, "elsewhere Spark writes them"
+    try:
+        publish_plan(plan, folder)
+    except ModuleNotFoundError as e:
+        job.step(f"no tables are written: {e.name} is not installed (`make spark`)")
 
 
 def _finish(
-    job: Job,
-    plan: MadePlan,
+    plan: AnyPlan,
+    publish: Callable[[], None],
     request: PlanRequest,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     notes: Sequence[str],
+    draw: Callable[[Sequence[Mapping[str, Any]], Path], None] | None,
 ) -> JobOutcome:
     """Write everything and say what it is."""
     out, rollback = Path(options["out"]), options["rollback_out"]
-    partitions = write_files(plan, out, Path(rollback) if rollback else None)
-    dirs = planned_dirs(plan)
-    told = plan_figures(plan, dirs, request)
-    publish(plan_frames.plan_dirs(plan.sums, plan.moves), job.table("plan_dirs"))
-    publish(plan_frames.plan_moves(plan.moves), job.table("plan_moves"))
-    if options["picture"]:
-        rows = plan_frames.plan_dirs(plan.sums, plan.moves).collect()
-        draw_plan([row.asDict() for row in rows], Path(options["picture"]))
+    partitions = write_files(plan.partitions, out, Path(rollback) if rollback else None)
+    told = figures(
+        plan.dirs,
+        moves=plan.counts,
+        tolerance=request.goals.tolerance,
+        across_brokers=request.across_brokers,
+    )
+    publish()
+    if draw is not None:
+        draw([dir_row(one) for one in plan.dirs], Path(options["picture"]))
     next_step = (
         f"{out}: {partitions} partitions; kraftjbod-reassign-partitions --execute "
         f"--reassignment-json-file {out} carries it out"
@@ -418,5 +227,5 @@ def _finish(
             "out": str(out),
             "rollback_out": rollback,
         },
-        lines=(*lines(dirs, told), *notes, next_step),
+        lines=(*lines(plan.dirs, told), *notes, next_step),
     )

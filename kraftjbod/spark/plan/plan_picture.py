@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from kraftjbod.cli.terminal.command import size_text
 from kraftjbod.core.errors import StartupError
+from kraftjbod.core.text.size_text import size_text
 from kraftjbod.spark.style.plot_style import (
     AFTER,
     BEFORE,

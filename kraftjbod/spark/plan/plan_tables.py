@@ -90,10 +90,11 @@ CROSSINGS: Final = StructType(
 
 MOVES: Final = StructType([*PLAN_MOVES.fields, *RANK])
 
-#: ``sent``: bytes, rate and replicas by the broker that gives or gets them.
+#: ``sent``: bytes, rate and replicas by the brokers that give and get them.
 SENT: Final = StructType(
     [
-        StructField("broker_id", IntegerType()),
+        StructField("from_broker", IntegerType()),
+        StructField("to_broker", IntegerType()),
         StructField("size_bytes", LongType()),
         StructField("write_rate", DoubleType()),
         StructField("replicas", LongType()),

@@ -20,13 +20,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
-
+from kraftjbod.balance.placement import LogDir, Replica
 from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import (
@@ -39,7 +35,6 @@ from kraftjbod.cli.reassignment.reassignment_status import LogDirs, Ongoing, is_
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 
 T = TypeVar("T")
 
@@ -65,13 +60,15 @@ class StorageSnapshot:
         """What a plan leaves out, in words."""
         return _notes(self.metadata, self.ongoing, self.log_dirs)
 
-    def log_dir_frame(self, spark: SparkSession) -> DataFrame:
+    @property
+    def dirs(self) -> list[LogDir]:
         """As the table ``log_dirs``."""
-        return _frame(spark, _dir_rows(self), LOG_DIRS)
+        return _dirs(self)
 
-    def replica_frame(self, spark: SparkSession) -> DataFrame:
+    @property
+    def replicas(self) -> list[Replica]:
         """As the table ``replicas``."""
-        return _frame(spark, _replica_rows(self), REPLICAS)
+        return _replicas(self)
 
 
 async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSnapshot:
@@ -182,9 +179,9 @@ def _notes(metadata: ClusterMetadata, ongoing: Ongoing, log_dirs: LogDirs) -> li
     return notes
 
 
-def _dir_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
+def _dirs(snapshot: StorageSnapshot) -> list[LogDir]:
     return [
-        (
+        LogDir(
             broker,
             snapshot.metadata.brokers[broker].rack,
             log_dir.path,
@@ -205,14 +202,14 @@ def _state(log_dir: LogDirDescription) -> str:
     return log_dir.state or LogDirState.ONLINE.value
 
 
-def _replica_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
+def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
     assigned = {
         TopicPartition(name, index): partition
         for name, topic in snapshot.metadata.topics.items()
         for index, partition in topic.partitions.items()
     }
     full = _full_sizes(snapshot)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Replica] = []
     for broker, told in snapshot.log_dirs.items():
         for log_dir in told:
             for held in log_dir.replicas:
@@ -222,7 +219,7 @@ def _replica_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
                     continue
                 partition = assigned.get(key)
                 rows.append(
-                    (
+                    Replica(
                         *key,
                         broker,
                         log_dir.path,
@@ -230,7 +227,7 @@ def _replica_rows(snapshot: StorageSnapshot) -> list[tuple[Any, ...]]:
                         0.0 if held.is_future else snapshot.rates.get((broker, *key), 0.0),
                         partition is not None and partition.leader == broker,
                         held.is_future or ongoing is not None,
-                        list(partition.replicas) if partition else None,
+                        partition.replicas if partition else None,
                     )
                 )
     return rows
@@ -246,14 +243,3 @@ def _full_sizes(snapshot: StorageSnapshot) -> dict[TopicPartition, int]:
                 if key in snapshot.ongoing:
                     sizes[key] = max(sizes[key], held.size_bytes)
     return sizes
-
-
-def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
-    """Column by column: Arrow takes a million rows in a second or two."""
-    arrow = to_arrow_schema(schema)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(arrow)
-    table = pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)],
-        schema=arrow,
-    )
-    return spark.createDataFrame(table, schema=schema)

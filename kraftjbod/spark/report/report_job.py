@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.terminal.command import size_text
+from kraftjbod.core.text.size_text import size_text
 from kraftjbod.spark.report.report_data import ReportData, read_report_data
 from kraftjbod.spark.report.report_page import page
 from kraftjbod.spark.report.report_sections import ReportSections

@@ -11,6 +11,8 @@ for signals there, while another one works: a signal's exception in the middle o
 would leave a connection whose next answer belongs to another question. Inside a process that has a
 session already (a notebook, a test) a job works in the thread that called it, and leaves that
 session running; so it does where it is handed one (:meth:`JobCommand.work_in`).
+A job that can do without Spark this time (``bare``) works at once, and neither Java nor PySpark is
+looked for.
 
 What a job needs to know of the cluster before it needs Spark it asks for *ahead*, in a thread of
 its own: while Spark starts, or while the job before it still works.
@@ -31,25 +33,23 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from kraftjbod.cli.terminal.command import fail, parse_pairs, reader_gone
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.spark.connector.durations import duration_ms
 from kraftjbod.spark.connector.options import source_settings
-from kraftjbod.spark.session.job_progress import progress
-from kraftjbod.spark.session.session import spark_session
-from kraftjbod.spark.session.spark_errors import SPARK_ERRORS, spark_reason
+from kraftjbod.spark.pipeline_tool import without_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
 DEFAULT_TABLES: Final = "run/tables"
-#: What a job tells of in one line; anything else is a bug of ours.
-EXPECTED_ERRORS: Final = (KraftJbodError, *SPARK_ERRORS, OSError)
 #: How long a stopped job may take to leave the terminal as it found it.
 _LAST_WORDS_S: Final = 10.0
 _SIGNALLED: Final = 128
@@ -66,10 +66,9 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What a job works with. ``tables`` is the folder of the tables, a path or a URI."""
+class BareJob:
+    """What a job without Spark works with. ``tables`` is the folder of the tables, or its URI."""
 
-    spark: SparkSession
     tables: str
     console: Console = field(default_factory=lambda: Console(stderr=True))
     #: Waits for what was begun ahead; gives its result, or raises what it raised.
@@ -81,6 +80,31 @@ class Job:
     def step(self, text: str) -> None:
         """One line of progress."""
         self.console.print(f"• {text}", highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(BareJob):
+    """What a job works with."""
+
+    spark: SparkSession
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """What a job tells of in one line; anything else is a bug of ours."""
+    if "pyspark" not in sys.modules:
+        return (KraftJbodError, OSError)
+    from kraftjbod.spark.session.spark_errors import SPARK_ERRORS
+
+    return (KraftJbodError, *SPARK_ERRORS, OSError)
+
+
+def reason(error: BaseException) -> str:
+    """One line."""
+    if "pyspark" not in sys.modules:
+        return " ".join(str(error).split()) or type(error).__name__
+    from kraftjbod.spark.session.spark_errors import spark_reason
+
+    return spark_reason(error)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -104,7 +128,7 @@ class JobCommand(click.Command):
     def work_in(self, context: click.Context, spark: SparkSession) -> JobOutcome:
         """Do a job that was prepared in ``spark``, which goes on running.
 
-        :raises Exception: those of ``EXPECTED_ERRORS``, and :class:`click.ClickException`.
+        :raises Exception: those of :func:`expected_errors`, and :class:`click.ClickException`.
         """
         context.obj = spark
         with context:
@@ -134,12 +158,18 @@ def begin_ahead(context: click.Context) -> Callable[[], Any]:
 
 
 def job_command(
-    name: str, *, finding: str | None = None, ahead: Callable[..., Any] | None = None
+    name: str,
+    *,
+    finding: str | None = None,
+    ahead: Callable[..., Any] | None = None,
+    bare: Callable[..., bool] = lambda **_: False,
 ) -> Callable[[Callable[..., JobOutcome]], JobCommand]:
     """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have.
 
     :param finding: what exit code 1 means beside an error, for the help.
     :param ahead: is called with all options, without Spark; ``job.from_ahead()`` gives its result.
+    :param bare: is called with all options too, and says whether the job does without Spark: then
+        it is handed a :class:`BareJob`.
     """
     failed = "an error" if finding is None else f"{finding}, or an error"
     epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
@@ -156,30 +186,31 @@ def job_command(
         ) -> JobOutcome:
             context = click.get_current_context()
             settings = parse_pairs(conf, "--conf")
-            from_ahead = begin_ahead(context)
+            job = BareJob(tables=tables, from_ahead=begin_ahead(context))
+            is_bare = bare(**context.params)
 
             def on(spark: SparkSession) -> JobOutcome:
-                job = Job(spark=spark, tables=tables, from_ahead=from_ahead)
-                with progress(job.console, spark):
-                    return work(job, **options)
+                return _done_in(spark, job, functools.partial(work, **options))
 
             if context.obj is not None:
                 if master is not None or settings:
                     raise click.UsageError("--master and --conf are those of the whole session")
-                return on(context.obj)
+                return work(job, **options) if is_bare else on(context.obj)
             if verbose:
                 os.environ["KRAFTJBOD_SPARK_LOG_LEVEL"] = "warn"
 
             def start() -> SparkSession:
-                return spark_session(
-                    f"kraftjbod-{name}",
-                    master=master,
-                    conf=settings,
-                    is_short=options.get("available_now", True),
-                )
+                from kraftjbod.spark.session.session import spark_session
+
+                is_short = options.get("available_now", True)
+                app = f"kraftjbod-{name}"
+                return spark_session(app, master=master, conf=settings, is_short=is_short)
 
             with errors_told(name, verbose=verbose):
-                if SparkSession.getActiveSession() is not None:
+                if is_bare:
+                    with _terminable():
+                        outcome = work(job, **options)
+                elif _has_session():
                     outcome = on(start())
                 else:
                     outcome = in_own_process(start, on)
@@ -196,6 +227,23 @@ def job_command(
         return command
 
     return decorate
+
+
+def _done_in(spark: SparkSession, bare: BareJob, work: Callable[[Job], JobOutcome]) -> JobOutcome:
+    from kraftjbod.spark.session.job_progress import progress
+
+    job = Job(spark=spark, tables=bare.tables, console=bare.console, from_ahead=bare.from_ahead)
+    with progress(job.console, spark):
+        return work(job)
+
+
+def _has_session() -> bool:
+    """:raises click.ClickException: if Spark is not installed."""
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as e:
+        raise without_spark(e) from e
+    return SparkSession.getActiveSession() is not None
 
 
 def _trigger(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -240,10 +288,10 @@ def errors_told(name: str, *, verbose: bool = False) -> Iterator[None]:
     """Ends the process with one line for what was expected, and as signals ask for."""
     try:
         yield
-    except EXPECTED_ERRORS as e:
+    except expected_errors() as e:
         if verbose:
             traceback.print_exc()
-        fail(f"{name}: {spark_reason(e)}")
+        fail(f"{name}: {reason(e)}")
     except _Terminated:
         sys.exit(_SIGNALLED + signal.SIGTERM)
     except KeyboardInterrupt:
@@ -351,9 +399,9 @@ def _stop(spark: SparkSession) -> None:
         for query in spark.streams.active:
             query.stop()
         spark.stop()
-    except (*SPARK_ERRORS, OSError) as e:
+    except expected_errors() as e:
         # Its Java process is gone: the job's own error or result is what counts.
-        print(f"warning: Spark did not stop in order: {spark_reason(e)}", file=sys.stderr)
+        print(f"warning: Spark did not stop in order: {reason(e)}", file=sys.stderr)
 
 
 @contextmanager

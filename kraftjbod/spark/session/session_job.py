@@ -31,10 +31,10 @@ from pyspark.sql import SparkSession
 from kraftjbod.cli.terminal.command import parse_pairs
 from kraftjbod.spark.pipeline_tool import job_named
 from kraftjbod.spark.session.job import (
-    EXPECTED_ERRORS,
     JobCommand,
     JobOutcome,
     errors_told,
+    expected_errors,
     in_own_process,
     session_options,
 )
@@ -125,6 +125,6 @@ def _answer(one: _Asked, spark: SparkSession) -> Mapping[str, Any]:
     except (ValueError, click.ClickException) as e:
         said = e.format_message() if isinstance(e, click.ClickException) else str(e)
         return {"exit_code": _WRONG_USAGE, "error": said}
-    except EXPECTED_ERRORS as e:
+    except expected_errors() as e:
         return {"exit_code": _FAILED, "error": spark_reason(e)}
     return {"exit_code": outcome.exit_code, "summary": outcome.summary}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from kraftjbod.cli.terminal.command import size_text
+from kraftjbod.core.text.size_text import size_text
 
 #: Of a figure that is not known.
 NOTHING: Final = "—"

@@ -26,7 +26,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from kraftjbod.cli.terminal.command import size_text
+from kraftjbod.core.text.size_text import size_text
 
 
 @dataclass(frozen=True, slots=True)

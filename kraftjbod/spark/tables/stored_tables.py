@@ -18,17 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.spark.tables.local_tables import COMPLETE, GENERATION, KEPT, generations
 from kraftjbod.spark.tables.schemas import LOG_DIR_WINDOWS
 from kraftjbod.spark.tables.window_frames import all_windows
 
-_GENERATION: Final = "generation="
-#: Spark writes it when all files of a folder are there.
-_COMPLETE: Final = "_SUCCESS"
 #: It is there while Spark writes to a folder.
 _UNDER_WAY: Final = "_temporary"
 _SINK_LOG: Final = "_spark_metadata"
-#: Generations that stay, the newest among them.
-KEPT: Final = 3
 #: Closed windows are appended; those that may still change are computed anew.
 WINDOWS: Final = "log_dir_windows"
 OPEN_WINDOWS: Final = "log_dir_windows_open"
@@ -111,7 +107,7 @@ def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFram
     """What lies in one folder: the newest generation, or all of it; None if there is none."""
     folders = Folders(spark)
     names = folders.names(table)
-    if not names or (_UNDER_WAY in names and _COMPLETE not in names):
+    if not names or (_UNDER_WAY in names and COMPLETE not in names):
         return None
     numbers = _generations(folders, table)
     if numbers:
@@ -130,13 +126,12 @@ def is_unfinished(spark: SparkSession, table: str) -> bool:
 
 
 def _complete(folders: Folders, table: str, numbers: list[int]) -> list[int]:
-    return [n for n in numbers if folders.exists(f"{_folder(table, n)}/{_COMPLETE}")]
+    return [n for n in numbers if folders.exists(f"{_folder(table, n)}/{COMPLETE}")]
 
 
 def _generations(folders: Folders, table: str) -> list[int]:
-    names = (name.removeprefix(_GENERATION) for name in folders.names(table) if "=" in name)
-    return sorted(int(name) for name in names if name.isdigit())
+    return generations(folders.names(table))
 
 
 def _folder(table: str, generation: int) -> str:
-    return f"{table}/{_GENERATION}{generation}"
+    return f"{table}/{GENERATION}{generation}"

@@ -1,12 +1,10 @@
-"""From what brokers answer to tables; the asking itself is in the live tests of the plan job."""
+"""From what brokers answer to what plans are made of; asking is in the plan job's live tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.testing import assertDataFrameEqual
 
 from kraftjbod.cli.clients.cluster_client import (
     BrokerNode,
@@ -81,41 +79,31 @@ def snapshot(**more: Any) -> StorageSnapshot:
     return StorageSnapshot(**{**given, **more})
 
 
-def same(frame: DataFrame, rows: list[tuple[Any, ...]]) -> None:
-    assertDataFrameEqual(frame, frame.sparkSession.createDataFrame(rows, frame.schema))
+def test_directories_as_told_with_and_without_our_words() -> None:
+    assert snapshot().dirs == [
+        (1, "r", "/a", None, "saturated", False, 1000, 400),
+        (1, "r", "/b", None, "online", True, 1000, 400),
+        (2, None, "/a", None, "online", False, 1000, 0),
+        (2, None, "/dead", None, "offline", False, 0, 0),
+    ]
 
 
-def test_directories_as_told_with_and_without_our_words(spark: SparkSession) -> None:
-    same(
-        snapshot().log_dir_frame(spark),
-        [
-            (1, "r", "/a", None, "saturated", False, 1000, 400),
-            (1, "r", "/b", None, "online", True, 1000, 400),
-            (2, None, "/a", None, "online", False, 1000, 0),
-            (2, None, "/dead", None, "offline", False, 0, 0),
-        ],
-    )
+def test_replicas_with_their_partitions_assignment() -> None:
+    assert sorted(snapshot().replicas) == [
+        ("t", 0, 1, "/a", 100, 2.5, True, False, (1, 3)),
+        ("t", 0, 1, "/b", 30, 0.0, True, True, (1, 3)),
+        ("t", 1, 1, "/a", 50, 0.0, False, False, (2, 1)),
+        ("t", 1, 2, "/a", 40, 0.0, True, False, (2, 1)),
+        ("t", 9, 1, "/a", 5, 0.0, False, False, None),
+    ]
 
 
-def test_replicas_with_their_partitions_assignment(spark: SparkSession) -> None:
-    same(
-        snapshot().replica_frame(spark),
-        [
-            ("t", 0, 1, "/a", 100, 2.5, True, False, [1, 3]),
-            ("t", 0, 1, "/b", 30, 0.0, True, True, [1, 3]),
-            ("t", 1, 1, "/a", 50, 0.0, False, False, [2, 1]),
-            ("t", 1, 2, "/a", 40, 0.0, True, False, [2, 1]),
-            ("t", 9, 1, "/a", 5, 0.0, False, False, None),
-        ],
-    )
-
-
-def test_a_partition_that_is_reassigned_counts_as_if_that_were_done(spark: SparkSession) -> None:
+def test_a_partition_that_is_reassigned_counts_as_if_that_were_done() -> None:
     ongoing = {
         TopicPartition("t", 1): OngoingReassignment(replicas=(2, 1), adding=(2,), removing=(1,))
     }
-    frame = snapshot(ongoing=ongoing).replica_frame(spark).where("partition = 1")
-    same(frame, [("t", 1, 2, "/a", 50, 0.0, True, True, [2, 1])])
+    found = [one for one in snapshot(ongoing=ongoing).replicas if one.partition == 1]
+    assert found == [("t", 1, 2, "/a", 50, 0.0, True, True, (2, 1))]
 
 
 def test_what_a_plan_leaves_out_is_noted() -> None:
@@ -130,8 +118,3 @@ def test_a_disk_of_unknown_size_is_an_error() -> None:
     require_sizes({2: [log_dir("/dead", **OFFLINE)]})
     with pytest.raises(StartupError, match="broker 1 does not tell how large the disk of /a is"):
         require_sizes({1: [log_dir("/a", total_bytes=-1)]})
-
-
-def test_nothing_at_all_is_a_frame_too(spark: SparkSession) -> None:
-    empty = snapshot(log_dirs={1: []})
-    assert empty.replica_frame(spark).count() == empty.log_dir_frame(spark).count() == 0

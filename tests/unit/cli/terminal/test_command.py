@@ -115,10 +115,3 @@ def test_every_tool_tells_its_version_and_the_operators_ones_json(name: str) -> 
 
 def _flags(part: click.Command) -> set[str]:
     return {flag for parameter in part.params for flag in parameter.opts}
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes_are_told_in_words(size: int, text: str) -> None:
-    assert command.size_text(size) == text

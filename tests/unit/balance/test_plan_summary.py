@@ -7,7 +7,14 @@ from typing import Any, Final
 import pytest
 
 from kraftjbod.balance.fair_shares import DirLoad
-from kraftjbod.spark.plan.plan_summary import PlanFigures, PlannedDir, figures, lines, spread
+from kraftjbod.balance.plan_summary import (
+    MoveCounts,
+    PlanFigures,
+    PlannedDir,
+    figures,
+    lines,
+    spread,
+)
 
 MOVES: Final = {
     "moves": 3,
@@ -38,12 +45,13 @@ def planned(
         bytes_after=after,
         write_rate_before=float(before),
         write_rate_after=float(after),
+        replicas_before=1,
         replicas_after=given.get("replicas", 1),
     )
 
 
 def told(*dirs: PlannedDir, across: bool = False) -> PlanFigures:
-    return figures(dirs, moves=MOVES, tolerance=0.05, across_brokers=across)
+    return figures(dirs, moves=MoveCounts(**MOVES), tolerance=0.05, across_brokers=across)
 
 
 def test_skew_is_fullest_over_mean_and_counts_sizes() -> None:

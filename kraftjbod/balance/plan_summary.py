@@ -1,4 +1,4 @@
-"""WIRE. What a plan brings, in figures and in words: before, after, and what it cannot bring.
+"""PURE. What a plan brings, in figures and in words: before, after, and what it cannot bring.
 
 Shares are those of fair_shares.py: of each broker's own bytes, or of the cluster's where replicas
 may change brokers.
@@ -14,13 +14,14 @@ counted twice, for it lies in one of them. Likewise what a directory lacks below
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import pstdev
 from typing import Any, Final
 
 from kraftjbod.balance.fair_shares import DirLoad, byte_band, shares
-from kraftjbod.cli.terminal.command import size_text
+from kraftjbod.balance.transfer_planner import DirSums, Sent
+from kraftjbod.core.text.size_text import size_text
 
 #: More directories or brokers than this are not listed one by one.
 MOST_LINES: Final = 40
@@ -32,6 +33,7 @@ class PlannedDir:
 
     broker_id: int
     path: str
+    rack: str | None = None
     load: DirLoad
     fixed_bytes: int
     largest_bytes: int
@@ -39,7 +41,38 @@ class PlannedDir:
     bytes_after: int
     write_rate_before: float
     write_rate_after: float
+    replicas_before: int
     replicas_after: int
+
+    @staticmethod
+    def of(one: DirSums, more: Sent) -> PlannedDir:
+        """``more`` is what comes, less what goes."""
+        return PlannedDir(
+            broker_id=one.broker_id,
+            path=one.path,
+            rack=one.rack,
+            load=one.load,
+            fixed_bytes=one.fixed_bytes,
+            largest_bytes=one.largest_bytes,
+            bytes_before=one.size_bytes,
+            bytes_after=one.size_bytes + more.size_bytes,
+            write_rate_before=one.write_rate,
+            # Sums of floats: what is left of nothing may be a little less than nothing.
+            write_rate_after=max(0.0, one.write_rate + more.write_rate),
+            replicas_before=one.replicas,
+            replicas_after=one.replicas + more.replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCounts:
+    """Bytes and counts of moves; what counts as ``across`` goes to another broker."""
+
+    moves: int
+    moved_bytes: int
+    moves_across: int
+    moved_bytes_across: int
+    moved_bytes_for_rate: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +91,9 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFigures:
-    """Bytes and counts of a whole plan. Only directories that take replicas are in the spreads."""
+class PlanFigures(MoveCounts):
+    """A whole plan. Only directories that take replicas are in the spreads."""
 
-    moves: int
-    moved_bytes: int
-    moves_across: int
-    moved_bytes_across: int
-    moved_bytes_for_rate: int
     least_bytes: int
     before: Spread
     after: Spread
@@ -75,11 +103,11 @@ class PlanFigures:
 def figures(
     dirs: Sequence[PlannedDir],
     *,
-    moves: Mapping[str, int],
+    moves: MoveCounts,
     tolerance: float,
     across_brokers: bool,
 ) -> PlanFigures:
-    """``moves`` holds the counts that :class:`PlanFigures` has by the same names."""
+    """What a plan brings; shares are the cluster's with ``across_brokers``."""
     wanted = _shares(dirs, across_brokers=across_brokers)
     above = sum(
         max(0.0, one.bytes_before - share * (1 + tolerance))
@@ -90,7 +118,7 @@ def figures(
         for one, share in zip(dirs, wanted, strict=True)
     )
     return PlanFigures(
-        **moves,
+        **asdict(moves),
         least_bytes=round(max(above, below)),
         before=spread(dirs, is_after=False),
         after=spread(dirs, is_after=True),

@@ -1,0 +1,272 @@
+"""PURE. `plan_cluster`: which replicas of a cluster move where, in one process, without I/O.
+
+First replicas that change brokers are chosen, in turns (:func:`cross_in_turns`), then every
+broker's directories are planned. Sums and turns are the same for Spark, which does what is done
+here broker by broker (group_plans.py) on its executors.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from kraftjbod.balance.fair_shares import Goals
+from kraftjbod.balance.group_plans import (
+    Crossing,
+    Home,
+    Move,
+    by_broker,
+    crossings_of_broker,
+    is_candidate,
+    limited_move,
+    moves_of_broker,
+    order,
+)
+from kraftjbod.balance.placement import (
+    LogDir,
+    Placed,
+    PlanRequest,
+    Replica,
+    empty_dirs,
+    filled_dirs,
+    placed_replicas,
+    require_known,
+)
+from kraftjbod.balance.plan_limits import within_limits
+from kraftjbod.balance.plan_summary import MoveCounts, PlannedDir
+from kraftjbod.balance.planner import Tier
+from kraftjbod.balance.transfer_planner import (
+    NOTHING,
+    DirSums,
+    Racks,
+    Sent,
+    Task,
+    after,
+    broker_loads,
+    byte_tasks,
+    cluster_level,
+    rate_tasks,
+    without_stuck,
+)
+
+#: Each looks at what the ones before have left; the first does nearly all of it.
+_BYTE_TURNS: Final = 4
+_RATE_TURNS: Final = 1
+_OF_TOLERANCE: Final = 0.5
+
+Step = Callable[[str], None]
+"""Is told how far a plan is, in words."""
+
+
+class Reassigned(NamedTuple):
+    """One partition that something of moves: all its brokers, and their directories beside them.
+
+    A directory is None where it is not known.
+    """
+
+    topic: str
+    partition: int
+    brokers: Sequence[int]
+    log_dirs: Sequence[str | None]
+    brokers_before: Sequence[int]
+    log_dirs_before: Sequence[str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What moves, what that makes of partitions, and every directory before and after."""
+
+    moves: list[Move]
+    partitions: list[Reassigned]
+    dirs: list[PlannedDir]
+
+    @property
+    def counts(self) -> MoveCounts:
+        """Of all moves together."""
+        across = [one for one in self.moves if one.from_broker != one.to_broker]
+        for_rate = [one for one in self.moves if one.tier == Tier.RATE]
+        return MoveCounts(
+            moves=len(self.moves),
+            moved_bytes=sum(one.size_bytes for one in self.moves),
+            moves_across=len(across),
+            moved_bytes_across=sum(one.size_bytes for one in across),
+            moved_bytes_for_rate=sum(one.size_bytes for one in for_rate),
+        )
+
+
+def plan_cluster(
+    dirs: Iterable[LogDir],
+    replicas: Iterable[Replica],
+    request: PlanRequest,
+    step: Step = lambda _: None,
+) -> ClusterPlan:
+    """The moves that bring every directory nearest to its share, for all brokers of ``dirs``.
+
+    :raises StartupError: without directories, or for a drain of something that there is not.
+    """
+    empty = empty_dirs(dirs, request.drains)
+    placed = placed_replicas(replicas, empty)
+    known = filled_dirs(empty, placed)
+    require_known(known, request.drains)
+    step(f"{sum(one.replicas for one in known):,} replicas in {len(known):,} directories")
+    crossings: dict[tuple[str, int], Crossing] = {}
+    goals = request.goals
+    if request.across_brokers:
+        crossings = _crossings(placed, known, goals, step)
+        goals = cluster_goals(known, goals)
+    moves = _moves(placed, known, crossings, goals)
+    moves.sort(key=order)
+    if request.max_moves is not None or request.max_bytes is not None:
+        allowed = within_limits(map(limited_move, moves), request.max_moves, request.max_bytes)
+        # The generator ends where the limit is reached.
+        moves = [one for one, is_made in zip(moves, allowed, strict=False) if is_made]
+    return ClusterPlan(
+        moves=moves, partitions=_reassigned(placed, moves), dirs=_planned_dirs(known, moves)
+    )
+
+
+def cluster_goals(dirs: Iterable[DirSums], goals: Goals) -> Goals:
+    """For the directories of brokers that are evened out among each other, too."""
+    return replace(goals, level=cluster_level(dirs))
+
+
+# --- between brokers -----------------------------------------------------------------------------
+
+Pick = Callable[[Mapping[int, Task], Collection[int], int], Iterable[tuple[int, int, Sent]]]
+"""Chooses replicas for tasks, given the drained brokers and the turn: what goes from whom to whom,
+summed up in any way."""
+
+
+def cross_in_turns(
+    dirs: Sequence[DirSums], goals: Goals, racks: Racks, pick: Pick, step: Step
+) -> None:
+    """Have ``pick`` choose what changes brokers, turn by turn, by what is left after each."""
+    # Brokers within a part of the tolerance, so that their directories can be within all of it.
+    own_goals = replace(
+        goals,
+        tolerance=goals.tolerance * _OF_TOLERANCE,
+        rate_tolerance=goals.rate_tolerance * _OF_TOLERANCE,
+    )
+    open_brokers = {one.broker_id for one in dirs if not one.load.is_drained}
+    drained = racks.keys() - open_brokers
+    loads = broker_loads(dirs)
+    stuck: set[int] = set()
+    for turn in range(_BYTE_TURNS + _RATE_TURNS):
+        wanted = without_stuck(loads, stuck) if stuck else loads
+        tasks = (byte_tasks if turn < _BYTE_TURNS else rate_tasks)(wanted, racks, own_goals)
+        if not tasks:
+            continue
+        given: dict[int, Sent] = {}
+        taken: dict[int, Sent] = {}
+        for source, target, sent in pick(tasks, drained, turn):
+            given[source] = given.get(source, NOTHING) + sent
+            taken[target] = taken.get(target, NOTHING) + sent
+        count = sum(sent.replicas for sent in given.values())
+        step(f"turn {turn + 1}: {count:,} replicas leave {len(given)} of {len(tasks)} brokers")
+        loads = after(loads, given, taken)
+        stuck |= tasks.keys() - given.keys() - drained
+
+
+def racks_of(dirs: Iterable[DirSums]) -> dict[int, str | None]:
+    """By broker."""
+    return {one.broker_id: one.rack for one in dirs}
+
+
+def _crossings(
+    placed: Sequence[Placed], dirs: Sequence[DirSums], goals: Goals, step: Step
+) -> dict[tuple[str, int], Crossing]:
+    """By partition, for of each one replica crosses at most."""
+    racks = racks_of(dirs)
+    done: dict[tuple[str, int], Crossing] = {}
+
+    def pick(
+        tasks: Mapping[int, Task], drained: Collection[int], turn: int
+    ) -> Iterable[tuple[int, int, Sent]]:
+        found: dict[int, list[Placed]] = defaultdict(list)
+        for one in placed:
+            if one[:2] not in done and is_candidate(one, tasks.keys(), drained, turn):
+                found[one.broker_id].append(one)
+        for source, candidates in sorted(found.items()):
+            for crossing in crossings_of_broker(tasks[source], candidates, racks):
+                done[crossing.topic, crossing.partition] = crossing
+                yield source, crossing.to_broker, sent_by(crossing)
+
+    cross_in_turns(dirs, goals, racks, pick, step)
+    return done
+
+
+# --- between the directories of brokers ----------------------------------------------------------
+
+
+def sent_by(one: Crossing | Move) -> Sent:
+    """One replica, as a sum."""
+    return Sent(size_bytes=one.size_bytes, write_rate=one.write_rate, replicas=1)
+
+
+def _moves(
+    placed: Iterable[Placed],
+    dirs: Sequence[DirSums],
+    crossings: Mapping[tuple[str, int], Crossing],
+    goals: Goals,
+) -> list[Move]:
+    homes: dict[int, list[Home]] = defaultdict(list)
+    for one in placed:
+        crossing = crossings.get((one.topic, one.partition))
+        crosses = crossing is not None and crossing.from_broker == one.broker_id
+        rank, home = None, one.broker_id
+        if crossing is not None and crosses:
+            rank, home = crossing.rank, crossing.to_broker
+        homes[home].append(Home(*one[:5], one.write_rate, one.is_movable, rank))
+    return [
+        move
+        for broker, own in by_broker(dirs).items()
+        for move in moves_of_broker(own, homes[broker], goals)
+    ]
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def _reassigned(placed: Iterable[Placed], moves: Iterable[Move]) -> list[Reassigned]:
+    """A newcomer takes the turn of the one that it replaces, so preferred leaders stay in turn."""
+    moving: dict[tuple[str, int], dict[int, Move]] = defaultdict(dict)
+    for move in moves:
+        moving[move.topic, move.partition][move.from_broker] = move
+    lying: dict[tuple[str, int], list[Placed]] = defaultdict(list)
+    for one in placed:
+        if one[:2] in moving:
+            lying[one.topic, one.partition].append(one)
+    return [
+        _partition(lying[topic, partition], moving[topic, partition])
+        for topic, partition in sorted(moving)
+    ]
+
+
+def _partition(lying: Sequence[Placed], moves: Mapping[int, Move]) -> Reassigned:
+    before = lying[0].brokers or ()
+    paths = {one.broker_id: one.path for one in lying}
+    heirs = {one.broker_id: one.broker_id for one in lying}
+    paths_after = dict(paths)
+    for source, move in moves.items():
+        heirs[source] = move.to_broker
+        paths_after[move.to_broker] = move.to_path
+    brokers = tuple(heirs.get(broker, broker) for broker in before)
+    return Reassigned(
+        *lying[0][:2],
+        brokers=brokers,
+        log_dirs=tuple(paths_after.get(broker) for broker in brokers),
+        brokers_before=tuple(before),
+        log_dirs_before=tuple(paths.get(broker) for broker in before),
+    )
+
+
+def _planned_dirs(dirs: Iterable[DirSums], moves: Iterable[Move]) -> list[PlannedDir]:
+    """Every directory before and after."""
+    ends: dict[tuple[int, str], Sent] = defaultdict(lambda: NOTHING)
+    for move in moves:
+        sent = sent_by(move)
+        ends[move.from_broker, move.from_path] += -sent
+        ends[move.to_broker, move.to_path] += sent
+    return [PlannedDir.of(one, ends[one.broker_id, one.path]) for one in dirs]

@@ -1,0 +1,233 @@
+"""PURE. What lies where in a cluster, and what a plan may do with it.
+
+Values come in as the cluster or its telemetry reports them (:class:`LogDir`, :class:`Replica`);
+rules are applied once:
+
+* A replica on its way counts where it goes, with the bytes that it is going to have, and stays.
+* Only a directory that is online, not cordoned and not drained takes replicas, and a plan fills
+  :data:`SAFE_SHARE` of its free bytes at most; from one that is offline or hung nothing is read.
+* A replica moves only if its partition's assignment names its broker.
+
+The same rules as frames are in spark/plan/plan_frames.py; a test keeps both equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kraftjbod.balance.fair_shares import DirLoad, Goals
+from kraftjbod.balance.transfer_planner import DirSums
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.log_dir_state import LogDirState
+
+#: Of a directory's free bytes, what a plan may fill: appends go on while replicas are copied.
+SAFE_SHARE: Final = 0.8
+
+_OPEN: Final[str] = LogDirState.ONLINE.value
+_READABLE: Final = frozenset({LogDirState.ONLINE.value, LogDirState.SATURATED.value})
+
+
+class LogDir(NamedTuple):
+    """One log directory of one broker; ``state`` is the value of a ``LogDirState``."""
+
+    broker_id: int
+    rack: str | None
+    path: str
+    directory_id: str | None
+    state: str
+    is_cordoned: bool
+    total_bytes: int
+    free_bytes: int
+
+
+class Replica(NamedTuple):
+    """One replica where it lies; ``brokers`` is its partition's assignment, None if unknown.
+
+    ``is_future`` marks a copy that a move builds, or what a reassignment under way brings.
+    ``write_rate`` in bytes per second.
+    """
+
+    topic: str
+    partition: int
+    broker_id: int
+    path: str
+    size_bytes: int
+    write_rate: float
+    is_leader: bool
+    is_future: bool
+    brokers: Sequence[int] | None
+
+
+class Placed(NamedTuple):
+    """A replica where it is or is going to be; ``pending_bytes`` have not arrived there yet."""
+
+    topic: str
+    partition: int
+    broker_id: int
+    path: str
+    size_bytes: int
+    pending_bytes: int
+    write_rate: float
+    brokers: Sequence[int] | None
+    is_movable: bool
+    must_leave: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A directory, or a whole broker if ``path`` is None, that shall become empty."""
+
+    broker_id: int
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id}" if self.path is None else f"{self.broker_id}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a plan is wanted to do; limits are None where there are none."""
+
+    goals: Goals = field(default_factory=Goals)
+    across_brokers: bool = False
+    drains: tuple[Drain, ...] = ()
+    max_moves: int | None = None
+    max_bytes: int | None = None
+
+
+def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> list[DirSums]:
+    """Each directory with what may be done with it, before anything is counted into it."""
+    drained = {(drain.broker_id, drain.path) for drain in drains}
+    found = []
+    for one in log_dirs:
+        is_drained = not drained.isdisjoint(((one.broker_id, None), (one.broker_id, one.path)))
+        takes = one.state == _OPEN and not one.is_cordoned and not is_drained
+        load = DirLoad(
+            total_bytes=one.total_bytes,
+            room_bytes=math.floor(one.free_bytes * SAFE_SHARE) if takes else 0,
+            takes=takes,
+            gives=one.state in _READABLE,
+            is_drained=is_drained,
+        )
+        found.append(
+            DirSums(
+                broker_id=one.broker_id,
+                path=one.path,
+                load=load,
+                size_bytes=0,
+                fixed_bytes=0,
+                write_rate=0.0,
+                fixed_rate=0.0,
+                replicas=0,
+                rack=one.rack,
+            )
+        )
+    return found
+
+
+def placed_replicas(replicas: Iterable[Replica], dirs: Iterable[DirSums]) -> list[Placed]:
+    """Each replica once; moves under way count as done, and nothing else moves such a replica."""
+    loads = {(one.broker_id, one.path): one.load for one in dirs}
+    current: list[Replica] = []
+    future: dict[tuple[str, int, int], list[Replica]] = defaultdict(list)
+    for one in replicas:
+        if one.is_future:
+            future[one[:3]].append(one)
+        else:
+            current.append(one)
+    found = []
+    for one in current:
+        copies = future.pop(one[:3], None)
+        if copies is not None:
+            found += [_moving(one, copy) for copy in copies]
+            continue
+        load = loads.get((one.broker_id, one.path))
+        is_movable = load is not None and load.gives and one.broker_id in (one.brokers or ())
+        must_leave = load is not None and is_movable and load.is_drained
+        found.append(Placed(*one[:5], 0, one.write_rate, one.brokers, is_movable, must_leave))
+    return found + [_moving(one, one) for copies in future.values() for one in copies]
+
+
+def _moving(current: Replica, future: Replica) -> Placed:
+    return Placed(
+        *current[:3],
+        path=future.path,
+        size_bytes=max(current.size_bytes, future.size_bytes),
+        pending_bytes=max(0, current.size_bytes - future.size_bytes),
+        write_rate=current.write_rate,
+        brokers=current.brokers,
+        is_movable=False,
+        must_leave=False,
+    )
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is counted in one directory."""
+
+    size_bytes: int = 0
+    fixed_bytes: int = 0
+    pending_bytes: int = 0
+    write_rate: float = 0.0
+    fixed_rate: float = 0.0
+    replicas: int = 0
+    largest_bytes: int = 0
+
+    def add(self, one: Placed) -> None:
+        self.size_bytes += one.size_bytes
+        self.pending_bytes += one.pending_bytes
+        self.write_rate += one.write_rate
+        self.replicas += 1
+        self.largest_bytes = max(self.largest_bytes, one.size_bytes)
+        if not one.is_movable:
+            self.fixed_bytes += one.size_bytes
+            self.fixed_rate += one.write_rate
+
+
+def filled_dirs(dirs: Iterable[DirSums], placed: Iterable[Placed]) -> list[DirSums]:
+    """Each directory with what lies in it; what is on its way takes its free bytes at once.
+
+    By broker and path: sums of shares are the same then, to their last digit.
+    """
+    held: dict[tuple[int, str], _Held] = defaultdict(_Held)
+    for one in placed:
+        held[one.broker_id, one.path].add(one)
+    ordered = sorted(dirs, key=lambda one: (one.broker_id, one.path))
+    return [_filled(one, held[one.broker_id, one.path]) for one in ordered]
+
+
+def _filled(one: DirSums, held: _Held) -> DirSums:
+    load = one.load
+    return DirSums(
+        broker_id=one.broker_id,
+        path=one.path,
+        rack=one.rack,
+        load=DirLoad(
+            total_bytes=load.total_bytes,
+            room_bytes=max(0, load.room_bytes - held.pending_bytes),
+            takes=load.takes,
+            gives=load.gives,
+            is_drained=load.is_drained,
+        ),
+        size_bytes=held.size_bytes,
+        fixed_bytes=held.fixed_bytes,
+        write_rate=held.write_rate,
+        fixed_rate=held.fixed_rate,
+        replicas=held.replicas,
+        largest_bytes=held.largest_bytes,
+    )
+
+
+def require_known(dirs: Sequence[DirSums], drains: Iterable[Drain]) -> None:
+    """:raises StartupError: without directories, or for a drain of something that there is not."""
+    if not dirs:
+        raise StartupError("no log directory is known, so there is nothing to plan with")
+    for drain in drains:
+        own = [one.path for one in dirs if one.broker_id == drain.broker_id]
+        if drain.path not in (None, *own) or not own:
+            there = ", ".join(own) or f"brokers {sorted({one.broker_id for one in dirs})}"
+            raise StartupError(f"--drain {drain}: there is no such directory; there are {there}")

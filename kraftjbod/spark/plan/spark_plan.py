@@ -1,0 +1,210 @@
+"""WIRE. A plan made by Spark: from telemetry's tables, or of what brokers report if so asked.
+
+The driver sees sums of directories, executors see the replicas of one broker at a time. Only what
+moves comes back to the driver, for it is written to one file. In one process
+balance/cluster_planner.py does the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kraftjbod.balance.cluster_planner import (
+    Reassigned,
+    Step,
+    cluster_goals,
+    cross_in_turns,
+    racks_of,
+)
+from kraftjbod.balance.fair_shares import Goals
+from kraftjbod.balance.placement import LogDir, PlanRequest, Replica, require_known
+from kraftjbod.balance.plan_summary import MoveCounts, PlannedDir
+from kraftjbod.balance.planner import Tier
+from kraftjbod.balance.transfer_planner import DirSums, Sent, Task
+from kraftjbod.core.errors import StartupError
+from kraftjbod.spark.plan import plan_frames, snapshot_frames
+from kraftjbod.spark.plan.plan_frames import dir_sums
+from kraftjbod.spark.session.job import Job
+from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, LOG_DIRS, REPLICA_SAMPLES, REPLICAS
+from kraftjbod.spark.tables.stored_tables import publish, read_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadePlan:
+    """Frames of one plan (plan_frames.py), kept by Spark while :func:`made_plan` is open."""
+
+    placed: DataFrame
+    sums: DataFrame
+    moves: DataFrame
+
+    @property
+    def partitions(self) -> Iterator[Reassigned]:
+        """What moves, partition by partition."""
+        return map(
+            Reassigned._make, plan_frames.reassigned(self.placed, self.moves).toLocalIterator()
+        )
+
+    @cached_property
+    def dirs(self) -> list[PlannedDir]:
+        """Every directory before and after, by broker and path."""
+        changes = {
+            (row.broker_id, row.path): Sent(
+                size_bytes=row.bytes_after - row.bytes_before,
+                write_rate=row.write_rate_after - row.write_rate_before,
+                replicas=row.replicas_after - row.replicas_before,
+            )
+            for row in plan_frames.plan_dirs(self.sums, self.moves).collect()
+        }
+        return [PlannedDir.of(one, changes[one.broker_id, one.path]) for one in _sums(self.sums)]
+
+    @cached_property
+    def counts(self) -> MoveCounts:
+        """Of all moves together."""
+        is_across = F.col("from_broker") != F.col("to_broker")
+        is_for_rate = F.col("tier") == int(Tier.RATE)
+        size = F.col("size_bytes")
+        row = self.moves.agg(
+            F.count(F.lit(1)).alias("moves"),
+            F.coalesce(F.sum(size), F.lit(0)).alias("moved_bytes"),
+            F.count(F.when(is_across, 1)).alias("moves_across"),
+            F.coalesce(F.sum(F.when(is_across, size)), F.lit(0)).alias("moved_bytes_across"),
+            F.coalesce(F.sum(F.when(is_for_rate, size)), F.lit(0)).alias("moved_bytes_for_rate"),
+        ).collect()[0]
+        return MoveCounts(**row.asDict())
+
+    def publish(self, job: Job) -> None:
+        """As the tables ``plan_dirs`` and ``plan_moves``."""
+        publish(plan_frames.plan_dirs(self.sums, self.moves), job.table("plan_dirs"))
+        publish(plan_frames.plan_moves(self.moves), job.table("plan_moves"))
+
+
+@contextmanager
+def made_plan(
+    log_dirs: DataFrame,
+    replicas: DataFrame,
+    request: PlanRequest,
+    step: Step = lambda _: None,
+) -> Iterator[MadePlan]:
+    """Plan; what Spark keeps for it is given up at the end.
+
+    :raises StartupError: without directories, or for a drain of something that there is not.
+    """
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+    try:
+        dirs = keep(plan_frames.directories(log_dirs, request.drains))
+        placed = keep(plan_frames.placed(replicas, dirs))
+        sums = keep(plan_frames.sums(dirs, placed))
+        known = _sums(sums)
+        require_known(known, request.drains)
+        step(f"{sum(one.replicas for one in known):,} replicas in {len(known):,} directories")
+        crossings, goals = None, request.goals
+        if request.across_brokers:
+            crossings = _crossings(placed, known, goals, keep, step)
+            goals = cluster_goals(known, goals)
+        moves = plan_frames.moves(placed, sums, goals, crossings)
+        if request.max_moves is not None or request.max_bytes is not None:
+            moves = plan_frames.limited(keep(moves), request.max_moves, request.max_bytes)
+        yield MadePlan(placed=placed, sums=sums, moves=keep(moves))
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _sums(sums: DataFrame) -> list[DirSums]:
+    """By broker and path: sums of shares are the same then, to their last digit."""
+    return [dir_sums(row.asDict()) for row in sums.orderBy("broker_id", "path").collect()]
+
+
+def _crossings(
+    placed: DataFrame,
+    dirs: Sequence[DirSums],
+    goals: Goals,
+    keep: Callable[[DataFrame], DataFrame],
+    step: Step,
+) -> DataFrame | None:
+    """Replicas that change brokers, in turns: each partition is in one turn at most."""
+    racks = racks_of(dirs)
+    done: DataFrame | None = None
+
+    def pick(
+        tasks: Mapping[int, Task], drained: Collection[int], turn: int
+    ) -> Iterable[tuple[int, int, Sent]]:
+        nonlocal done
+        found = plan_frames.candidates(placed, sorted(tasks), sorted(drained), turn)
+        if done is not None:
+            found = plan_frames.without(found, done)
+        chosen = keep(plan_frames.crossings(found, tasks, racks))
+        done = chosen if done is None else done.unionByName(chosen)
+        for row in plan_frames.sent(chosen).collect():
+            sent = Sent(size_bytes=row.size_bytes, write_rate=row.write_rate, replicas=row.replicas)
+            yield row.from_broker, row.to_broker, sent
+
+    cross_in_turns(dirs, goals, racks, pick, step)
+    return done
+
+
+# --- what plans are made of ----------------------------------------------------------------------
+
+
+def as_tables(
+    spark: SparkSession, dirs: Sequence[LogDir], replicas: Sequence[Replica]
+) -> tuple[DataFrame, DataFrame]:
+    """What brokers reported, as the tables ``log_dirs`` and ``replicas``."""
+    return _frame(spark, dirs, LOG_DIRS), _frame(spark, replicas, REPLICAS)
+
+
+def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
+    """Column by column: Arrow takes a million rows in a second or two."""
+    arrow = to_arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(arrow)
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)],
+        schema=arrow,
+    )
+    return spark.createDataFrame(table, schema=schema)
+
+
+def telemetry_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
+    """The same two tables by the newest samples.
+
+    :raises StartupError: without samples, or naming brokers whose newest one is too old.
+    """
+    now_s = time.time()
+    found = []
+    for name, schema in (
+        ("log_dir_samples", LOG_DIR_SAMPLES),
+        ("replica_samples", REPLICA_SAMPLES),
+    ):
+        table = read_table(job.spark, job.tables, name, schema)
+        if table is None:
+            raise StartupError(
+                f"there is no table {job.table(name)}: run the telemetry job first, name its "
+                "--tables, or plan by --bootstrap-server"
+            )
+        aged = snapshot_frames.ages(table, now_s)
+        old = aged.where(F.col("age_s") > max_age_s).orderBy("broker_id").collect()
+        if old:
+            told = ", ".join(f"broker {row.broker_id} {row.age_s:.0f} s" for row in old)
+            raise StartupError(
+                f"telemetry is too old to plan by: {told}; let the telemetry job catch up, see "
+                f"whether these brokers run, or give a larger --max-age than {max_age_s:g}"
+            )
+        found.append(snapshot_frames.recent(table, now_s, max_age_s))
+    return snapshot_frames.log_dirs(found[0]), snapshot_frames.replicas(found[1])

@@ -1,0 +1,56 @@
+"""WIRE. Tables that are computed anew, in generations, on this machine and without Spark.
+
+Each generation is a folder. What Spark writes when all of a folder is there comes last here, too:
+readers (stored_tables.py) know no difference, and see the generation before until then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+#: Before the number of a generation, in the name of its folder.
+GENERATION: Final = "generation="
+#: Spark writes it when all files of a folder are there.
+COMPLETE: Final = "_SUCCESS"
+#: Generations that stay, the newest among them.
+KEPT: Final = 3
+
+
+def local_folder(tables: str) -> Path | None:
+    """Where ``tables`` is on this machine; None for a URI of another file system."""
+    parts = urlsplit(tables)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(tables)
+
+
+def publish_rows(rows: Iterable[Sequence[Any]], schema: Mapping[str, str], table: Path) -> None:
+    """Make ``rows`` the newest generation of ``table``.
+
+    :param schema: Arrow's names of types by column, in the order of the rows' fields.
+    :raises ModuleNotFoundError: without pyarrow; nothing is changed then.
+    """
+    # Plans are made without it too.
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    named = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in schema.items()])
+    numbers = generations(path.name for path in table.glob(f"{GENERATION}*"))
+    folder = table / f"{GENERATION}{max(numbers, default=0) + 1}"
+    folder.mkdir(parents=True)
+    columns = list(zip(*rows, strict=True)) or [()] * len(named)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, named, strict=True)]
+    pa.parquet.write_table(pa.table(arrays, schema=named), folder / "part-00000.parquet")
+    (folder / COMPLETE).touch()
+    for number in numbers[: -(KEPT - 1)]:
+        shutil.rmtree(table / f"{GENERATION}{number}")
+
+
+def generations(names: Iterable[str]) -> list[int]:
+    """Their numbers, ascending; ``names`` of other things are passed over."""
+    numbers = (name.removeprefix(GENERATION) for name in names if "=" in name)
+    return sorted(int(number) for number in numbers if number.isdigit())

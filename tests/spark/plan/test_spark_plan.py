@@ -1,0 +1,42 @@
+"""Spark plans as one process does, on drawn clusters."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kraftjbod.balance.cluster_planner import plan_cluster
+from kraftjbod.balance.placement import LogDir, Replica
+from kraftjbod.spark.plan import spark_plan
+from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
+from tests.unit.balance.clusters import drawn_cluster
+
+#: Of clusters with drains, limits, moves under way and several turns between brokers.
+SEEDS = (4, 6, 11)
+
+
+def test_values_have_the_columns_of_the_tables() -> None:
+    assert list(LogDir._fields) == LOG_DIRS.fieldNames()
+    assert list(Replica._fields) == REPLICAS.fieldNames()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_ways_make_the_same_plan(spark: SparkSession, seed: int) -> None:
+    dirs, replicas, request = drawn_cluster(seed)
+    steps: list[str] = []
+    here = plan_cluster(dirs, replicas, request, steps.append)
+    told: list[str] = []
+    frames = spark_plan.as_tables(spark, dirs, replicas)
+    with spark_plan.made_plan(*frames, request, told.append) as plan:
+        assert sorted(map(tuple, plan.moves.collect())) == sorted(map(tuple, here.moves))
+        assert plan.dirs == here.dirs
+        assert plan.counts == here.counts
+        there = sorted(plan.partitions)
+    assert [tuple(map(_plain, one)) for one in there] == [
+        tuple(map(_plain, one)) for one in here.partitions
+    ]
+    assert told == steps
+
+
+def _plain(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
