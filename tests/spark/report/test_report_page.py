@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
 
 from kraftjbod.spark.report import report_page as html
 from kraftjbod.spark.report.report_page import Html, Section, Tile
+from kraftjbod.spark.style.plot_style import PALETTE
 
 EVIL = "</td><script>alert('1')</script>&\"\x00\u202e"
-SAFE = "&lt;/td&gt;&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;&amp;&quot;\ufffd\ufffd"
+SAFE = "&lt;/td&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&#34;\ufffd\ufffd"
 
 
 class Reader(HTMLParser):
@@ -37,10 +39,11 @@ def read(text: str) -> Reader:
 
 
 def test_only_html_is_html() -> None:
-    assert html.escaped(EVIL) == SAFE
-    assert html.escaped(html.escaped(EVIL)) == SAFE
-    assert html.escaped(Html("<b>")) == "<b>"
-    assert html.escaped(3) == "3"
+    made = html.table("t", "c", ["a", "b", "c"], [[EVIL, html.moment(EVIL), 3]])
+    assert f"<td>{SAFE}</td>" in made
+    assert f'<td><span class="time">{SAFE}</span></td>' in made
+    assert "<td>3</td>" in made
+    assert html.command(Html("<b>")) == '<pre class="command"><b></pre>'
 
 
 @pytest.mark.parametrize(
@@ -106,3 +109,17 @@ def test_the_page_forbids_itself_the_network() -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in made
     assert "http://" not in made and "https://" not in made
     assert made.isascii()
+
+
+def test_every_variable_of_the_css_has_a_value_in_both_schemes() -> None:
+    style = html.style()
+    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", style)) | {c.name for c in PALETTE}
+    in_dark = "".join(re.findall(r"@media screen[^{]*{(.*?)}\s*}", style, re.DOTALL))
+    in_light = re.sub(r"@media screen[^{]*{.*?}\s*}", "", style, flags=re.DOTALL)
+    for scheme in (in_light, in_dark):
+        assert used <= set(re.findall(r"--([a-z0-9-]+): ?#", scheme))
+
+
+def test_the_css_takes_nothing_from_elsewhere() -> None:
+    style = html.style()
+    assert "url(" not in style and "@import" not in style and "</" not in style
