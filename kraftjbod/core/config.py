@@ -31,7 +31,7 @@ from kraftjbod.core.config_model import (
 )
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.node_config import ALL_LOG_DIRS, ANY_HOST, Endpoint, NodeConfig
-from kraftjbod.core.security_keys import require_plain
+from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 from kraftjbod.core.topic_config import (
     BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
@@ -173,6 +173,8 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
 
+    inter_broker_listener_name: str | None = None
+    """Under which listener brokers talk to each other; PLAINTEXT, else the first, if not set."""
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     """How often this broker is heard of by the controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
@@ -330,6 +332,11 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
         if "broker" not in self.process_roles:
             raise ValueError("process.roles must be broker for this daemon")
         self._require_own_cordons()
+        wanted = self.inter_broker_listener_name
+        if wanted is not None and wanted not in self._listener_names:
+            raise ValueError(
+                f"inter.broker.listener.name is {wanted}, which advertised.listeners does not have"
+            )
         if self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise ValueError(
                 "queued.max.request.bytes must not be less than socket.request.max.bytes"
@@ -358,6 +365,18 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
                 "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
                 f"Missing entries : {', '.join(missing)}"
             )
+
+    @property
+    def _listener_names(self) -> list[str]:
+        return [endpoint.name for endpoint in self.advertised]
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener under which brokers talk to each other."""
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name
+        names = self._listener_names
+        return PLAINTEXT if PLAINTEXT in names else self.listeners[0].name
 
     @property
     def cordoned_dirs(self) -> tuple[str, ...]:

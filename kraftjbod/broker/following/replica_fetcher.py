@@ -22,11 +22,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.following.follower_session import FetchLimits, Followed, FollowerSession
 from kraftjbod.broker.following.replication_quotas import FetchTurns, ReplicationQuota
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.errors import (
-    ConnectionLostError,
     ErrorCode,
     OperatingError,
 )
@@ -34,7 +34,6 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition,
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import (
     FetchResponse,
@@ -58,7 +57,7 @@ class ReplicaFetcher:
         broker_id: BrokerId,
         leader: BrokerId,
         log_dir_path: str,
-        endpoint_of: Callable[[BrokerId], Listener | None],
+        connector: BrokerConnector,
         broker_epoch: Callable[[], BrokerEpoch],
         clock: Clock,
         backoff: ExponentialBackoff,
@@ -69,7 +68,7 @@ class ReplicaFetcher:
         """``damage_met`` is told of a damaged replica that others count on still."""
         self._broker_id = broker_id
         self._leader = leader
-        self._endpoint_of = endpoint_of
+        self._connector = connector
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._backoff = backoff
@@ -210,14 +209,8 @@ class ReplicaFetcher:
 
     async def _connected(self) -> KafkaConnection:
         if self._connection is None or not self._connection.is_open:
-            endpoint = self._endpoint_of(self._leader)
-            if endpoint is None:
-                raise ConnectionLostError(f"broker {self._leader} is not in the metadata")
-            self._connection = await KafkaConnection.connect(
-                endpoint.host,
-                endpoint.port,
-                client_id=f"broker-{self._broker_id}-fetcher",
-                timeout_ms=self._limits.timeout_ms,
+            self._connection = await self._connector.connect(
+                self._leader, purpose="fetcher", timeout_ms=self._limits.timeout_ms
             )
         return self._connection
 

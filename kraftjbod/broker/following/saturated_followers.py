@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.partitions.partition import Partition
 from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
@@ -24,8 +25,6 @@ from kraftjbod.broker.replicas.replica_reads import EARLIEST_TIMESTAMP
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.metadata.records import Listener
-from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from kraftjbod.storage.log.log_handle import LogHandle
 
@@ -49,12 +48,12 @@ class SaturatedFollowers:
         *,
         broker_id: BrokerId,
         replicas: HostedReplicas,
-        endpoint_of: Callable[[BrokerId], Listener | None],
+        connector: BrokerConnector,
         timeout_ms: int,
     ) -> None:
         self._broker_id = broker_id
         self._replicas = replicas
-        self._endpoint_of = endpoint_of
+        self._connector = connector
         self._timeout_ms = timeout_ms
         self._log = get_logger(component="saturated_followers")
 
@@ -89,9 +88,6 @@ class SaturatedFollowers:
         await asyncio.gather(*following)
 
     async def _ask(self, leader: BrokerId, all_asking: Sequence[_Asking]) -> ListOffsetsResponse:
-        endpoint = self._endpoint_of(leader)
-        if endpoint is None:
-            raise OperatingError(f"broker {leader} is not in the metadata")
         by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
         for asking in all_asking:
             topic, index = asking.replica.topic_partition
@@ -109,11 +105,8 @@ class SaturatedFollowers:
                 for topic, partitions in by_topic.items()
             ],
         )
-        connection = await KafkaConnection.connect(
-            endpoint.host,
-            endpoint.port,
-            client_id=f"broker-{self._broker_id}-log-starts",
-            timeout_ms=self._timeout_ms,
+        connection = await self._connector.connect(
+            leader, purpose="log-starts", timeout_ms=self._timeout_ms
         )
         try:
             return await connection.request(request, timeout_ms=self._timeout_ms)

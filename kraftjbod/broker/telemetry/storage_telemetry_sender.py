@@ -9,15 +9,14 @@ intervals, for as long as the caller has time. A batch whose answer was lost may
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
-from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.core.loop.timing import Clock, Deadline, ExponentialBackoff
-from kraftjbod.metadata.records import Listener
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import ProduceRequest
 from kraftjbod.protocol.storage_telemetry import TOPIC
@@ -37,7 +36,7 @@ class StorageTelemetrySender:
         broker_id: BrokerId,
         cache: MetadataCache,
         appends: ReplicaAppends,
-        endpoint_of: Callable[[BrokerId], Listener | None],
+        connector: BrokerConnector,
         clock: Clock,
         backoff: ExponentialBackoff,
         suspect_after_ms: int,
@@ -45,7 +44,7 @@ class StorageTelemetrySender:
         self._broker_id = broker_id
         self._cache = cache
         self._appends = appends
-        self._endpoint_of = endpoint_of
+        self._connector = connector
         self._clock = clock
         self._backoff = backoff
         self._suspect_after_ms = suspect_after_ms
@@ -123,14 +122,8 @@ class StorageTelemetrySender:
         if self._connection is not None and self._connection.is_open and self._leader == leader:
             return self._connection
         self.close()
-        endpoint = self._endpoint_of(leader)
-        if endpoint is None:
-            raise ConnectionLostError(f"broker {leader} is not in the metadata")
-        self._connection = await KafkaConnection.connect(
-            endpoint.host,
-            endpoint.port,
-            client_id=f"broker-{self._broker_id}-storage-telemetry",
-            timeout_ms=timeout_ms,
+        self._connection = await self._connector.connect(
+            leader, purpose="storage-telemetry", timeout_ms=timeout_ms
         )
         self._leader = leader
         return self._connection

@@ -172,7 +172,7 @@ class ApiRoom:
                 broker_id=config.node_id,
                 cache=cluster.cache,
                 appends=replicas.appends,
-                endpoint_of=cluster.endpoint_of,
+                connector=cluster.connector,
                 clock=around.clock,
                 backoff=backoff(around, _TELEMETRY_BACKOFF_MAX_MS),
                 suspect_after_ms=config.log_dir_io_suspect_ms,

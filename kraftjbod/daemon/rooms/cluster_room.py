@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
@@ -14,13 +15,12 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig
-from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition, Uuid
+from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
-from kraftjbod.metadata.records import Listener
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.replicas.asked_moves import AskedMove
 
@@ -41,8 +41,12 @@ class ClusterRoom:
         advertised: Sequence[Endpoint],
     ) -> None:
         self._broker_id = config.node_id
-        self._listener_name = config.listeners[0].name
         self.cache = MetadataCache(cluster_id=disks.cluster_id)
+        self.connector = BrokerConnector(
+            broker_id=config.node_id,
+            cache=self.cache,
+            listener_name=config.inter_broker_listener,
+        )
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
         self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)
         self.channel = ControllerChannel(
@@ -82,10 +86,6 @@ class ClusterRoom:
             metrics=around.metrics,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
-
-    def endpoint_of(self, broker_id: BrokerId) -> Listener | None:
-        """Brokers talk to each other where clients do: under the first listener."""
-        return self.cache.endpoint(broker_id, self._listener_name)
 
     def is_agreed_to(self, key: TopicIdPartition, move: AskedMove) -> bool:
         """Whether metadata names the target of a move that was asked for."""

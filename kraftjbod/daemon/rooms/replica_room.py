@@ -126,7 +126,7 @@ class ReplicaRoom:
         self.saturated_followers = SaturatedFollowers(
             broker_id=config.node_id,
             replicas=self.hosted,
-            endpoint_of=cluster.endpoint_of,
+            connector=cluster.connector,
             timeout_ms=config.replica_socket_timeout_ms,
         )
 
@@ -188,7 +188,7 @@ class ReplicaRoom:
             broker_id=config.node_id,
             leader=leader,
             log_dir_path=log_dir_path,
-            endpoint_of=cluster.endpoint_of,
+            connector=cluster.connector,
             broker_epoch=lambda: cluster.lifecycle.broker_epoch,
             clock=around.clock,
             backoff=backoff(around, config.replica_fetch_backoff_ms),

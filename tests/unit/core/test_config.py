@@ -40,6 +40,16 @@ def controller(**more: str) -> ControllerConfig:
     return ControllerConfig.from_properties(values, source="c.properties", base_dir="/srv")
 
 
+def test_brokers_talk_to_each_other_under_one_name() -> None:
+    both = "OUTER://:9092,PLAINTEXT://:9093,INNER://:9094"
+    assert broker(listeners=both).inter_broker_listener == "PLAINTEXT"
+    assert broker(listeners="OUTER://:9092,INNER://:9094").inter_broker_listener == "OUTER"
+    name = {"inter_broker_listener_name": "INNER"}
+    assert broker(listeners=both, **name).inter_broker_listener == "INNER"
+    with pytest.raises(ConfigError, match=r"inter\.broker\.listener\.name is INNER"):
+        broker(listeners="PLAINTEXT://:9093", **name)
+
+
 def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
     """However they are spelt (KAFKA-20901)."""
     assert broker().cordoned_dirs == ()

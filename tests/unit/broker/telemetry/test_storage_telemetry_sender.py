@@ -26,7 +26,7 @@ def sender(rig: BrokerRig) -> StorageTelemetrySender:
         broker_id=rig.broker_id,
         cache=rig.parts.cache,
         appends=rig.parts.appends,
-        endpoint_of=rig.rooms.cluster.endpoint_of,
+        connector=rig.parts.connector,
         clock=RealClock(),
         backoff=ExponentialBackoff(initial_ms=5, max_ms=20, random_unit=lambda: 0.5),
         suspect_after_ms=50,
