@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,7 +25,7 @@ _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
-Html = Markup
+Html: TypeAlias = Markup
 """Text that is HTML already."""
 
 
@@ -131,7 +131,7 @@ def page(
     title: str, subtitle: str, top: Html, sections: Sequence[Section], data: Mapping[str, Any]
 ) -> str:
     """The whole document. ``data`` is what the plots show, as JSON in element ``report-data``."""
-    return _PAGES.get_template("report.html").render(
+    text: str = _PAGES.get_template("report.html").render(
         title=title,
         subtitle=subtitle,
         top=top,
@@ -139,6 +139,7 @@ def page(
         style=style(),
         data=Html(json_text(data)),
     )
+    return text
 
 
 def json_text(data: Mapping[str, Any]) -> str:
