@@ -169,6 +169,7 @@ class ReplicaAppends:
         self._waiting: dict[_Outcomes, None] = {}
         #: One timer for them all, at or before the first deadline.
         self._give_up_timer: asyncio.TimerHandle | None = None
+        self._give_up_at_s = math.inf
 
     def append(
         self, topic_partition: TopicPartition, records: Buffer | None, *, acks: int, timeout_ms: int
@@ -190,8 +191,7 @@ class ReplicaAppends:
         """Every outcome, in order; each ends by itself at its own deadline."""
         deadline_s = asyncio.get_running_loop().time() + suspect_after_ms / 1000
         outcomes = _Outcomes(pending, deadline_s, self._waiting)
-        timer = self._give_up_timer
-        if not outcomes.done() and (timer is None or deadline_s < timer.when()):
+        if deadline_s < self._give_up_at_s and not outcomes.done():
             self._give_up_at(deadline_s)
         return outcomes
 
@@ -227,11 +227,12 @@ class ReplicaAppends:
     def _give_up_at(self, at_s: float) -> None:
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
+        self._give_up_at_s = at_s
         self._give_up_timer = asyncio.get_running_loop().call_at(at_s, self._give_up)
 
     def _give_up(self) -> None:
         """Answer for directories that have not answered by now."""
-        self._give_up_timer = None
+        self._give_up_timer, self._give_up_at_s = None, math.inf
         now_s = asyncio.get_running_loop().time()
         for outcomes in [one for one in self._waiting if one.deadline_s <= now_s]:
             outcomes.deadline_s = math.inf

@@ -1,10 +1,17 @@
-"""Sessions whose answers may overtake each other; ordered ones are tested at the Kafka door."""
+"""Sessions: answers may overtake each other, or leave in order however they come to be."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Awaitable
+from enum import Enum
+from itertools import pairwise
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.net.connection import Connection, ConnectionLimits, connect, listen
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
 from kraftjbod.protocol.framing import Frame
@@ -67,4 +74,74 @@ async def test_unordered_answers_leave_when_they_are_there() -> None:
     assert await replies.frames.get() == b"held"
     await replies.closed
     assert replies.frames.empty()
+    server.close()
+
+
+class Way(Enum):
+    """How a handler answers a request."""
+
+    AT_ONCE = "a"
+    COMPLETED = "c"
+    TASK = "t"
+
+
+@given(st.data())
+def test_requests_of_one_connection_begin_and_are_answered_in_order(data: st.DataObject) -> None:
+    """However each is handled, and in whatever order their handlers come to an end."""
+    ways = data.draw(st.lists(st.sampled_from(Way), min_size=1, max_size=12))
+    ends = data.draw(st.permutations([n for n, way in enumerate(ways) if way is not Way.AT_ONCE]))
+    reads = data.draw(st.lists(st.integers(1, len(ways)), max_size=3))
+    limit = data.draw(st.integers(1, len(ways)))
+    asyncio.run(_answered_in_order(ways, ends, reads, limit))
+
+
+async def _answered_in_order(
+    ways: list[Way], ends: list[int], reads: list[int], limit: int
+) -> None:
+    begun: list[int] = []
+    waiting: dict[int, Completion[int]] = {n: Completion() for n in ends}
+
+    def answer(request: PendingRequest) -> Awaitable[int]:
+        number = request.frame[0]
+        request.encode = lambda answered: [struct.pack(">ib", 1, answered)]
+        if ways[number] is Way.TASK:
+            return in_task(number)
+        begun.append(number)
+        return Completion.of(number) if ways[number] is Way.AT_ONCE else waiting[number]
+
+    async def in_task(number: int) -> int:
+        begun.append(number)
+        return await waiting[number]
+
+    def session(connection: Connection) -> RequestSession:
+        limits = SessionLimits(max_in_flight_requests=limit, max_in_flight_bytes=1000)
+        return RequestSession(connection, answer=answer, in_order=True, limits=limits)
+
+    limits = ConnectionLimits(max_frame_bytes=100)
+    server = await listen(
+        "127.0.0.1",
+        0,
+        make_connection=lambda: Connection(make_receiver=session, limits=limits),
+        backlog=1,
+    )
+    port = server.sockets[0].getsockname()[1]
+    replies = await connect(
+        "127.0.0.1", port, make_receiver=Replies, limits=limits, timeout_ms=5000
+    )
+    frames = [struct.pack(">ib", 1, number) for number in range(len(ways))]
+    for start, end in pairwise(sorted({0, *reads, len(ways)})):
+        replies.connection.write([b"".join(frames[start:end])])
+        await asyncio.sleep(0)
+    while ends and not replies.closed.done():
+        # Those that may be in flight can end; the others have not begun.
+        number = next((n for n in ends if n in begun), None)
+        if number is not None:
+            ends = [n for n in ends if n != number]
+            waiting[number].set_result(number)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        answers = [(await replies.frames.get())[0] for _ in ways]
+    assert begun == answers == list(range(len(ways)))
+    replies.connection.close("done")
+    await replies.closed
     server.close()

@@ -6,6 +6,8 @@ import asyncio
 import struct
 import threading
 
+import uvloop
+
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.core.errors import ErrorCode
@@ -271,3 +273,24 @@ async def test_what_waits_to_be_checked_is_bounded():
         assert (await other).code is ErrorCode.REQUEST_TIMED_OUT
         assert (await first).base_offset == 0
         appends.close()
+
+
+def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too():
+    """There a timer that is due is none: it is called in the next turn, and knows no time."""
+
+    async def scene() -> None:
+        async with brokers() as (rig,):
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+            appends = appends_of(rig)
+            waiting = [
+                appends.outcomes(
+                    [appends.append(TP, batch(), acks=-1, timeout_ms=1)], suspect_after_ms=ms
+                )
+                for ms in (0, 0, 1)
+            ]
+            for outcomes in waiting:
+                (outcome,) = await outcomes
+                assert outcome.code is not ErrorCode.NONE
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())
