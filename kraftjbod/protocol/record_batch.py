@@ -382,7 +382,7 @@ def place_batches(
         )
         end = position + header.size_bytes
         buffers += (head, view[position + len(head) : end])
-        placed.append(header._replace(base_offset=base_offset))
+        placed.append(BatchHeader(base_offset, *header[1:]))
         position, base_offset = end, base_offset + header.last_offset_delta + 1
     assert position == len(view), (position, len(view))
     return buffers, placed

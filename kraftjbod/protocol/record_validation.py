@@ -53,18 +53,13 @@ def record_rules(
     config: TopicConfig, now: PossibleNow, *, max_unpacked_bytes: int, max_records: int
 ) -> RecordRules:
     """What a topic with ``config`` asks of records that come now."""
-    rules = RecordRules(
-        needs_keys=config.cleanup_policy.is_compact,
-        max_unpacked_bytes=max_unpacked_bytes,
-        max_records=max_records,
-        stamps=config.message_timestamp_type == "LogAppendTime",
-    )
-    if rules.stamps:
-        return rules
-    return rules._replace(
-        earliest_ms=max(_LEAST_LONG, now.earliest_ms - config.message_timestamp_before_max_ms),
-        latest_ms=min(now.latest_ms + config.message_timestamp_after_max_ms, MAX_LONG),
-    )
+    earliest_ms, latest_ms = _LEAST_LONG, MAX_LONG
+    stamps = config.message_timestamp_type == "LogAppendTime"
+    if not stamps:
+        earliest_ms = max(_LEAST_LONG, now.earliest_ms - config.message_timestamp_before_max_ms)
+        latest_ms = min(now.latest_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+    needs_keys = config.cleanup_policy.is_compact
+    return RecordRules(needs_keys, earliest_ms, latest_ms, max_unpacked_bytes, max_records, stamps)
 
 
 class CheckedBatch(NamedTuple):
