@@ -149,8 +149,8 @@ def api_name(api_key: int) -> str:
     return _API_NAMES.get(api_key, f"API {api_key}")
 
 
-def message(name: str) -> Any:
-    """The class of a message by its name; product code imports it from messages.py instead."""
+def message(name: str) -> type[Message]:
+    """The class of a message by its name; who knows that beforehand imports it from messages.py."""
     return message_classes(name)[name]
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -42,7 +42,7 @@ async def two_replicas(rig: BrokerRig) -> None:
 
 
 def fetch_both() -> object:
-    kind = message("FetchRequest")
+    kind = FetchRequest
     return kind(
         topics=[
             kind.FetchTopic(

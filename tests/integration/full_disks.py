@@ -17,14 +17,14 @@ from typing import Final
 import pytest
 
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeLogDirsRequest
 from kraftjbod.testing import mounts
 from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration import raw
 from tests.integration.cluster import Cluster
 
 SMALL_BYTES: Final = 48 * 1024 * 1024
-_DESCRIBE = message("DescribeLogDirsRequest")
+_DESCRIBE = DescribeLogDirsRequest
 _DESCRIBE_VERSION: Final = 5
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.protocol.record_batch import batches
 from tests.integration import checker, raw
 from tests.integration.cluster import Cluster
@@ -72,7 +72,7 @@ def damage(directory: Path, number: int) -> None:
 
 def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
     """What a broker answers to a consumer that begins at ``offset``."""
-    kind = message("FetchRequest")
+    kind = FetchRequest
     part = kind.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     body = kind(max_wait_ms=100, topics=[kind.FetchTopic(topic=topic, partitions=[part])])
     answer = raw.exchange(cluster.brokers[broker].address, body, FETCH_VERSION)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka.errors import OffsetOutOfRangeError
 
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DeleteRecordsRequest, ListOffsetsRequest
 from tests.integration import raw
 from tests.integration.checker import read
 from tests.integration.clients import quiet, write_confluent
@@ -31,8 +31,8 @@ pytestmark = [
 
 RECORDS = 100
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER = 0, 1, 3, 6
-_LIST = message("ListOffsetsRequest")
-_DELETE = message("DeleteRecordsRequest")
+_LIST = ListOffsetsRequest
+_DELETE = DeleteRecordsRequest
 
 
 def by_kafka_python(cluster: Cluster, topic: str, offset: int) -> int:

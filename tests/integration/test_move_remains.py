@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kraftjbod.local.cluster_process import directory_id
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeLogDirsRequest
 from kraftjbod.testing import mounts
 from tests.integration import clients, faulty_broker, raw
 from tests.integration.cluster import Cluster
@@ -76,7 +76,7 @@ def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
     assert cluster.wait_event(broker, "last_in_sync_replica_lost")["partition"] == f"{TOPIC}-0"
     cluster.wait("it to lead nobody", lambda: cluster.partitions(TOPIC)[0].leader < 0)
     assert raw.produce(broker.address, TOPIC, raw.batch([b"new"]))[0] != 0
-    asked = raw.exchange(broker.address, message("DescribeLogDirsRequest")(topics=[]), 4)
+    asked = raw.exchange(broker.address, DescribeLogDirsRequest(topics=[]), 4)
     assert list(asked.lost_replicas) == [f"{TOPIC}-0"]
     assert list(target.glob(f"{TOPIC}-0.*-future")), "what was copied may be all there is"
     assert not (target / f"{TOPIC}-0").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.protocol.record_batch import batches
 from tests.integration import checker, raw
 from tests.integration.cluster import Cluster
@@ -106,7 +106,7 @@ def wait_told(cluster: Cluster, broker: int, event: str, topic: str) -> None:
 
 
 def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
-    kind = message("FetchRequest")
+    kind = FetchRequest
     part = kind.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     body = kind(max_wait_ms=100, topics=[kind.FetchTopic(topic=topic, partitions=[part])])
     answer = raw.exchange(cluster.brokers[broker].address, body, FETCH_VERSION)

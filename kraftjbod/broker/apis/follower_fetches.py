@@ -27,9 +27,8 @@ from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 
-FetchResponse = message("FetchResponse")
 _Answers = dict[TopicIdPartition, FetchedData]
 
 
@@ -55,20 +54,17 @@ class FollowerFetches:
         self._suspect_after_s = suspect_after_ms / 1000
         self._quota = quota
 
-    async def fetch(self, request: Message) -> Message:
-        response: Message
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
         try:
             session = self._session_of(request)
         except OperatingError as e:
-            response = FetchResponse(error_code=e.code)
-            return response
+            return FetchResponse(error_code=e.code)
         proven = session.speaker.spoke()
         try:
             named = self._update(session, request)
         except OperatingError as e:
             self._unwatch(self._sessions.close(session.session_id))
-            response = FetchResponse(error_code=e.code)
-            return response
+            return FetchResponse(error_code=e.code)
         for key in proven:
             if key in session.parts and key not in named:
                 # The follower could not be heard when it named this, and now it is known to live.
@@ -77,12 +73,11 @@ class FollowerFetches:
         answers = await self._fill(session, request, named)
         self._count(session, answers)
         session.speaker.answered_at = self._replicas.moments.next()
-        response = FetchResponse(session_id=session.session_id, responses=_topics(session, answers))
-        return response
+        return FetchResponse(session_id=session.session_id, responses=_topics(session, answers))
 
     # --- the session -----------------------------------------------------------------------------
 
-    def _session_of(self, request: Message) -> FetchSession:
+    def _session_of(self, request: FetchRequest) -> FetchSession:
         if request.session_epoch > 0:
             session = self._sessions.take(request.session_id, request.session_epoch)
             if session.follower != self.follower_of(request):
@@ -95,17 +90,19 @@ class FollowerFetches:
             self._unwatch(session)
         return opened
 
-    def follower_of(self, request: Message) -> Follower | None:
+    def follower_of(self, request: FetchRequest) -> Follower | None:
         """None if metadata knows of no such incarnation of a broker, here or not yet."""
         state = request.replica_state
+        assert state is not None, "no follower asks"
         follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))
         known = self._cache.state.brokers.get(follower.broker_id)
         return follower if known is not None and known.epoch == follower.epoch else None
 
-    def _update(self, session: FetchSession, request: Message) -> dict[TopicIdPartition, None]:
+    def _update(self, session: FetchSession, request: FetchRequest) -> dict[TopicIdPartition, None]:
         """Take over what the request says; the partitions that it names."""
-        replica_id = BrokerId(request.replica_state.replica_id)
-        replica_epoch = BrokerEpoch(request.replica_state.replica_epoch)
+        state = request.replica_state
+        assert state is not None, "no follower asks"
+        replica_id, replica_epoch = BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch)
         named: dict[TopicIdPartition, None] = {}
         for topic in request.topics:
             topic_id = TopicId(topic.topic_id)
@@ -125,9 +122,9 @@ class FollowerFetches:
                     session.speaker,
                 )
                 self._follow(session, key, wanted)
-        for topic in request.forgotten_topics_data:
-            for index in topic.partitions:
-                self._forget(session, TopicIdPartition(TopicId(topic.topic_id), index))
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                self._forget(session, TopicIdPartition(TopicId(forgotten.topic_id), index))
         return named
 
     def _follow(self, session: FetchSession, key: TopicIdPartition, wanted: FetchFrom) -> None:
@@ -154,7 +151,7 @@ class FollowerFetches:
     # --- the answer ------------------------------------------------------------------------------
 
     async def _fill(
-        self, session: FetchSession, request: Message, named: Collection[TopicIdPartition]
+        self, session: FetchSession, request: FetchRequest, named: Collection[TopicIdPartition]
     ) -> _Answers:
         """What is new, after a wait if that is too little."""
         deadline_ms = self._clock.now_ms() + max(0, request.max_wait_ms)
@@ -337,8 +334,8 @@ def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> 
     return is_new
 
 
-def _topics(session: FetchSession, answers: _Answers) -> list[Message]:
-    by_topic: dict[TopicId, list[Message]] = defaultdict(list)
+def _topics(session: FetchSession, answers: _Answers) -> list[FetchResponse.FetchableTopicResponse]:
+    by_topic: dict[TopicId, list[FetchResponse.PartitionData]] = defaultdict(list)
     for key, data in answers.items():
         by_topic[key.topic_id].append(partition_data(key.partition, data))
     return [
@@ -347,9 +344,9 @@ def _topics(session: FetchSession, answers: _Answers) -> list[Message]:
     ]
 
 
-def partition_data(index: int, data: FetchedData) -> Message:
+def partition_data(index: int, data: FetchedData) -> FetchResponse.PartitionData:
     """One partition of a fetch's response."""
-    response: Message = FetchResponse.PartitionData(
+    response = FetchResponse.PartitionData(
         partition_index=index,
         error_code=data.code,
         high_watermark=data.high_watermark,

@@ -1,4 +1,4 @@
-"""LOOP. ``KafkaApis``: one handler per API, found by its key.
+"""LOOP. ``KafkaApis``: one handler per API, found by the class of the request.
 
 Handlers answer every expected error themselves, in the response's own fields.
 What flies on from here is a bug: the door tells, and closes that connection.
@@ -6,8 +6,8 @@ What flies on from here is a bug: the door tells, and closes that connection.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
@@ -21,8 +21,31 @@ from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
+from kraftjbod.protocol.kafka_codec import Message, RequestHeader
+from kraftjbod.protocol.messages import (
+    AlterLogDirsRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    FetchRequest,
+    IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    UpdateFeaturesRequest,
+)
 
+Q = TypeVar("Q", bound=Message)
 _ApiHandler = Callable[[Any, RequestContext], Awaitable[Message | None]]
 
 
@@ -43,32 +66,37 @@ class KafkaApis:
         features: FeatureApis,
     ) -> None:
         self._produce_fetch = produce_fetch
-        self._handlers: Mapping[int, _ApiHandler] = {
-            ApiKey.PRODUCE: produce_fetch.produce,
-            ApiKey.FETCH: produce_fetch.fetch,
-            ApiKey.LIST_OFFSETS: offsets.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: record_deletion.delete_records,
-            ApiKey.METADATA: metadata.metadata,
-            ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.describe_topic_partitions,
-            ApiKey.CREATE_TOPICS: topics.create_topics,
-            ApiKey.DELETE_TOPICS: topics.delete_topics,
-            ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-            ApiKey.INIT_PRODUCER_ID: topics.init_producer_id,
-            ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
-            ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
-            ApiKey.ALTER_REPLICA_LOG_DIRS: log_dirs.alter_replica_log_dirs,
-            ApiKey.ALTER_LOG_DIRS: log_dir_admin.alter_log_dirs,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
-            ApiKey.UPDATE_FEATURES: features.update_features,
-        }
+        self._handlers: dict[type[Message], _ApiHandler] = {}
+        self._serve(ProduceRequest, produce_fetch.produce)
+        self._serve(FetchRequest, produce_fetch.fetch)
+        self._serve(ListOffsetsRequest, offsets.list_offsets)
+        self._serve(OffsetForLeaderEpochRequest, offsets.offset_for_leader_epoch)
+        self._serve(DeleteRecordsRequest, record_deletion.delete_records)
+        self._serve(MetadataRequest, metadata.metadata)
+        self._serve(DescribeClusterRequest, metadata.describe_cluster)
+        self._serve(DescribeTopicPartitionsRequest, topic_partitions.describe_topic_partitions)
+        self._serve(CreateTopicsRequest, topics.create_topics)
+        self._serve(DeleteTopicsRequest, topics.delete_topics)
+        self._serve(CreatePartitionsRequest, topics.create_partitions)
+        self._serve(InitProducerIdRequest, topics.init_producer_id)
+        self._serve(DescribeConfigsRequest, configs.describe_configs)
+        self._serve(IncrementalAlterConfigsRequest, configs.incremental_alter_configs)
+        self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
+        self._serve(AlterReplicaLogDirsRequest, log_dirs.alter_replica_log_dirs)
+        self._serve(AlterLogDirsRequest, log_dir_admin.alter_log_dirs)
+        self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
+        self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
+        self._serve(UpdateFeaturesRequest, features.update_features)
+
+    def _serve(
+        self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]
+    ) -> None:
+        """So that each handler gets the requests that it is made for, and no others."""
+        self._handlers[kind] = handler
 
     def is_of_broker(self, header: RequestHeader, body: Message) -> bool:
         """Whether the request is the fetch of a follower that metadata knows."""
-        return header.api_key == ApiKey.FETCH and self._produce_fetch.is_of_follower(
+        return isinstance(body, FetchRequest) and self._produce_fetch.is_of_follower(
             body, header.api_version
         )
 
@@ -81,4 +109,4 @@ class KafkaApis:
             api_version=header.api_version,
             client_id=header.client_id,
         )
-        return self._handlers[header.api_key](body, context)
+        return self._handlers[type(body)](body, context)

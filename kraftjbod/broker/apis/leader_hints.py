@@ -8,13 +8,13 @@ as it always did.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.records import Listener
-from kraftjbod.protocol.kafka_codec import Message
 
 #: KIP-951, "Broker": the errors after which a client looks for another leader.
 _LOOKS_ELSEWHERE: Final = frozenset(
@@ -22,15 +22,20 @@ _LOOKS_ELSEWHERE: Final = frozenset(
 )
 
 
-class LeaderHints:
-    """Of one response, whose class, ``response``, has the structs that are needed.
+L = TypeVar("L")
+E = TypeVar("E")
+
+
+class LeaderHints(Generic[L, E]):
+    """Of one response, which has structs ``leader`` and ``endpoint`` of its own.
 
     ``has_leaders`` and ``has_endpoints`` say what the response's version can tell.
     """
 
     def __init__(
         self,
-        response: Any,
+        leader: Callable[..., L],
+        endpoint: Callable[..., E],
         *,
         cache: MetadataCache,
         broker_id: BrokerId,
@@ -38,7 +43,8 @@ class LeaderHints:
         has_leaders: bool,
         has_endpoints: bool,
     ) -> None:
-        self._response = response
+        self._leader = leader
+        self._endpoint = endpoint
         self._cache = cache
         self._broker_id = broker_id
         self._listener_name = listener_name
@@ -46,7 +52,7 @@ class LeaderHints:
         self._has_endpoints = has_endpoints
         self._told: dict[BrokerId, Listener] = {}
 
-    def leader_of(self, topic_partition: TopicPartition, code: int) -> Message | None:
+    def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
         """``CurrentLeader`` for a partition that is answered with ``code``; None says nothing."""
         if not self._has_leaders or code not in _LOOKS_ELSEWHERE:
             return None
@@ -57,18 +63,15 @@ class LeaderHints:
         if listener is None:
             return None
         self._told[partition.leader] = listener
-        leader: Message = self._response.LeaderIdAndEpoch(
-            leader_id=partition.leader, leader_epoch=partition.leader_epoch
-        )
-        return leader
+        return self._leader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
-    def endpoints(self) -> list[Message]:
+    def endpoints(self) -> list[E]:
         """``NodeEndpoints``: where the leaders are that were told."""
         if not self._has_endpoints:
             return []
         brokers = self._cache.state.brokers
         return [
-            self._response.NodeEndpoint(
+            self._endpoint(
                 node_id=broker_id,
                 host=listener.host,
                 port=listener.port,

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.apis.leader_hints import LeaderHints
@@ -29,14 +29,20 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.net.memory_budget import Ledger
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 
-ProduceResponse = message("ProduceResponse")
 TopicProduceResponse = ProduceResponse.TopicProduceResponse
 PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
 BatchIndexAndErrorMessage = ProduceResponse.BatchIndexAndErrorMessage
-FetchResponse = message("FetchResponse")
 FetchableTopicResponse = FetchResponse.FetchableTopicResponse
+_ProduceHints = LeaderHints[ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint]
+L = TypeVar("L")
+E = TypeVar("E")
 
 _PRODUCE_BY_ID_SINCE: Final = 13
 _FETCH_BY_ID_SINCE: Final = 13
@@ -110,7 +116,9 @@ class ProduceFetchApis:
 
     # --- Produce ---------------------------------------------------------------------------------
 
-    def produce(self, request: Message, context: RequestContext) -> Completion[Message | None]:
+    def produce(
+        self, request: ProduceRequest, context: RequestContext
+    ) -> Completion[ProduceResponse | None]:
         """Needs no task; None for ``acks=0``: nobody expects an answer.
 
         What it begins keeps the order of pipelined requests.
@@ -119,10 +127,11 @@ class ProduceFetchApis:
         outcomes = self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
         if request.acks == 0:
             return outcomes.map(_say_nothing)
-        hints = self._hints(ProduceResponse, context, _PRODUCE_HINTS_SINCE)
+        kinds = ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint
+        hints = self._hints(*kinds, context, _PRODUCE_HINTS_SINCE)
         return outcomes.map(lambda ended: _produce_response(request, pending, ended, hints))
 
-    def _append_all(self, request: Message, context: RequestContext) -> list[PendingAppend]:
+    def _append_all(self, request: ProduceRequest, context: RequestContext) -> list[PendingAppend]:
         """Each partition on its way, or refused."""
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
         is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
@@ -145,9 +154,16 @@ class ProduceFetchApis:
                     )
         return pending
 
-    def _hints(self, response: Any, context: RequestContext, since: tuple[int, int]) -> LeaderHints:
+    def _hints(
+        self,
+        leader: Callable[..., L],
+        endpoint: Callable[..., E],
+        context: RequestContext,
+        since: tuple[int, int],
+    ) -> LeaderHints[L, E]:
         return LeaderHints(
-            response,
+            leader,
+            endpoint,
             cache=self._cache,
             broker_id=self._broker_id,
             listener_name=context.listener_name,
@@ -155,10 +171,9 @@ class ProduceFetchApis:
             has_endpoints=context.api_version >= since[1],
         )
 
-    def _name_of(self, topic: Message, is_by_id: bool) -> str | None:
+    def _name_of(self, topic: ProduceRequest.TopicProduceData, is_by_id: bool) -> str | None:
         if not is_by_id:
-            name: str = topic.name
-            return name
+            return topic.name
         try:
             return self._replicas.topic_name(TopicId(topic.topic_id))
         except OperatingError:
@@ -166,17 +181,16 @@ class ProduceFetchApis:
 
     # --- Fetch -----------------------------------------------------------------------------------
 
-    def fetch(self, request: Message, context: RequestContext) -> Awaitable[Message]:
+    def fetch(self, request: FetchRequest, context: RequestContext) -> Awaitable[FetchResponse]:
         """Needs a task only if what is asked for is not there yet, or not in memory."""
-        response: Message
         version = context.api_version
         asker = _asker(request, version)
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
             return self._followers.fetch(request)
         if request.session_epoch not in _FULL_FETCH:
             # Consumers get no sessions, so one that names one has it from somebody else.
-            response = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            return Completion.of(response)
+            code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            return Completion.of(FetchResponse(error_code=code))
         fetching = self._parse_fetch(request, version, asker)
         look = self._look(fetching, request)
         if look.is_enough and not look.on_disk:
@@ -184,20 +198,20 @@ class ProduceFetchApis:
         return self._fetch_later(request, fetching, context)
 
     async def _fetch_later(
-        self, request: Message, fetching: Sequence[_Fetching], context: RequestContext
-    ) -> Message:
+        self, request: FetchRequest, fetching: Sequence[_Fetching], context: RequestContext
+    ) -> FetchResponse:
         held_bytes = await self._fill(fetching, request)
         # From here on the connection counts the answer.
         self._answers.give(held_bytes)
         return self._fetch_response(request, fetching, context)
 
-    def is_of_follower(self, fetch: Message, version: int) -> bool:
+    def is_of_follower(self, fetch: FetchRequest, version: int) -> bool:
         """Whether a replica of a registered broker fetches."""
         if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
             return False
         return self._followers.follower_of(fetch) is not None
 
-    def _parse_fetch(self, request: Message, version: int, asker: BrokerId) -> list[_Fetching]:
+    def _parse_fetch(self, request: FetchRequest, version: int, asker: BrokerId) -> list[_Fetching]:
         fetching: list[_Fetching] = []
         replica_id = REPLICA_READER if asker == REPLICA_READER else CONSUMER
         for topic in request.topics:
@@ -222,7 +236,7 @@ class ProduceFetchApis:
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
 
-    async def _fill(self, fetching: Sequence[_Fetching], request: Message) -> int:
+    async def _fill(self, fetching: Sequence[_Fetching], request: FetchRequest) -> int:
         """Read, and wait for more as long as there is too little and nothing else to tell.
 
         The bytes that were taken from the room for answers, to be given back.
@@ -245,7 +259,7 @@ class ProduceFetchApis:
                 return 0
             await waiting
 
-    def _look(self, fetching: Sequence[_Fetching], request: Message) -> _Look:
+    def _look(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Look:
         """Read what is in memory."""
         max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
         found_bytes, is_urgent = 0, request.max_wait_ms <= 0
@@ -302,10 +316,11 @@ class ProduceFetchApis:
         return taken_bytes
 
     def _fetch_response(
-        self, request: Message, fetching: Sequence[_Fetching], context: RequestContext
-    ) -> Message:
+        self, request: FetchRequest, fetching: Sequence[_Fetching], context: RequestContext
+    ) -> FetchResponse:
         found = iter(fetching)
-        hints = self._hints(FetchResponse, context, _FETCH_HINTS_SINCE)
+        kinds = FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint
+        hints = self._hints(*kinds, context, _FETCH_HINTS_SINCE)
         topics, sent_bytes = [], 0
         for topic in request.topics:
             parts = []
@@ -322,8 +337,7 @@ class ProduceFetchApis:
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
             )
         self._metrics.count("BytesOutPerSec", sent_bytes)
-        response: Message = FetchResponse(responses=topics, node_endpoints=hints.endpoints())
-        return response
+        return FetchResponse(responses=topics, node_endpoints=hints.endpoints())
 
     def _count_fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
         replica = self._replicas.get(topic_partition)
@@ -331,7 +345,7 @@ class ProduceFetchApis:
             replica.count_fetched(size_bytes)
 
 
-def _asker(request: Message, version: int) -> BrokerId:
+def _asker(request: FetchRequest, version: int) -> BrokerId:
     """Who fetches: a broker's id, or what says that it is none."""
     if version < _REPLICA_STATE_SINCE:
         return BrokerId(request.replica_id)
@@ -339,7 +353,7 @@ def _asker(request: Message, version: int) -> BrokerId:
     return CONSUMER if state is None else BrokerId(state.replica_id)
 
 
-def _refuse_produce(request: Message) -> AppendOutcome | None:
+def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:
     if request.acks not in _VALID_ACKS:
         return AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} means nothing")
     if request.transactional_id is not None:
@@ -347,18 +361,18 @@ def _refuse_produce(request: Message) -> AppendOutcome | None:
     return None
 
 
-def _say_nothing(_ended: Sequence[AppendOutcome]) -> Message | None:
+def _say_nothing(_ended: Sequence[AppendOutcome]) -> ProduceResponse | None:
     return None
 
 
 def _produce_response(
-    request: Message,
+    request: ProduceRequest,
     pending: Sequence[PendingAppend],
     outcomes: Sequence[AppendOutcome],
-    hints: LeaderHints,
-) -> Message:
+    hints: _ProduceHints,
+) -> ProduceResponse:
     ended = zip(pending, outcomes, strict=True)
-    response: Message = ProduceResponse(
+    response = ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
@@ -375,10 +389,10 @@ def _produce_response(
 
 
 def _partition_outcome(
-    pending: PendingAppend, outcome: AppendOutcome, hints: LeaderHints
-) -> Message:
+    pending: PendingAppend, outcome: AppendOutcome, hints: _ProduceHints
+) -> PartitionProduceResponse:
     topic_partition = pending.topic_partition
-    response: Message = PartitionProduceResponse(
+    return PartitionProduceResponse(
         index=topic_partition.partition,
         error_code=outcome.code,
         base_offset=outcome.base_offset,
@@ -391,4 +405,3 @@ def _partition_outcome(
         error_message=outcome.message,
         current_leader=hints.leader_of(topic_partition, outcome.code),
     )
-    return response

@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Final,
@@ -60,11 +59,6 @@ class Message:
 
     __slots__ = ()
     schema: ClassVar[StructSchema]
-
-    if TYPE_CHECKING:
-        # Until every room has the types of messages.pyi.
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, **fields: Any) -> None:
         """Puts the class's own constructor in its place: most structs are only ever read."""

@@ -39,7 +39,8 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.state import MetadataDelta
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
-from kraftjbod.protocol.kafka_codec import Message, RequestHeader, message
+from kraftjbod.protocol.kafka_codec import Message, RequestHeader
+from kraftjbod.protocol.messages import FetchRequest, ProduceRequest
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -343,7 +344,7 @@ async def brokers(
 def produce(
     records: bytes | None, *, acks: int = -1, tp: TopicPartition = TP, timeout_ms: int = 1_000
 ) -> Message:
-    kind = message("ProduceRequest")
+    kind = ProduceRequest
     request: Message = kind(
         acks=acks,
         timeout_ms=timeout_ms,
@@ -365,7 +366,7 @@ def fetch(
     min_bytes: int = 1,
     **more: Any,
 ) -> Message:
-    kind = message("FetchRequest")
+    kind = FetchRequest
     request: Message = kind(
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,

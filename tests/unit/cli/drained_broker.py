@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import MetadataResponse
 from tests.unit.cli.mini_broker import BROKER_ID
 from tests.unit.cli.moving_broker import SIZE_BYTES, MovingBroker
 
@@ -66,7 +66,7 @@ class DrainedBroker(MovingBroker):
 
     def _metadata(self, body: Any, code: int) -> Any:
         answer = super()._metadata(body, code)
-        response = message("MetadataResponse")
+        response = MetadataResponse
         for broker in answer.brokers:
             assert isinstance(broker, response.MetadataResponseBroker)
             broker.rack = "r1"

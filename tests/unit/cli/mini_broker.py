@@ -22,7 +22,27 @@ from kraftjbod.protocol.kafka_codec import (
     Message,
     RequestHeader,
     api_name,
-    message,
+)
+from kraftjbod.protocol.messages import (
+    AlterLogDirsResponse,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsResponse,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteRecordsResponse,
+    DeleteTopicsResponse,
+    DescribeClusterResponse,
+    DescribeConfigsResponse,
+    DescribeLogDirsResponse,
+    DescribeTopicPartitionsResponse,
+    FetchResponse,
+    IncrementalAlterConfigsResponse,
+    InitProducerIdResponse,
+    ListOffsetsResponse,
+    ListPartitionReassignmentsResponse,
+    MetadataResponse,
+    ProduceResponse,
+    UpdateFeaturesResponse,
 )
 from kraftjbod.protocol.record_batch import batches, read_header, stamp_header
 
@@ -108,7 +128,7 @@ class MiniBroker:
         return named or next(n for n, t in self.topics.items() if t.topic_id == entry.topic_id)
 
     def _metadata(self, body: Any, code: int) -> Any:
-        response = message("MetadataResponse")
+        response = MetadataResponse
         names = list(self.topics) if body.topics is None else [t.name for t in body.topics]
         broker = response.MetadataResponseBroker(
             node_id=BROKER_ID, host="127.0.0.1", port=self.server.port
@@ -122,7 +142,7 @@ class MiniBroker:
 
     def _describe_topic_partitions(self, body: Any, code: int) -> Any:
         """One partition at a time, each of which 8 may lead."""
-        response = message("DescribeTopicPartitionsResponse")
+        response = DescribeTopicPartitionsResponse
         names = sorted(topic.name for topic in body.topics)
         name, index = names[0], 0
         if body.cursor is not None:
@@ -140,7 +160,7 @@ class MiniBroker:
         return response(topics=[told], next_cursor=cursor)
 
     def _topic_metadata(self, name: str, code: int) -> Any:
-        response = message("MetadataResponse")
+        response = MetadataResponse
         topic = self.topics.get(name)
         if topic is None:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -160,10 +180,10 @@ class MiniBroker:
         )
 
     def _init_producer_id(self, _: Any, code: int) -> Any:
-        return message("InitProducerIdResponse")(error_code=code, producer_id=5, producer_epoch=0)
+        return InitProducerIdResponse(error_code=code, producer_id=5, producer_epoch=0)
 
     def _produce(self, body: Any, code: int) -> Any:
-        response = message("ProduceResponse")
+        response = ProduceResponse
         [data] = body.topic_data
         [part] = data.partition_data
         topic = self.topics[self._name(data)]
@@ -192,7 +212,7 @@ class MiniBroker:
         )
 
     def _fetch(self, body: Any, code: int) -> Any:
-        response = message("FetchResponse")
+        response = FetchResponse
         [wanted] = body.topics
         topic = self.topics[self._name(wanted)]
         parts = [
@@ -215,7 +235,7 @@ class MiniBroker:
         return bytes(log[places[0] :]) if places else b""
 
     def _list_offsets(self, body: Any, code: int) -> Any:
-        response = message("ListOffsetsResponse")
+        response = ListOffsetsResponse
         [wanted] = body.topics
         topic = self.topics[wanted.name]
         parts = [
@@ -231,7 +251,7 @@ class MiniBroker:
         )
 
     def _delete_records(self, body: Any, code: int) -> Any:
-        response = message("DeleteRecordsResponse")
+        response = DeleteRecordsResponse
         results = []
         for topic in body.topics:
             for part in topic.partitions:
@@ -254,7 +274,7 @@ class MiniBroker:
         return response(topics=results)
 
     def _create_topics(self, body: Any, code: int) -> Any:
-        response = message("CreateTopicsResponse")
+        response = CreateTopicsResponse
         [wanted] = body.topics
         if wanted.name in self.topics:
             code = ErrorCode.TOPIC_ALREADY_EXISTS
@@ -268,7 +288,7 @@ class MiniBroker:
         return response(topics=[result])
 
     def _delete_topics(self, body: Any, code: int) -> Any:
-        response = message("DeleteTopicsResponse")
+        response = DeleteTopicsResponse
         names = [*body.topic_names, *(topic.name for topic in body.topics)]
         for name in names:
             del self.topics[name]
@@ -277,7 +297,7 @@ class MiniBroker:
         )
 
     def _create_partitions(self, body: Any, code: int) -> Any:
-        response = message("CreatePartitionsResponse")
+        response = CreatePartitionsResponse
         [wanted] = body.topics
         logs = self.topics[wanted.name].logs
         logs.extend(bytearray() for _ in range(wanted.count - len(logs)))
@@ -291,7 +311,7 @@ class MiniBroker:
         return self.topics[resource.resource_name].configs
 
     def _describe_configs(self, body: Any, code: int) -> Any:
-        response = message("DescribeConfigsResponse")
+        response = DescribeConfigsResponse
         entry = response.DescribeConfigsResourceResult
         results = []
         for resource in body.resources:
@@ -318,7 +338,7 @@ class MiniBroker:
         return response(results=results)
 
     def _incremental_alter_configs(self, body: Any, code: int) -> Any:
-        response = message("IncrementalAlterConfigsResponse")
+        response = IncrementalAlterConfigsResponse
         for resource in () if code or body.validate_only else body.resources:
             configs = self._configs_of(resource)
             for change in resource.configs:
@@ -339,13 +359,13 @@ class MiniBroker:
         )
 
     def _update_features(self, body: Any, code: int) -> Any:
-        response = message("UpdateFeaturesResponse")
+        response = UpdateFeaturesResponse
         if not code and not body.validate_only:
             self.features |= {u.feature: u.max_version_level for u in body.feature_updates}
         return response(error_code=code, error_message="too high" if code else None)
 
     def _alter_replica_log_dirs(self, body: Any, code: int) -> Any:
-        response = message("AlterReplicaLogDirsResponse")
+        response = AlterReplicaLogDirsResponse
         results = []
         for log_dir in body.dirs:
             wanted = [(t.name, index) for t in log_dir.topics for index in t.partitions]
@@ -365,13 +385,13 @@ class MiniBroker:
 
     def _alter_log_dirs(self, body: Any, code: int) -> Any:
         self.log_dir_orders.append((body.operation, body.target, body.force))
-        response = message("AlterLogDirsResponse")
+        response = AlterLogDirsResponse
         if code:
             return response(error_code=code, message=f"{body.target}: not like this")
         return response(message="directory is as it shall be", directory_id=DIRECTORY_ID)
 
     def _alter_partition_reassignments(self, body: Any, code: int) -> Any:
-        response = message("AlterPartitionReassignmentsResponse")
+        response = AlterPartitionReassignmentsResponse
         for topic in body.topics:
             for part in topic.partitions:
                 self.reassigned[topic.name, part.partition_index] = part
@@ -393,7 +413,7 @@ class MiniBroker:
         )
 
     def _list_partition_reassignments(self, body: Any, code: int) -> Any:
-        response = message("ListPartitionReassignmentsResponse")
+        response = ListPartitionReassignmentsResponse
         wanted = None
         if body.topics is not None:
             wanted = {(t.name, index) for t in body.topics for index in t.partition_indexes}
@@ -417,7 +437,7 @@ class MiniBroker:
         )
 
     def _describe_log_dirs(self, _: Any, code: int) -> Any:
-        response = message("DescribeLogDirsResponse")
+        response = DescribeLogDirsResponse
         topics = [
             response.DescribeLogDirsTopic(
                 name=name,
@@ -457,7 +477,7 @@ class MiniBroker:
         )
 
     def _describe_cluster(self, body: Any, code: int) -> Any:
-        response = message("DescribeClusterResponse")
+        response = DescribeClusterResponse
         return response(
             error_code=code,
             cluster_id="mini",

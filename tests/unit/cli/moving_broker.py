@@ -11,7 +11,7 @@ from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeLogDirsResponse
 from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker
 
 Place = tuple[str, int]
@@ -60,7 +60,7 @@ class MovingBroker(MiniBroker):
             self.future[place] = path
 
     def _describe_log_dirs(self, _: Any, code: int) -> Any:
-        response = message("DescribeLogDirsResponse")
+        response = DescribeLogDirsResponse
         results = [self._described(path) for path in DIRS]
         dead = response.DescribeLogDirsResult(
             log_dir="/d3", error_code=ErrorCode.KAFKA_STORAGE_ERROR
@@ -68,7 +68,7 @@ class MovingBroker(MiniBroker):
         return response(error_code=code, results=[*results, dead])
 
     def _described(self, path: str) -> Any:
-        response = message("DescribeLogDirsResponse")
+        response = DescribeLogDirsResponse
         copies = [(place, False) for place, where in self.current.items() if where == path]
         copies += [(place, True) for place, where in self.future.items() if where == path]
         described = response.DescribeLogDirsResult(

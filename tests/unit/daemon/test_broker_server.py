@@ -38,7 +38,13 @@ from kraftjbod.daemon.runner import (
     EXIT_STARTUP,
 )
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.protocol.kafka_codec import Message, message
+from kraftjbod.protocol.kafka_codec import Message
+from kraftjbod.protocol.messages import (
+    DescribeLogDirsRequest,
+    FetchRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
 from kraftjbod.protocol.rpc_messages import BrokerRegistrationRequest
 from tests.faults.rig import batch
 from tests.unit.daemon.daemon_rig import (
@@ -51,8 +57,8 @@ from tests.unit.daemon.daemon_rig import (
     taken_port,
 )
 
-PRODUCE, FETCH = message("ProduceRequest"), message("FetchRequest")
-METADATA = message("MetadataRequest")
+PRODUCE, FETCH = ProduceRequest, FetchRequest
+METADATA = MetadataRequest
 TIMEOUT_MS = 5_000
 
 
@@ -240,7 +246,7 @@ async def test_the_metadata_directory_ends_it(tmp_path: Path) -> None:
 
 async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
-    describe = message("DescribeLogDirsRequest")
+    describe = DescribeLogDirsRequest
     async with controller() as port, serving(broker_config(port, *paths)) as server:
         (tmp_path / "d2" / "meta.properties").unlink()
         errors: dict[str, int] = {}

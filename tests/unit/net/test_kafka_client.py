@@ -27,12 +27,8 @@ from kraftjbod.protocol.kafka_codec import (
     api_versions_response,
     decode_request,
     encode_response,
-    message,
 )
-
-FetchRequest = message("FetchRequest")
-FetchResponse = message("FetchResponse")
-ApiVersionsResponse = message("ApiVersionsResponse")
+from kraftjbod.protocol.messages import ApiVersionsResponse, FetchRequest, FetchResponse
 
 Broker = Callable[[bytes], bytes | None]
 

@@ -25,14 +25,14 @@ from kraftjbod.protocol.kafka_codec import (
     Message,
     RequestHeader,
     encode_request,
-    message,
 )
-
-ApiVersionsRequest = message("ApiVersionsRequest")
-MetadataRequest = message("MetadataRequest")
-MetadataResponse = message("MetadataResponse")
-ProduceRequest = message("ProduceRequest")
-ProduceResponse = message("ProduceResponse")
+from kraftjbod.protocol.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 
 
 async def name_it(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:

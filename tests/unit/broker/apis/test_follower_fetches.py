@@ -11,7 +11,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest
 from tests.faults.rig import ManualClock, batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -27,7 +27,7 @@ from tests.unit.broker.broker_rig import (
 )
 from tests.unit.broker.gates import Gate
 
-KIND = message("FetchRequest")
+KIND = FetchRequest
 VERSION = 16
 
 

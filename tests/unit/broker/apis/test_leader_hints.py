@@ -6,7 +6,7 @@ import pytest
 
 from kraftjbod.broker.apis.leader_hints import LeaderHints
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import ProduceResponse
 from tests.unit.broker.broker_rig import (
     LISTENER,
     TP,
@@ -21,7 +21,8 @@ WRONG = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 def hints_of(rig: BrokerRig, listener: str = LISTENER, *, speaks: bool = True) -> LeaderHints:
     return LeaderHints(
-        message("ProduceResponse"),
+        ProduceResponse.LeaderIdAndEpoch,
+        ProduceResponse.NodeEndpoint,
         cache=rig.parts.cache,
         broker_id=rig.broker_id,
         listener_name=listener,

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import AlterLogDirsRequest
 from tests.faults.vfs_fault import FaultVfs
 from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
@@ -16,7 +16,7 @@ from tests.unit.broker.directories.test_log_dir_admin import WAIT_MS, in_order, 
 
 
 async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
-    request = message("AlterLogDirsRequest")
+    request = AlterLogDirsRequest
     return await rig.ask(request(operation=operation, target=target, timeout_ms=WAIT_MS))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, TopicId, TopicPartition
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
@@ -26,8 +26,8 @@ from tests.unit.broker.broker_rig import (
 from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.impaired_dirs import fill, stall
 
-KIND = message("DescribeLogDirsRequest")
-ALTER = message("AlterReplicaLogDirsRequest")
+KIND = DescribeLogDirsRequest
+ALTER = AlterReplicaLogDirsRequest
 
 
 async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():

@@ -10,7 +10,7 @@ import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, TopicId
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeClusterRequest, MetadataRequest
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -20,7 +20,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from tests.unit.broker.broker_rig import TOPIC, TOPIC_ID, accept, brokers, dir_of, partition, topic
 
-KIND = message("MetadataRequest")
+KIND = MetadataRequest
 
 
 def asking(*names: str | None, **more: Any) -> Any:
@@ -100,7 +100,7 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
 
 
 async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
-    kind = message("DescribeClusterRequest")
+    kind = DescribeClusterRequest
     async with brokers(2, knows_absent=False) as (rig, other):
         paths = {"log_dir_paths": ("/d1", "/d2")}
         rig.replay(replace(other.registration(fenced=True), **paths))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
@@ -21,7 +21,7 @@ from tests.unit.broker.broker_rig import (
 )
 from tests.unit.broker.gates import Gate
 
-LIST, EPOCHS = message("ListOffsetsRequest"), message("OffsetForLeaderEpochRequest")
+LIST, EPOCHS = ListOffsetsRequest, OffsetForLeaderEpochRequest
 EARLIEST, LATEST, OF_MAX_TIMESTAMP = -2, -1, -3
 
 

@@ -12,7 +12,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.faults.vfs_mem import MemVfs
@@ -294,7 +294,7 @@ async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(v
             if version < 15:
                 request.replica_id = replica_id
             else:
-                state = message("FetchRequest").ReplicaState
+                state = FetchRequest.ReplicaState
                 request.replica_state = state(replica_id=replica_id, replica_epoch=-1)
             assert only(await rig.ask(request, version)).error_code == code
 
@@ -337,7 +337,7 @@ async def test_partitions_beyond_the_limit_have_an_error_of_their_own():
             name = "partition_data" if hasattr(topics[0], "partition_data") else "partitions"
             many = getattr(topics[0], name) * (MAX_ITEMS_PER_REQUEST + 1)
             if name == "partition_data":
-                kind = message("ProduceRequest")
+                kind = ProduceRequest
                 many[1:] = [kind.PartitionProduceData(index=9, records=None)] * (len(many) - 1)
             setattr(topics[0], name, many)
             response = await connection.request(request, timeout_ms=60_000, version=BY_NAME)
@@ -353,7 +353,7 @@ async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_afte
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()
-        metadata = connection.request(message("MetadataRequest")(), timeout_ms=TIMEOUT_MS)
+        metadata = connection.request(MetadataRequest(), timeout_ms=TIMEOUT_MS)
         produces = [
             connection.request(produce(batch()), timeout_ms=TIMEOUT_MS, version=BY_NAME)
             for _ in range(2)

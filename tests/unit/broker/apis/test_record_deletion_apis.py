@@ -18,7 +18,7 @@ from kraftjbod.metadata.records import (
     Record,
     RegisterBrokerRecord,
 )
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DeleteRecordsRequest, FetchRequest
 from kraftjbod.storage.log.log_handle import LogHandle
 from tests.faults.rig import batch
 from tests.faults.vfs_mem import MemVfs
@@ -34,11 +34,11 @@ from tests.unit.broker.broker_rig import (
 )
 from tests.unit.broker.gates import until
 
-DELETE = message("DeleteRecordsRequest")
+DELETE = DeleteRecordsRequest
 SMALL = TopicConfig(segment_bytes=1024, retention_ms=-1)
 
 
-FETCH = message("FetchRequest")
+FETCH = FetchRequest
 TWO = BrokerId(2)
 
 

@@ -10,10 +10,10 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicId
 from kraftjbod.core.metadata_version import ELIGIBLE_LEADER_REPLICAS_VERSION
 from kraftjbod.metadata.records import FeatureLevelRecord, PartitionChangeRecord
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeTopicPartitionsRequest
 from tests.unit.broker.broker_rig import TOPIC_ID, BrokerRig, brokers, partition, topic
 
-KIND = message("DescribeTopicPartitionsRequest")
+KIND = DescribeTopicPartitionsRequest
 OTHER_ID = TopicId(b"o" * 16)
 
 

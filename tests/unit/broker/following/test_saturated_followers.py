@@ -6,14 +6,14 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DeleteRecordsRequest
 from kraftjbod.storage.log.log_handle import LogHandle
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 from tests.unit.broker.gates import until
 from tests.unit.broker.impaired_dirs import fill, heal
 
-DELETE = message("DeleteRecordsRequest")
+DELETE = DeleteRecordsRequest
 ONE_BATCH = TopicConfig(segment_bytes=1024, retention_ms=-1)
 
 

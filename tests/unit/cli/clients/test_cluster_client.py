@@ -6,7 +6,7 @@ import pytest
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, parse_bootstrap
 from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, OperatingError
-from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.messages import DescribeLogDirsRequest, UpdateFeaturesRequest
 from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 
 NOBODY = "127.0.0.1:1"
@@ -89,7 +89,7 @@ async def test_a_broker_that_metadata_does_not_name_cannot_be_asked() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         with pytest.raises(ConnectionLostError, match="broker 99"):
-            await client.request(99, message("DescribeLogDirsRequest")(topics=None))
+            await client.request(99, DescribeLogDirsRequest(topics=None))
 
 
 async def test_a_connection_that_broke_is_opened_again() -> None:
@@ -104,7 +104,7 @@ async def test_a_connection_that_broke_is_opened_again() -> None:
 
 async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
-        body = message("UpdateFeaturesRequest")(validate_only=True)
+        body = UpdateFeaturesRequest(validate_only=True)
         with pytest.raises(OperatingError, match="UpdateFeatures version 99 is needed") as e:
             await client.request_controller(body, min_version=99)
         assert e.value.code is ErrorCode.UNSUPPORTED_VERSION
