@@ -60,7 +60,7 @@ class Completion(Generic[T]):
             self._is_done = True
             self._value = value
             if self._callback is not None:
-                self._call_back(self._callback)
+                self._call_back()
 
     def set_exception(self, error: BaseException) -> None:
         """As :meth:`set_result`, with an error."""
@@ -68,14 +68,14 @@ class Completion(Generic[T]):
             self._is_done = True
             self._error = error
             if self._callback is not None:
-                self._call_back(self._callback)
+                self._call_back()
 
     def add_done_callback(self, callback: Callable[[Completion[T]], None]) -> None:
         """Have ``callback`` called when it is done, which may be now; only one may wait."""
         assert self._callback is None, self
         self._callback = callback
         if self._is_done:
-            self._call_back(callback)
+            self._call_back()
 
     def map(self, change: Callable[[T], R]) -> Completion[R]:
         """What ``change`` makes of the value, or raises; an error stays what it is."""
@@ -106,7 +106,10 @@ class Completion(Generic[T]):
             return (yield from self.future())
         return self.result()
 
-    def _call_back(self, callback: Callable[[Completion[T]], None]) -> None:
+    def _call_back(self) -> None:
+        # Who is called may hold this one: forgotten, they are no cycle that waits for a collector.
+        callback, self._callback = self._callback, None
+        assert callback is not None, self
         try:
             callback(self)
         except Exception as e:

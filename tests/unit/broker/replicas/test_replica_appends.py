@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import threading
 
 import uvloop
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
-from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
+from kraftjbod.broker.replicas.replica_appends import PendingAppend, ReplicaAppends
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
@@ -294,3 +295,20 @@ def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scene())
+
+
+async def test_an_append_that_has_ended_leaves_its_records_to_nobody():
+    """Not even to the garbage collector, which would come for megabytes as late as for bytes."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends = appends_of(rig)
+        gc.disable()
+        try:
+            pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+            (outcome,) = await appends.outcomes([pending], suspect_after_ms=60_000)
+            assert outcome.code is ErrorCode.NONE
+            del pending
+            await asyncio.sleep(0)
+            assert not [one for one in gc.get_objects() if isinstance(one, PendingAppend)]
+        finally:
+            gc.enable()
