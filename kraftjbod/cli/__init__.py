@@ -1,6 +1,6 @@
 """Operator tools, and the small Kafka client they share.
 
 The tools speak Kafka's wire protocol only, so they work against any Kafka cluster; the storage
-tool alone looks at disks.
+tool alone reads disks.
 Start with clients/cluster_client.py, then topics_tool.py.
 """

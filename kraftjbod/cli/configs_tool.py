@@ -35,7 +35,7 @@ from kraftjbod.cli.terminal.command import (
     echo_json,
     json_option,
     parse_list,
-    tell,
+    report,
     timeout_option,
     tool,
 )
@@ -219,7 +219,7 @@ async def _at_brokers(cluster: ClusterAddress, is_alter: bool, order: Order) -> 
             *(ConfigChange(key, value) for key, value in order.adds.items()),
         ]
         await client.retry(lambda: incremental_alter_configs(client, {resource: changes}))
-    _tell_altered(order)
+    _report_altered(order)
 
 
 async def _describe(client: ClusterClient, order: Order) -> None:
@@ -237,7 +237,7 @@ async def _describe(client: ClusterClient, order: Order) -> None:
             click.echo(f"The {kind} '{order.name}' doesn't exist and doesn't have dynamic config.")
         return
     names = existing if order.name is None else [order.name]
-    _tell(order, await _own_entries(client, order, names))
+    _report(order, await _own_entries(client, order, names))
 
 
 def _can_be_asked(client: ClusterClient, order: Order) -> bool:
@@ -285,7 +285,7 @@ def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
 async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order: Order) -> None:
     async with (
         ControllerClient(addresses, timeout_ms=timeout_ms) as client,
-        controllers_at(addresses, timeout_ms=timeout_ms, tell=tell),
+        controllers_at(addresses, timeout_ms=timeout_ms, report=report),
     ):
         names = None if order.name is None else (order.name,)
         answer = await client.call(
@@ -301,7 +301,7 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
         if order.name is not None:
             described.setdefault(order.name, [])
         if not is_alter:
-            _tell(order, described)
+            _report(order, described)
             return
         assert order.name is not None
         _require_present(order, described[order.name])
@@ -319,7 +319,7 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
         for outcome in answer.resources:
             if outcome.error_code is not ErrorCode.NONE:
                 raise OperatingError(outcome.error_message or "", code=outcome.error_code)
-    _tell_altered(order)
+    _report_altered(order)
 
 
 def _entry(key: str, value: str, order: Order, name: str) -> ConfigEntry:
@@ -335,10 +335,10 @@ def _entry(key: str, value: str, order: Order, name: str) -> ConfigEntry:
     )
 
 
-# --- telling -------------------------------------------------------------------------------------
+# --- printing ------------------------------------------------------------------------------------
 
 
-def _tell(order: Order, described: Described) -> None:
+def _report(order: Order, described: Described) -> None:
     if order.as_json:
         echo_json({"version": 1, "entities": _document(order, described)})
         return
@@ -390,7 +390,7 @@ def _document(order: Order, described: Described) -> list[dict[str, object]]:
     ]
 
 
-def _tell_altered(order: Order) -> None:
+def _report_altered(order: Order) -> None:
     kind = order.kind.name.lower()
     if order.as_json:
         echo_json({"version": 1, "altered": {"type": kind, "name": order.name}})

@@ -27,7 +27,7 @@ from kraftjbod.cli.terminal.command import (
     connection_options,
     parse_pairs,
     progress,
-    tell,
+    report,
     tool,
 )
 from kraftjbod.core.errors import ErrorCode, KraftJbodError
@@ -198,7 +198,7 @@ def main(
     if start not in ("earliest", "latest") and not start.isdigit():
         raise click.BadParameter(f"{start!r}: a number, earliest or latest", param_hint="--offset")
     if as_json and properties:
-        raise click.UsageError("--property says how lines look, and --json has none")
+        raise click.UsageError("--property says how lines are written, and --json has none")
     printer: RecordPrinter | JsonPrinter = JsonPrinter(topic)
     if not as_json:
         printer = RecordPrinter.from_properties(parse_pairs(properties, "--property"))
@@ -235,14 +235,14 @@ class _Reading:
                 with progress("read", beside=sys.stdout) as advance:
                     await self._read(consumer, advance)
             finally:
-                tell(f"Processed a total of {self.total} messages")
+                report(f"Processed a total of {self.total} messages")
                 await consumer.close()
 
     async def _offsets(self, client: ClusterClient) -> dict[int, int]:
         metadata = await client.refresh_metadata([self._topic])
         topic = metadata.topics.get(self._topic)
         if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Waiting for it to be created would look like reading.
+            # Waiting for it to be created would seem to be reading.
             raise NothingToReadError(f"topic {self._topic} does not exist")
         partitions = list(metadata.topic(self._topic).partitions)
         if self._partition is not None:

@@ -1,6 +1,6 @@
 """WIRE. ``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
 
-Cordons it, moves its replicas to where there is most room, and says when it may go. The same order
+Cordons it, moves its replicas to where most space is free, and says when it may go. The same order
 given again resumes a drain that was interrupted; ``--cancel`` takes it back.
 
 Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 something went wrong; 2 not
@@ -26,7 +26,7 @@ from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
     json_option,
-    tell,
+    report,
     tool,
 )
 from kraftjbod.core.text.size_text import size_text
@@ -140,7 +140,7 @@ async def _drain(client: ClusterClient, order: Order) -> None:
         order.broker_id,
         order.directory,
         order.options,
-        tell=tell,
+        report=report,
     )
     if order.cancel:
         count = await drain.cancel()
@@ -148,19 +148,19 @@ async def _drain(client: ClusterClient, order: Order) -> None:
         return
     if order.dry_run:
         plan = await drain.plan()
-        _tell_plan(order, drain, plan)
+        _report_plan(order, drain, plan)
         if plan.misfits:
             sys.exit(_DOES_NOT_FIT)
         return
     try:
         count = await drain.run()
     except DoesNotFitError as e:
-        _tell_plan(order, drain, e.plan)
+        _report_plan(order, drain, e.plan)
         sys.exit(_DOES_NOT_FIT)
     _say(order, drain, "drained", await _farewell(drain, count), moved=count)
 
 
-# --- telling -------------------------------------------------------------------------------------
+# --- printing ------------------------------------------------------------------------------------
 
 
 async def _farewell(drain: Drain, count: int) -> str:
@@ -190,7 +190,7 @@ async def _farewell(drain: Drain, count: int) -> str:
     )
 
 
-def _tell_plan(order: Order, drain: Drain, plan: DrainPlan) -> None:
+def _report_plan(order: Order, drain: Drain, plan: DrainPlan) -> None:
     state = "refused" if plan.misfits else "planned"
     lines = [move_line(move) for move in plan.moves] if order.dry_run else []
     if plan.misfits:
@@ -212,10 +212,10 @@ def move_line(move: Move) -> str:
     """One replica and its way."""
     replica = move.replica
     source = f"{replica.broker_id}:{move.source}" if move.source else str(replica.broker_id)
-    told = f"{replica.topic_partition} ({size_text(move.size_bytes)}) {source} -> {move.target}"
+    line = f"{replica.topic_partition} ({size_text(move.size_bytes)}) {source} -> {move.target}"
     if move.is_under_way:
-        told += ", under way"
-    return told + (", in a rack with another replica" if move.shares_rack else "")
+        line += ", under way"
+    return line + (", in a rack with another replica" if move.shares_rack else "")
 
 
 def misfit_line(misfit: Misfit) -> str:

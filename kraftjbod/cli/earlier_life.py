@@ -1,7 +1,7 @@
 """WIRE. Signs that a controller which is about to be formatted is one that was lost.
 
-The metadata of a new cluster and of one whose controller lost its disk look alike: there is none.
-What tells them apart lies beside it: what is left in the directory itself, and the directories of
+The metadata of a new cluster and of one whose controller lost its disk are alike: there is none.
+What distinguishes them lies beside it: what is left in the directory itself, and the directories of
 brokers of the same cluster that have been used, as far as they are on this machine and near.
 
 Nothing is proven by finding nothing; brokers that know other metadata refuse it in any case.
@@ -25,7 +25,7 @@ from kraftjbod.storage.dir_names import (
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 
-#: Directories that are looked at; there may be anything beside a metadata directory.
+#: Directories that are read; there may be anything beside a metadata directory.
 _MOST_NEIGHBOURS: Final = 2_000
 
 
@@ -52,7 +52,7 @@ def _children(directory: Path) -> list[Path]:
     try:
         return sorted(child for child in directory.iterdir() if child.is_dir())
     except OSError:
-        return []  # Not ours to look into, or gone meanwhile.
+        return []  # Not ours to read, or gone meanwhile.
 
 
 def _is_of_cluster(directory: Path, cluster_id: str) -> bool:

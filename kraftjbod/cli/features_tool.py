@@ -70,7 +70,7 @@ def main(context: click.Context, /, cluster: ClusterAddress) -> None:
 @answering
 @click.pass_obj
 def describe_command(cluster: ClusterAddress, answer: Answer) -> None:
-    """Tell which levels the brokers support and which one holds."""
+    """Report which levels the brokers support and which one holds."""
     asyncio.run(_describe(cluster, answer))
 
 

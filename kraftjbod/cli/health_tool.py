@@ -2,7 +2,7 @@
 
 * A broker serves if it answers, is registered, and is not fenced, as far as it knows itself.
 * A controller serves if it is the active one and has committed everything that it decided.
-* A directory that is not online is told of and changes nothing else: a dead disk is no reason to
+* A directory that is not online is reported and changes nothing else: a dead disk is no reason to
   restart the broker that holds the others.
 
 It asks one daemon once: nothing is tried again, and no other daemon answers in its place.
@@ -38,7 +38,7 @@ class Health:
     """What one daemon said. ``reason`` is why it does not serve, None if it does.
 
     ``log_dirs`` holds the state by path; None where there are no such directories, or no answer.
-    ``broker_id`` is None for a controller, and for a broker that does not tell it.
+    ``broker_id`` is None for a controller, and for a broker that does not report it.
     """
 
     who: str
@@ -57,11 +57,11 @@ class Health:
 
     def document(self) -> str:
         """The same for machines, in JSON."""
-        told: dict[str, Any] = {"serves": self.reason is None, "reason": self.reason}
+        document: dict[str, Any] = {"serves": self.reason is None, "reason": self.reason}
         if self.log_dirs is not None:
-            told["brokerId"] = self.broker_id
-            told["logDirs"] = [{"path": p, "state": s} for p, s in self.log_dirs.items()]
-        return json.dumps(told, separators=(",", ":"))
+            document["brokerId"] = self.broker_id
+            document["logDirs"] = [{"path": p, "state": s} for p, s in self.log_dirs.items()]
+        return json.dumps(document, separators=(",", ":"))
 
 
 @tool()
@@ -80,7 +80,7 @@ def main(
     give_up_ms: int,
     as_json: bool,
 ) -> None:
-    """Tell by exit code 0 or 1 whether one broker or controller serves."""
+    """Report by exit code 0 or 1 whether one broker or controller serves."""
     address = bootstrap_server or bootstrap_controller
     if address is None or (bootstrap_server is not None and bootstrap_controller is not None):
         raise click.UsageError(
@@ -93,10 +93,10 @@ def main(
     if several or ":" not in address:
         raise click.UsageError(f"{address!r} is not one daemon: write HOST:PORT")
     is_broker = bootstrap_server is not None
-    asyncio.run(_tell(address, give_up_ms, is_broker=is_broker, as_json=as_json))
+    asyncio.run(_check(address, give_up_ms, is_broker=is_broker, as_json=as_json))
 
 
-async def _tell(address: str, timeout_ms: int, *, is_broker: bool, as_json: bool) -> None:
+async def _check(address: str, timeout_ms: int, *, is_broker: bool, as_json: bool) -> None:
     health = await examine(address, timeout_ms, is_broker=is_broker)
     if as_json:
         click.echo(health.document())
@@ -134,7 +134,7 @@ async def _other_daemon(address: str, *, is_broker: bool) -> str | None:
 
 
 async def _ask_broker(address: str, who: str, timeout_ms: int) -> Health:
-    # Nobody tells this client of other brokers, so the one at the address answers.
+    # This client learns of no other brokers, so the one at the address answers.
     async with ClusterClient(address, request_timeout_ms=timeout_ms) as client:
         broker_id, described = await describe_own_log_dirs(client)
         log_dirs = {log_dir.path: _state(log_dir) for log_dir in described}

@@ -28,7 +28,7 @@ _FACTS: Final = (
     *("broker", "log directory", "directory id", "state", "replicas", "size", "used", "free"),
     *("free %", "growth", "disk growth", "full in", "latency", "last scrub", "reason"),
 )
-#: Those that share a column where there is little room.
+#: Those that share a column on a narrow terminal.
 _STACKS: Final = (
     ("broker", "state"),
     ("log directory", "directory id", "reason"),
@@ -39,12 +39,12 @@ _STACKS: Final = (
 )
 #: Left-aligned, and broken into lines.
 _WORDY: Final = frozenset({"log directory", "directory id", "reason", "state", "broker"})
-#: Broken into lines where there is little room.
+#: Broken into lines on a narrow terminal.
 _WRAPPED: Final = frozenset({"log directory", "state", "last scrub"})
 _ID_WIDTH: Final = 22
 _STATE_WIDTH: Final = 10
 _DATE_WIDTH: Final = 10
-_ROOMY_WIDTH: Final = 100
+_WIDE: Final = 100
 _LEAST_WIDTH: Final = 80
 _WIDEST: Final = 10_000
 _HEIGHT: Final = 1_000
@@ -81,7 +81,7 @@ def _table(
     from rich.text import Text
 
     folds = bool(folds_at)
-    most = {"state": _STATE_WIDTH, "last scrub": _DATE_WIDTH if folds_at < _ROOMY_WIDTH else None}
+    most = {"state": _STATE_WIDTH, "last scrub": _DATE_WIDTH if folds_at < _WIDE else None}
     table = Table(
         box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 0 if folds else 1, 0, 0)
     )
@@ -102,7 +102,7 @@ def _table(
 
 
 def _facts(broker: int, log_dir: LogDirDescription, topics: Sequence[str]) -> dict[str, Text]:
-    """Every fact by its heading; empty where it is not told."""
+    """Every fact by its heading; empty where it is not reported."""
     from rich.text import Text
 
     replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
@@ -110,7 +110,7 @@ def _facts(broker: int, log_dir: LogDirDescription, topics: Sequence[str]) -> di
     if log_dir.error_code != ErrorCode.NONE:
         is_known = log_dir.assigned_replicas is not None and not topics
         held, size = str(log_dir.assigned_replicas) if is_known else "", ""
-    used, free, free_percent = _room(log_dir)
+    used, free, free_percent = _space(log_dir)
     return {
         "broker": Text(str(broker)),
         "state": _state(log_dir),
@@ -135,11 +135,11 @@ def _state(log_dir: LogDirDescription) -> Text:
 
     is_alive = log_dir.error_code == ErrorCode.NONE
     state = log_dir.state or ("online" if is_alive else "offline")
-    told = Text(state, style="" if state == "online" else "yellow" if is_alive else "red")
-    return told.append(", cordoned", style="") if log_dir.is_cordoned else told
+    text = Text(state, style="" if state == "online" else "yellow" if is_alive else "red")
+    return text.append(", cordoned", style="") if log_dir.is_cordoned else text
 
 
-def _room(log_dir: LogDirDescription) -> tuple[str, str, str]:
+def _space(log_dir: LogDirDescription) -> tuple[str, str, str]:
     """Used, free, and free in percent, of the disk."""
     total_bytes, free_bytes = log_dir.total_bytes, log_dir.usable_bytes
     if total_bytes <= 0 or free_bytes < 0:
@@ -166,8 +166,8 @@ def _latency(log_dir: LogDirDescription) -> Text:
 
     if log_dir.latency_ms is None:
         return Text()
-    told = f"{log_dir.latency_ms:.1f} ms"
-    return Text(f"{told}, slow", style="yellow") if log_dir.is_slow else Text(told)
+    text = f"{log_dir.latency_ms:.1f} ms"
+    return Text(f"{text}, slow", style="yellow") if log_dir.is_slow else Text(text)
 
 
 def _last_scrub(log_dir: LogDirDescription) -> Text:
@@ -179,10 +179,10 @@ def _last_scrub(log_dir: LogDirDescription) -> Text:
     when = "never"
     if log_dir.last_scrub_ms is not None:
         when = f"{datetime.fromtimestamp(log_dir.last_scrub_ms / 1000, UTC):%Y-%m-%d %H:%M}"
-    told = Text(when)
+    text = Text(when)
     if log_dir.scrub_errors:
-        told.append(f", {log_dir.scrub_errors} damaged", style="red")
-    return told
+        text.append(f", {log_dir.scrub_errors} damaged", style="red")
+    return text
 
 
 # --- below the table -----------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """WIRE. ``kraftjbod-log-dirs``: what lies in each broker's log directories, as Kafka's tool prints
 it.
 
-Three lines: two of talk and one JSON document. Behind Kafka's keys it has some of ours, null where
-a cluster does not tell them. ``--format json`` prints the document alone, ``--format table`` a
+Three lines: two of talk and one JSON document. After Kafka's keys it has some of ours, null where
+a cluster does not report them. ``--format json`` prints the document alone, ``--format table`` a
 table for people (log_dirs_table.py).
 
-A broker that is down cannot be asked. What metadata knows of its directories is told all the same:
+A broker that is down cannot be asked. What metadata knows of its directories is shown all the same:
 in the table as any other, in the document apart, for what Kafka's scripts read is left as it is.
 
 Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one at a time.
@@ -37,7 +37,7 @@ from kraftjbod.cli.terminal.command import (
     fail,
     json_option,
     parse_list,
-    tell,
+    report,
     tool,
 )
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, RequestTimedOutError
@@ -144,13 +144,13 @@ async def _change(
     async with cluster.connect() as client:
         done = await change_log_dir(client, change, timeout_ms=timeout_ms)
     if as_json:
-        told = {
+        document = {
             "broker": change.broker,
             "directoryId": None if done.directory_id is None else str(done.directory_id),
             "state": done.state or None,
             "message": done.message,
         }
-        echo_json(told)
+        echo_json(document)
     else:
         click.echo(f"Broker {change.broker}: {done.message}")
 
@@ -182,7 +182,7 @@ async def _perform(
         if strays:
             _print_strays(strays_document(found, topics), style, asked)
             for broker in down:
-                tell(f"broker {broker} is down: what it has set aside is not known")
+                report(f"broker {broker} is down: what it has set aside is not known")
             return
         missed = await asyncio.gather(*(lost_replicas(client, broker) for broker in asked))
     lost = {broker: _of_topics(names, topics) for broker, names in zip(asked, missed, strict=True)}
@@ -211,11 +211,11 @@ async def _ask(
         except (ConnectionLostError, RequestTimedOutError) as e:
             if broker not in registered:
                 raise
-            tell(f"broker {broker} does not answer: {e.message}")
+            report(f"broker {broker} does not answer: {e.message}")
             return None
 
     answers = await asyncio.gather(*map(ask, brokers))
-    return {b: told for b, told in zip(brokers, answers, strict=True) if told is not None}
+    return {b: answer for b, answer in zip(brokers, answers, strict=True) if answer is not None}
 
 
 def document(
@@ -275,14 +275,14 @@ def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
     }
 
 
-def _print_strays(told: dict[str, Any], style: str, asked: list[int]) -> None:
+def _print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
     """``json`` as one document; for people a line each."""
     if style == "json":
-        echo_json(told)
+        echo_json(document)
         return
-    if not told["strays"]:
+    if not document["strays"]:
         click.echo(f"No replica is set aside on brokers {_ids(asked)}.")
-    for stray in told["strays"]:
+    for stray in document["strays"]:
         name = "?" if stray["topic"] is None else f"{stray['topic']}-{stray['partition']}"
         since = "at a time unknown"
         if stray["setAsideMs"] is not None:
@@ -314,8 +314,8 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
         "directoryId": None if log_dir.directory_id is None else str(log_dir.directory_id),
         "state": log_dir.state,
         "isCordoned": log_dir.is_cordoned,
-        "totalBytes": _told(log_dir.total_bytes),
-        "usableBytes": _told(log_dir.usable_bytes),
+        "totalBytes": _if_known(log_dir.total_bytes),
+        "usableBytes": _if_known(log_dir.usable_bytes),
         "queuedAssignments": log_dir.queued_assignments,
         "reserveBytes": log_dir.reserve_bytes,
         "growthBytesPerSecond": log_dir.growth_bytes_per_second,
@@ -330,7 +330,7 @@ def _log_dir(log_dir: LogDirDescription, topics: list[str]) -> dict[str, Any]:
     }
 
 
-def _told(size_bytes: int) -> int | None:
+def _if_known(size_bytes: int) -> int | None:
     return size_bytes if size_bytes >= 0 else None
 
 

@@ -29,10 +29,10 @@ from kraftjbod.cli.reassignment.reassignment_progress import follow, show_once
 from kraftjbod.cli.reassignment.reassignment_run import (
     ExecuteOptions,
     cancel,
+    copies_under_way,
     execute,
     generate,
     list_ongoing,
-    look,
     verify,
 )
 from kraftjbod.cli.terminal.command import (
@@ -77,14 +77,14 @@ _ALLOWED: Final = {
 @click.option("--generate", is_flag=True, help="Propose a new assignment; changes nothing.")
 @click.option("--execute", is_flag=True, help="Begin the reassignment of the file.")
 @click.option(
-    "--verify", is_flag=True, help="Tell how far it is; when it is done, take the throttles off."
+    "--verify", is_flag=True, help="Report how far it is; when it is done, take the throttles off."
 )
 @click.option("--cancel", is_flag=True, help="Bring back what of it is still on its way.")
 @click.option("--list", is_flag=True, help="Show what is being reassigned.")
 @click.option("--reassignment-json-file", metavar="FILE", help="Which replica goes where.")
 @click.option("--topics-to-move-json-file", metavar="FILE", help="For --generate.")
 @click.option("--broker-list", metavar="1,2,...", help="Where --generate may put replicas.")
-@click.option("--disable-rack-aware", is_flag=True, help="--generate does not look at racks.")
+@click.option("--disable-rack-aware", is_flag=True, help="--generate ignores racks.")
 @click.option(
     "--throttle",
     type=click.IntRange(min=1),
@@ -196,11 +196,11 @@ async def _move(
         )
         await execute(client, answer, plan, options)
     if flags["progress"]:
-        await follow(partial(look, client, plan))
+        await follow(partial(copies_under_way, client, plan))
     if action == "verify" or flags["progress"]:
         await verify(client, answer, plan, preserve_throttles=preserve_throttles)
     if action == "verify" and sys.stderr.isatty():
-        show_once(await look(client, plan))
+        show_once(await copies_under_way(client, plan))
 
 
 if __name__ == "__main__":

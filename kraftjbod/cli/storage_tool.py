@@ -1,4 +1,4 @@
-"""WIRE. ``kraftjbod-storage``: format log dirs, tell about them, dump segments.
+"""WIRE. ``kraftjbod-storage``: format log dirs, describe them, dump segments.
 
 Flags, output lines and exit codes are Kafka's ``kafka-storage.sh`` (KIP-858, "Storage format
 command"). One thing differs: with ``--ignore-formatted``, a path that this node had a directory
@@ -52,7 +52,7 @@ _CONFIG_OPTION: Final = click.option(
 
 @tool_group()
 def main() -> None:
-    """Format log directories and look into them."""
+    """Format log directories and read them."""
 
 
 @main.command("random-uuid")
@@ -71,7 +71,7 @@ def random_uuid(answer: Answer) -> None:
     "--replace-lost",
     is_flag=True,
     help="Of a controller whose metadata is gone for good: begin an empty log for a cluster that "
-    "exists. Its brokers refuse that until each was told to forget the lost one.",
+    "exists. Its brokers refuse that until each was asked to forget the lost one.",
 )
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
@@ -175,7 +175,7 @@ def fork_metadata_command(answer: Answer, config: str) -> None:
     """Let the metadata log of a stopped controller go on as another one, with an id of its own.
 
     For a log that was restored from a copy and lacks what came after it: what it writes from now
-    on must not be taken for what the lost one wrote. Its brokers refuse it until each was told to
+    on must not be taken for what the lost one wrote. Its brokers refuse it until each was asked to
     forget the lost one.
     """
     settings = load_settings(config)

@@ -6,7 +6,7 @@ The start order; each step needs the ones before it, and all stand in one list (
 2. register, fenced, with the directories that are online;
 3. follow the metadata to its end, and wait where it is not the one that this broker knows;
 4. load the logs, all directories at once; unclean ones recover;
-5. compare them with the metadata: make what is missing, set strays aside, tell the controller
+5. compare them with the metadata: make what is missing, set strays aside, report to the controller
    which replica is in which directory;
 6. once the controller knows where every replica is, ask to be unfenced;
 7. open the Kafka doors. One whose port the system chooses is opened before step 2, because the
@@ -50,7 +50,7 @@ from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
-#: How long a broker without disks tries to tell the controller before it ends.
+#: How long a broker without disks tries to report to the controller before it ends.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
 
@@ -172,7 +172,7 @@ class BrokerServer:
     async def _load_logs(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:
         replicas = rooms.replicas
         replicas.manager.apply_configs()
-        await disks.logs.load(self._tell_progress)
+        await disks.logs.load(self._log_progress)
         await replicas.asked_moves.load(rooms.cluster.is_agreed_to)
         await replicas.leftovers.resolve()
         rooms.directories.admin.tell_of_unknown()
@@ -247,7 +247,7 @@ class BrokerServer:
         return ApiFeatures(SUPPORTED_FEATURES, finalized=state.features, epoch=state.offset)
 
     def _advertised(self) -> list[Endpoint]:
-        """What clients are told, with the ports that the system chose."""
+        """The addresses that clients are given, with the ports that the system chose."""
         return [
             endpoint._replace(port=self._doors[endpoint.name].port)
             if endpoint.port == 0 and endpoint.name in self._doors
@@ -261,7 +261,7 @@ class BrokerServer:
             await asyncio.sleep(interval_ms / 1000)
             await replicas.checkpoint_high_watermarks()
 
-    def _tell_progress(self, progress: LoadProgress) -> None:
+    def _log_progress(self, progress: LoadProgress) -> None:
         is_end = progress.logs_done == progress.logs_total
         if is_end or progress.logs_done % _PROGRESS_EVERY_LOGS == 0:
             self._log.info(

@@ -93,7 +93,7 @@ class ControllerServer:
         fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
         await self._controller.start(fork=fork)
         if fork:
-            # Not before it is done, and before anybody is told of it.
+            # Not before it is done, and before anybody hears of it.
             await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
             self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
 

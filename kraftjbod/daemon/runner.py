@@ -5,7 +5,7 @@
 * ``start()`` until it serves, ``wait_failed()`` while it does, ``stop()`` exactly once at the end,
   whatever the end was;
 * SIGTERM and SIGINT only set a flag; a second one leaves at once;
-* an exception nobody expected is a bug: it is told to telemetry and ends the process.
+* an exception nobody expected is a bug: it is logged and ends the process.
 
 Exit codes differ where an operator acts differently. Codes below 64 are the shell's, the others
 those of BSD's sysexits.h as far as they fit. "Again" says whether another start may end otherwise;
@@ -16,15 +16,15 @@ code again meaning, and what to do
 ==== ===== =======================================================================================
 0    -     stopped as asked
 1    yes   could not start for now: an address in use, a directory that another process holds or
-           that has no room for its reserve; the line on stderr says which
+           that has no space for its reserve; the line on stderr says which
 2    no    wrong command line
 65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
            directories with one id, damaged metadata; mount the right one, format or restore
-69   yes   no controller could be reached for too long; look at the controllers and the network
+69   yes   no controller could be reached for too long; check the controllers and the network
 70   yes   a bug; the story is in the telemetry
 73   no    the last log directory is lost, or none could be used; repair a disk
 74   no    the metadata directory is lost; repair its disk or restore it
-75   yes   the stop took longer than its deadline, or a second signal cut it short
+75   yes   the stop took longer than its deadline, or a second signal ended it
 77   no    the cluster refuses this node; what it said is on stderr
 78   no    the configuration is wrong; the line on stderr names the key
 ==== ===== =======================================================================================
@@ -165,7 +165,7 @@ def run_daemon(
             environment = Environment()
             daemon = build(config, environment)
         except StartupError as e:
-            service.tell_status(str(e))
+            service.notify_status(str(e))
             return _refuse(name, e)
         sys.setswitchinterval(_THREAD_SWITCH_S)
         _allow_many_open_files()
@@ -213,7 +213,7 @@ class _Life:
             loop.add_signal_handler(signum, self._on_signal, signum)
         attending = asyncio.create_task(self._attend_service())
         code = await self._until_the_end()
-        self._service.tell(STOPPING="1")
+        self._service.notify(STOPPING="1")
         stopped_in_time = await self._stop()
         if code == EXIT_CLEAN and self._crash is not None:
             code = EXIT_BUG
@@ -221,7 +221,7 @@ class _Life:
             code = EXIT_UNCLEAN_STOP
         attending.cancel()
         if self._last_words is not None:
-            self._service.tell_status(self._last_words)
+            self._service.notify_status(self._last_words)
         self._log.info("daemon_stopped", exit_code=code)
         return code
 
@@ -230,7 +230,7 @@ class _Life:
         try:
             await self._service.attend(self._daemon.status)
         except Exception as e:
-            self._tell_crash(e)
+            self._log_crash(e)
             self._stop_wanted.set()
 
     async def _until_the_end(self) -> int:
@@ -245,10 +245,10 @@ class _Life:
         except OSError as e:
             if not self._started:
                 return self._refuse(e)
-            self._tell_crash(e)
+            self._log_crash(e)
             return EXIT_BUG
         except Exception as e:
-            self._tell_crash(e)
+            self._log_crash(e)
             return EXIT_BUG
         return EXIT_CLEAN
 
@@ -279,7 +279,7 @@ class _Life:
     async def _start_and_watch(self) -> None:
         await self._daemon.start()
         self._started = True
-        self._service.tell_status(self._daemon.status(), READY="1")
+        self._service.notify_status(self._daemon.status(), READY="1")
         await self._daemon.wait_failed()
 
     async def _stop(self) -> bool:
@@ -291,11 +291,11 @@ class _Life:
             self._log.error("stop_timed_out", timeout_ms=self._config.shutdown_timeout_ms)
             return False
         except Exception as e:
-            self._tell_crash(e)
+            self._log_crash(e)
         return True
 
     async def _settle_peer_warnings(self) -> None:
-        """What was left out of somebody who stopped is told all the same."""
+        """What was left out of somebody who stopped is logged all the same."""
         while True:
             await asyncio.sleep(_PEER_WARNINGS_S)
             for event, host, times in self._peer_warnings.settle():
@@ -312,16 +312,16 @@ class _Life:
         if error is None or isinstance(error, OSError):
             self._log.warning("loop_complaint", message=context.get("message"), reason=str(error))
             return
-        self._tell_crash(error)
+        self._log_crash(error)
         self._stop_wanted.set()
 
-    def _tell_crash(self, error: BaseException) -> None:
+    def _log_crash(self, error: BaseException) -> None:
         self._crash = error
         self._log.error("daemon_crashed", exc_info=error)
 
 
 class _TellVersion(argparse.Action):
-    """Looks the version up only when asked: that costs hundredths of a second."""
+    """Reads the version only when asked: that costs hundredths of a second."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -382,9 +382,9 @@ def _send_telemetry(
 
 
 def _dropped_line(count: int, *, is_json: bool) -> str:
-    told = {"event": "telemetry_dropped", "level": "warning", "events": count}
+    event = {"event": "telemetry_dropped", "level": "warning", "events": count}
     if is_json:
-        return json.dumps(told) + "\n"
+        return json.dumps(event) + "\n"
     return f"[warning  ] telemetry_dropped events={count}\n"
 
 
@@ -401,7 +401,7 @@ def _require_assertions() -> None:
 
 
 def _refuse(name: str, why: Exception) -> int:
-    """Tell why on standard error, if it takes a line in time; the exit code says it again."""
+    """Say why on standard error, if it takes a line in time; the exit code says it again."""
     writer = LineWriter(_STDERR, lambda count: "")
     writer.write(f"kraftjbod-{name}: {why}\n")
     writer.close(_LAST_LINES_S)

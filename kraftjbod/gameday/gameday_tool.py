@@ -28,7 +28,7 @@ from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
-    tell,
+    report,
     tool,
 )
 from kraftjbod.core.errors import KraftJbodError
@@ -43,7 +43,7 @@ from kraftjbod.gameday.timeline_svg import draw_timeline
 
 _ALL: Final = "all"
 _TOPIC: Final = "gameday"
-#: Of watching: the book of acknowledgements and the records to read back are kept in memory.
+#: Of watching: the acknowledgements and the records to read back are kept in memory.
 _MAX_OBSERVE_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0.1, max=600)
 
@@ -215,7 +215,7 @@ class _GameDay:
             scenario=scenario,
             run=secrets.token_hex(4),
             limit_ms=limit_ms,
-            tell=tell,
+            report=report,
         )
         if scenario != OBSERVE:
             return await run.play(client, self._faults()[scenario]())

@@ -29,13 +29,13 @@ _LEGEND: Final = (
 def print_outcome(console: Console, outcome: Outcome) -> None:
     """The story of one scenario, and every partition."""
     _line(console, f"[bold]{outcome.scenario}[/bold]: {outcome.target}")
-    told = Table("what happened", box=box.SIMPLE)
-    told.add_column("after", justify="right")
+    events = Table("what happened", box=box.SIMPLE)
+    events.add_column("after", justify="right")
     injected_s = next((m.at_s for m in outcome.marks if m.what == "injected"), outcome.began_s)
     for mark in outcome.marks:
-        told.add_row(mark.what, f"{round((mark.at_s - injected_s) * 1000)} ms")
+        events.add_row(mark.what, f"{round((mark.at_s - injected_s) * 1000)} ms")
     if outcome.marks:
-        console.print(told)
+        console.print(events)
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     for heading in ("partition", "gap ms", "before", "acked", "read", *_COUNTS.values()):
         table.add_column(heading, justify="right", no_wrap=True)

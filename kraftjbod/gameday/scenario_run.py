@@ -19,7 +19,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError, StartupError
 from kraftjbod.gameday.faults.cluster_watch import ClusterWatch, victims, wait_in_sync
 from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, Fault, Target
-from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.check import Findings, unread
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.gameday.load.read_back import end_offsets, read_back
@@ -34,7 +34,7 @@ _JUST_BEFORE_S: Final = 0.5
 _POLL_S: Final = 0.05
 _GRACE_S: Final = 30.0
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ class ScenarioRun:
     """Plays one scenario; made anew for each."""
 
     def __init__(
-        self, settings: Settings, *, scenario: str, run: str, limit_ms: int, tell: Tell
+        self, settings: Settings, *, scenario: str, run: str, limit_ms: int, report: Report
     ) -> None:
         """:param run: marks the records of this run, so that no others are taken for them."""
         self._settings = settings
         self._scenario = scenario
         self._run = run
         self._limit_ms = limit_ms
-        self._tell = tell
+        self._report = report
         self._marks: list[Mark] = []
         self._problems: list[str] = []
         self._watch = ClusterWatch(settings.bootstrap_servers, settings.topic)
@@ -69,7 +69,7 @@ class ScenarioRun:
         """:raises KraftJbodError: if it cannot be played; everything is undone by then."""
         settings = self._settings
         async with self._undone(fault, client):
-            self._tell(f"{self._scenario}: preparing")
+            self._report(f"{self._scenario}: preparing")
             await fault.prepare(client)
             async with own_topic(client, settings):
                 target = await fault.aim(client, settings.topic)
@@ -88,12 +88,12 @@ class ScenarioRun:
             starts = await end_offsets(client, settings.topic, partitions)
             target = Target(broker_id=-1, what=f"topic {settings.topic}", led=frozenset())
             async with self._flowing(client, partitions) as load:
-                self._tell(f"{self._scenario}: watching for {seconds:.0f} s; Ctrl-C ends it")
+                self._report(f"{self._scenario}: watching for {seconds:.0f} s; Ctrl-C ends it")
                 try:
                     async with asyncio.timeout(seconds):
                         await stop.wait()
                 except TimeoutError:
-                    self._tell(f"{self._scenario}: the time is over")
+                    self._report(f"{self._scenario}: the time is over")
                 load.stop()
             return await self._judge(client, load, target, starts)
 
@@ -144,7 +144,7 @@ class ScenarioRun:
     async def _break_and_mend(self, client: ClusterClient, fault: Fault, target: Target) -> None:
         phases = self._settings.phases
         await asyncio.sleep(phases.before_s)
-        self._tell(f"{self._scenario}: {target.what}, with {len(target.led)} leaders")
+        self._report(f"{self._scenario}: {target.what}, with {len(target.led)} leaders")
         fault.inject()
         self._mark("injected")
         began_s = time.monotonic()
@@ -155,7 +155,7 @@ class ScenarioRun:
             self._problems.append("nobody noticed the fault")
         await asyncio.sleep(max(0.0, began_s + phases.fault_s - time.monotonic()))
         self._mark("healed")
-        self._tell(f"{self._scenario}: healing")
+        self._report(f"{self._scenario}: healing")
         await fault.heal(client)
         self._mark("back")
         await wait_in_sync(client, self._settings.topic, timeout_s=RETURN_TIMEOUT_S)
@@ -165,7 +165,7 @@ class ScenarioRun:
     async def _judge(
         self, client: ClusterClient, load: SteadyLoad, target: Target, starts: dict[int, int]
     ) -> Outcome:
-        self._tell(f"{self._scenario}: reading {load.acked} acknowledged records back")
+        self._report(f"{self._scenario}: reading {load.acked} acknowledged records back")
         findings = await self._read_back(client, load, starts)
         instants = {mark.what: mark.at_s for mark in self._marks}
         began_s, ended_s = instants["steady"], instants["load ended"]
@@ -190,7 +190,7 @@ class ScenarioRun:
     async def _read_back(
         self, client: ClusterClient, load: SteadyLoad, starts: dict[int, int]
     ) -> list[Findings]:
-        """The gaps are worth telling also where nothing can be read any more."""
+        """The gaps are worth reporting also where nothing can be read any more."""
         topic = self._settings.topic
         try:
             return await read_back(client, topic, load.loads, lambda _: None, starts=starts)
@@ -200,7 +200,7 @@ class ScenarioRun:
 
     def _partition(
         self,
-        load: AckBook,
+        load: Acknowledgements,
         findings: Findings,
         target: Target,
         since_s: float,
@@ -227,12 +227,12 @@ class ScenarioRun:
         try:
             yield
         except BaseException:
-            self._tell(f"{self._scenario}: undoing what was done")
+            self._report(f"{self._scenario}: undoing what was done")
             try:
                 await fault.undo(client)
             except KraftJbodError as e:
                 # What went wrong first is raised; this is what is left to do.
-                self._tell(f"{self._scenario}: {e}")
+                self._report(f"{self._scenario}: {e}")
             raise
         await fault.undo(client)
 

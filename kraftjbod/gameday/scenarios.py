@@ -1,6 +1,6 @@
 """PURE. The scenarios of a game day: their names, how long they last, and which gaps are normal.
 
-The limits of the gaps leave room above what a cluster on two slow cores showed; what a gap is made
+The limits of the gaps are well above what a cluster on two slow cores showed; what a gap is made
 of stands beside each.
 """
 
@@ -12,17 +12,17 @@ from typing import Final, Literal, get_args
 Scenario = Literal["dead-disk", "full-disk", "hung-disk", "slow-disk", "broker-kill"]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
 OBSERVE: Final = "observe"
-#: Whatever else goes wrong, a broker or the cluster has to tell of it.
+#: Whatever else goes wrong, a broker or the cluster has to report it.
 MAY_PASS_UNNOTICED: Final = frozenset({"slow-disk"})
 
 MAX_GAP_MS: Final[dict[str, int]] = {
     # A check every half second finds it, or the next write does; then an election.
     "dead-disk": 1_000,
-    # The write that finds no room says so at once; then an election.
+    # The write that finds no space says so at once; then an election.
     "full-disk": 1_000,
     # Two seconds of doubt (log.dir.io.suspect.ms), then an election.
     "hung-disk": 4_000,
-    # Nothing fails and nobody leaves: writes wait for the slow disk, one behind the other.
+    # Nothing fails and nobody leaves: writes wait for the slow disk, one after the other.
     "slow-disk": 10_000,
     # The broker's session has to end: nine seconds at most (broker.session.timeout.ms).
     "broker-kill": 12_000,

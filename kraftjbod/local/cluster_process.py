@@ -15,7 +15,7 @@ other programs::
 * Only processes that this run directory knows are ever signalled.
 * A cluster that was stopped starts again with its data: :meth:`ClusterProcesses.load`.
 
-It never looks into a daemon's data.
+It never reads a daemon's data.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ClusterProcesses:
 
     @classmethod
     def load(cls, run_dir: Path) -> ClusterProcesses | None:
-        """The cluster that ``cluster.json`` in ``run_dir`` tells of, running or not, if any.
+        """The cluster that ``cluster.json`` in ``run_dir`` describes, running or not, if any.
 
         :raises StartupError: if the file is not one of ours.
         """
@@ -162,13 +162,14 @@ class ClusterProcesses:
             return None
         privileges = choose_privileges(run_dir)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"))
             daemons = {
-                entry["id"]: _read_daemon(run_dir, entry, privileges) for entry in told["daemons"]
+                entry["id"]: _read_daemon(run_dir, entry, privileges)
+                for entry in document["daemons"]
             }
             found = cls(
                 run_dir,
-                cluster_id=told["cluster_id"],
+                cluster_id=document["cluster_id"],
                 privileges=privileges,
                 controller=daemons.pop(CONTROLLER_ID),
                 brokers=daemons,
@@ -207,7 +208,7 @@ class ClusterProcesses:
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
         self._format()
         missing = [daemon for daemon in self.daemons if not daemon.is_running]
-        # Whatever ends this process now, the next one knows where to look for daemons.
+        # Whatever ends this process now, the next one knows where its daemons are.
         self.write_cluster_json()
         try:
             for daemon in missing:
@@ -263,7 +264,7 @@ class ClusterProcesses:
                 await asyncio.sleep(_POLL_S)
 
     def write_cluster_json(self) -> Path:
-        """Tell other programs where everything is; the file is replaced in one step."""
+        """Write where everything is, for other programs; the file is replaced in one step."""
         document = {
             "cluster_id": self.cluster_id,
             "bootstrap_servers": self.bootstrap_servers,
@@ -299,7 +300,7 @@ class ClusterProcesses:
                     self.cluster_id,
                     DEFAULT_METADATA_VERSION.default_features,
                     ignore_formatted=False,
-                    answer=Answer(tell=_hush),
+                    answer=Answer(report=_hush),
                 ).format()
             except (KraftJbodError, OSError) as e:
                 raise StartupError(f"cannot format {files.name}: {e}") from e

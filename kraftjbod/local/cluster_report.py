@@ -32,12 +32,12 @@ def show_cluster(
             ", ".join(_directory(path, one) for path in files.log_dirs),
         )
     console.print(table)
-    told = {
+    rows = {
         "bootstrap servers": cluster.bootstrap_servers,
         "telemetry": f"{shortened(cluster.run_dir)}/<daemon>/telemetry.jsonl",
         "for programs": shortened(cluster.run_dir / "cluster.json"),
     }
-    for what, text in told.items():
+    for what, text in rows.items():
         console.print(f"  {what + ':':<19} {text}", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""WIRE. One daemon as a process: start, ask to stop, kill, read what it told.
+"""WIRE. One daemon as a process: start, ask to stop, kill, read what it logged.
 
 * A process is signalled only after it proved to be the daemon it is taken for: its command line
   names the daemon's own configuration file.
@@ -108,7 +108,7 @@ class DaemonProcess:
         self._pid = self._child.pid
 
     def find(self) -> None:
-        """Unless it runs as far as is known, look for it among all processes of this machine: who
+        """Unless it runs as far as is known, search for it among all processes of this machine: who
         started it may have died before its pid was written down, or was somebody at a prompt."""
         if not self.is_running:
             pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -142,7 +142,7 @@ class DaemonProcess:
         return True
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What the daemon told so far, oldest first; only events called ``name`` if given."""
+        """What the daemon logged so far, oldest first; only events called ``name`` if given."""
         return [event for event in self._all_events() if name in (None, event.get("event"))]
 
     def last_words(self) -> str:
@@ -153,8 +153,8 @@ class DaemonProcess:
         return "\n".join(lines[-5:]) or "(it said nothing)"
 
     def require_running(self) -> None:
-        """:raises StartupError: with the daemon's last words, if it ended: what it told people, if
-        it told them anything, for its events say the same at length."""
+        """:raises StartupError: with the daemon's last words, if it ended: what it printed, if
+        it printed anything, for its events say the same at length."""
         if self.is_running:
             return
         words = self.last_words()
@@ -186,7 +186,7 @@ class DaemonProcess:
         return str(self.files.config_path) in command_line(pid)
 
     def _is_daemon(self, pid: int) -> bool:
-        """Whether it is ours and no editor, say, in which somebody looks at the configuration."""
+        """Whether it is ours and no editor, say, in which somebody reads the configuration."""
         programs = {self._command[-1], f"kraftjbod-{self.files.role}"}
         return self._is_ours(pid) and not programs.isdisjoint(
             word.rpartition("/")[2] for word in command_line(pid)

@@ -1,7 +1,7 @@
 """WIRE. ``kraftjbod-local``: a cluster on this machine to try things with, and configuration to
 copy.
 
-``make up`` and ``make stop`` are calls of it. The cluster's data and all that its daemons tell lie
+``make up`` and ``make stop`` are calls of it. The cluster's data and all that its daemons log lie
 in one directory, ``kraftjbod-data`` where nothing else is said.
 
 Exit codes: 0 if all is well, 1 if not (``status``: if a daemon does not serve), 2 for wrong usage.
@@ -30,7 +30,7 @@ from kraftjbod.local.up_and_down import (
     MOST_BROKERS,
     MOST_DIRS,
     claimed,
-    look,
+    daemon_states,
     make_cluster,
     require_same_shape,
 )
@@ -49,7 +49,7 @@ _data_option: Final = click.option(
 
 @tool_group()
 def main() -> None:
-    """A cluster on this machine: start it, look at it, stop it."""
+    """A cluster on this machine: start it, see how it is, stop it."""
     # Whoever ends this half way ends what it has begun, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -161,7 +161,7 @@ async def _up(
             _require_no_changes(cluster, port, config)
         started = await cluster.start()
     if as_json:
-        document = cluster_document(cluster, await look(cluster))
+        document = cluster_document(cluster, await daemon_states(cluster))
         echo_json({"isNew": is_new, "started": started, **document})
         return
     if is_new:
@@ -173,14 +173,14 @@ async def _up(
     click.echo(f"{first} ({time.monotonic() - began_s:.1f} s).")
     if is_new:
         click.echo(f"Its daemons run {cluster.privileges.description}.")
-    show_cluster(Console(), cluster, await look(cluster))
+    show_cluster(Console(), cluster, await daemon_states(cluster))
     click.echo(f"  stop it with:       kraftjbod-local down{_data_words(data)}")
 
 
 def _require_no_changes(
     cluster: ClusterProcesses, port: int | None, config: Mapping[str, str]
 ) -> None:
-    """:raises ConfigError: for what only a new cluster can be told."""
+    """:raises ConfigError: for what can be chosen for a new cluster only."""
     if port is not None or config:
         option = "--config" if config else "--port"
         raise ConfigError(
@@ -193,7 +193,7 @@ async def _status(data: Path, *, as_json: bool) -> None:
     cluster = ClusterProcesses.load(data)
     if cluster is None:
         raise StartupError(f"there is no cluster in {data}: kraftjbod-local up makes one")
-    states = await look(cluster)
+    states = await daemon_states(cluster)
     if as_json:
         echo_json(cluster_document(cluster, states))
     else:

@@ -5,7 +5,7 @@ Root may read and write whatever its mode says, so a disk "killed" by ``chmod 00
 be noticed by a daemon of root's. Started by root, daemons therefore run
 
 * as ``nobody``, if that user can read this code and this Python;
-* else as root without the capabilities that let root look past file modes.
+* else as root without the capabilities that let root ignore file modes.
 
 What was chosen is tried, not believed: see :func:`chmod_bites`.
 """

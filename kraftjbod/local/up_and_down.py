@@ -73,7 +73,7 @@ def make_cluster(
     config = config or {}
     replicas = min(_USUAL_REPLICAS, brokers)
     in_sync = min(_USUAL_IN_SYNC, max(1, replicas - 1))
-    # Of the controller alone: a broker that were told less than two would warn that it is not its
+    # Of the controller alone: a broker that had less than two would warn that it is not its
     # business.
     of_controller = {_IN_SYNC_KEY: config.get(_IN_SYNC_KEY, str(in_sync))}
     return ClusterProcesses.create(
@@ -101,12 +101,12 @@ def require_same_shape(
     )
 
 
-async def look(cluster: ClusterProcesses) -> list[DaemonState]:
+async def daemon_states(cluster: ClusterProcesses) -> list[DaemonState]:
     """Every daemon's state, the controller first; what does not answer costs five seconds."""
-    return await asyncio.gather(*map(_look_at, cluster.daemons))
+    return await asyncio.gather(*map(_state_of, cluster.daemons))
 
 
-async def _look_at(daemon: DaemonProcess) -> DaemonState:
+async def _state_of(daemon: DaemonProcess) -> DaemonState:
     if not daemon.is_running:
         return DaemonState(daemon=daemon, state="stopped", reason="it is not running")
     is_broker = daemon.files.role == "broker"

@@ -1,4 +1,4 @@
-"""WIRE. ``FaultFs``: a file system over a directory that fails when it is told to, and is well
+"""WIRE. ``FaultFs``: a file system over a directory that fails when it is ordered to, and is well
 again.
 
 It shows what is in ``backing``, which may be the very directory that it is mounted on: then whoever
@@ -6,12 +6,12 @@ uses that path goes through the fault file system, and finds the same files. Fiv
 
 * ``eio``: EIO from every operation, on files that are open too;
 * ``readonly``: EROFS for every change, reads work;
-* ``full``: ENOSPC for what needs room, and 0 bytes free; what is unlinked is room again;
+* ``full``: ENOSPC for what needs space, and 0 bytes free; what is unlinked is free again;
 * ``hang``: every operation waits until :meth:`FaultFs.heal`;
 * ``slow``: each write, sync, create and unlink takes a while, one after the other.
 
 It works for root everywhere, and for other users where fusermount3 is installed (Debian's package
-fuse3); then only they themselves may look at it. The server, ``fuse_server.py``, is a process of
+fuse3); then only they themselves may see it. The server, ``fuse_server.py``, is a process of
 its own that ends with this one.
 """
 
@@ -87,9 +87,9 @@ class FaultFs:
         path, backing, orders = path.resolve(), backing.resolve(), home.resolve() / "fault"
         source = mounts.source_name(f"fuse-{next(_numbers)}")
         FaultOrder(fault=None, delay_s=0.0, number=0).write(orders)
-        told = orders.with_suffix(".log")
+        server_log = orders.with_suffix(".log")
         words = ("-m", "kraftjbod.testing.fuse_server", str(backing), str(path), str(orders))
-        with told.open("wb") as log:
+        with server_log.open("wb") as log:
             server = subprocess.Popen(  # noqa: S603 - our own words, no shell
                 [sys.executable, *words, source],
                 cwd=PACKAGE_ROOT,
@@ -100,7 +100,7 @@ class FaultFs:
             )
         mounted = cls(path, source, server, orders)
         try:
-            mounted._wait_mounted(told)
+            mounted._wait_mounted(server_log)
         except BaseException:
             mounted.unmount()
             raise
@@ -145,11 +145,11 @@ class FaultFs:
     def _is_mounted(self) -> bool:
         return any(mount.source == self._source for mount in mounts.mount_table())
 
-    def _wait_mounted(self, told: Path) -> None:
+    def _wait_mounted(self, server_log: Path) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._is_mounted():
             if self._server.poll() is not None:
-                lines = told.read_text(errors="replace").split("\n")
+                lines = server_log.read_text(errors="replace").split("\n")
                 reason = "; ".join(line for line in lines if line)[-500:]
                 raise DiskKitError(f"cannot mount a fault file system on {self.path}: {reason}")
             if time.monotonic() > deadline:

@@ -35,12 +35,12 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
 end = time.monotonic() + float(sys.argv[2])
 at_a_time_s = float(sys.argv[3]) or float(sys.argv[2])
-told = False
+is_said = False
 try:
     while time.monotonic() < end:
         fcntl.ioctl(fd, FREEZE, 0)
-        if not told:
-            told = print("frozen", flush=True) is None
+        if not is_said:
+            is_said = print("frozen", flush=True) is None
         if is_over(at_a_time_s):
             break
         thaw()

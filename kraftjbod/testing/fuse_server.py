@@ -1,4 +1,4 @@
-"""WIRE. The server of the fault file system: shows a directory by FUSE, and fails as it is told.
+"""WIRE. The server of the fault file system: shows a directory by FUSE, and fails as it is ordered.
 
 It speaks the kernel's protocol (linux/fuse.h, 7.31) with no library, one operation after the other.
 ``fault_fs.py`` starts it as a process and writes its orders: a file of one line that is replaced in
@@ -6,7 +6,7 @@ one step, and read before each operation.
 
 * Nothing is cached by the kernel that would hide a fault: attributes, names and data are asked for
   each time. A file of it can therefore not be mapped into memory for shared writing.
-* A full disk has no room from the order on; what is unlinked or cut off afterwards is room again.
+* A full disk has no free space from the order on; what is unlinked or truncated then is free.
 * Closing a file never fails and never hangs, as on a disk: what hangs is set aside, and the server
   goes on listening.
 * It unmounts itself and ends when whoever started it ends, however that was.
@@ -73,7 +73,7 @@ _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = 16, 32, 64, 128, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOrder:
-    """What the disk shall suffer from; ``number`` tells an order from the same one again."""
+    """What the disk shall suffer from; ``number`` distinguishes equal orders."""
 
     fault: FsFault | None
     delay_s: float
@@ -106,21 +106,21 @@ class _Gate:
 
     @property
     def free_bytes(self) -> int | None:
-        """Room on a full disk; ``None`` on any other."""
+        """Free space on a full disk; ``None`` on any other."""
         return self._free_bytes if self._order.fault == "full" else None
 
     def holds(self, opcode: int) -> bool:
         """Whether the operation has to wait for a disk that hangs."""
-        return opcode not in _NEVER_FAIL and self._look().fault == "hang"
+        return opcode not in _NEVER_FAIL and self._read_order().fault == "hang"
 
     def enter(self, opcode: int) -> None:
         """:raises OSError: what the operation fails with."""
         if opcode in _NEVER_FAIL:
             return
-        order = self._look()
+        order = self._read_order()
         if order.fault == "slow" and opcode in _SLOW:
             ends_s = time.monotonic() + order.delay_s
-            while self._look() == order and (left_s := ends_s - time.monotonic()) > 0:
+            while self._read_order() == order and (left_s := ends_s - time.monotonic()) > 0:
                 time.sleep(min(left_s, _POLL_S))
         if self._order.fault == "eio":
             raise OSError(errno.EIO, "the disk is dead")
@@ -137,7 +137,7 @@ class _Gate:
     def give_back(self, size_bytes: int) -> None:
         self._free_bytes += size_bytes
 
-    def _look(self) -> FaultOrder:
+    def _read_order(self) -> FaultOrder:
         order = FaultOrder.read(self._orders)
         if order != self._order:
             self._order, self._free_bytes = order, 0
@@ -276,7 +276,7 @@ class _Server:
         return self._getattr(node, body)
 
     def _truncate(self, file: int | str, size: int) -> None:
-        """Longer takes no room: the file gets a hole."""
+        """Longer takes no space: the file gets a hole."""
         before = os.stat(file).st_blocks
         os.truncate(file, size)
         freed = (before - os.stat(file).st_blocks) * _SECTOR_BYTES
@@ -301,9 +301,9 @@ class _Server:
 
     def _unlink(self, node: int, body: bytes) -> bytes:
         path = self._path(node, body)
-        room = _room(path)
+        freed_bytes = _allocated_bytes(path)
         os.unlink(path)
-        self._gate.give_back(room)
+        self._gate.give_back(freed_bytes)
         self._forget(path)
         return b""
 
@@ -318,9 +318,9 @@ class _Server:
         (to_node,) = struct.unpack_from("<Q", body)
         old, new = body[head:].split(bytes(1))[:2]
         source, target = self._path(node, old), self._path(to_node, new)
-        room = _room(target) if os.path.lexists(target) else 0
+        freed_bytes = _allocated_bytes(target) if os.path.lexists(target) else 0
         os.rename(source, target)
-        self._gate.give_back(room)
+        self._gate.give_back(freed_bytes)
         before, after = (path.removeprefix(self._backing) for path in (source, target))
         self._forget(target)
         for key in [k for k in self._nodes if k == before or k.startswith(f"{before}/")]:
@@ -356,18 +356,18 @@ class _Server:
 
     def _write(self, _node: int, body: bytes) -> bytes:
         handle, offset, size = struct.unpack_from("<QQI", body)
-        self._take_room(handle, offset + size)
+        self._take_space(handle, offset + size)
         return struct.pack("<II", os.pwrite(handle, body[40 : 40 + size], offset), 0)
 
     def _fallocate(self, _node: int, body: bytes) -> bytes:
         handle, offset, size, mode = struct.unpack_from("<QQQI", body)
         if mode:
             raise OSError(errno.EOPNOTSUPP, "no special kinds of allocation")
-        self._take_room(handle, offset + size)
+        self._take_space(handle, offset + size)
         os.posix_fallocate(handle, offset, size)
         return b""
 
-    def _take_room(self, handle: int, end: int) -> None:
+    def _take_space(self, handle: int, end: int) -> None:
         """What a full disk has to give so that a file may reach up to ``end``."""
         found = os.fstat(handle)
         held = found.st_blocks * _SECTOR_BYTES
@@ -390,8 +390,8 @@ class _Server:
     def _statfs(self, _node: int, _body: bytes) -> bytes:
         f = os.statvfs(self._backing)
         free, available, files = f.f_bfree, f.f_bavail, f.f_ffree
-        if (room := self._gate.free_bytes) is not None:
-            free = available = room // f.f_frsize
+        if (free_bytes := self._gate.free_bytes) is not None:
+            free = available = free_bytes // f.f_frsize
         counts = (f.f_blocks, free, available, f.f_files, files)
         return struct.pack("<5Q4I24x", *counts, f.f_bsize, 255, f.f_frsize, 0)
 
@@ -417,7 +417,7 @@ def _server_flags(flags: int) -> int:
     return flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW)
 
 
-def _room(path: str) -> int:
+def _allocated_bytes(path: str) -> int:
     """Bytes that the disk has again without ``path``."""
     found = os.lstat(path)
     return 0 if found.st_nlink > 1 else found.st_blocks * _SECTOR_BYTES + _BLOCK_BYTES

@@ -1,9 +1,9 @@
-"""WIRE. What a killed test left behind: its daemons and its disks.
+"""WIRE. What a killed test left: its daemons and its disks.
 
 Daemons of a test live in sessions of their own and outlive it if it is killed. They are known by
 their run directory, whose name holds the pid of the test's process; disks are known in the same
 way (mounts.py). What belongs to a process that is alive is never touched. Run directories stay:
-what daemons told may be what somebody looks for.
+what daemons logged may be what somebody needs.
 """
 
 from __future__ import annotations

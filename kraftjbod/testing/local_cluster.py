@@ -17,9 +17,9 @@ thread; in a coroutine it holds up the loop meanwhile, which ``asyncio.to_thread
 
 * One controller and some brokers, each a process; ports that no other test process takes.
 * Brokers are numbered from 1, as their node ids; log directories from 0, as in ``log.dirs``.
-* The log directories lie on disks of one kind: log_disks.py tells which kinds can fail how.
+* The log directories lie on disks of one kind: log_disks.py says which kinds can fail how.
 * What a failed test needs stays: the run directory, if the ``with`` block ends with an exception.
-  Whatever else was made is gone afterwards; what a killed test left behind, the next cluster
+  Whatever else was made is gone afterwards; what a killed test left, the next cluster
   removes.
 """
 
@@ -60,15 +60,15 @@ from kraftjbod.testing.log_disks import (
 
 T = TypeVar("T")
 
-#: For a cluster to do what a method waits for, unless it is told otherwise.
+#: For a cluster to do what a method waits for, unless it is asked otherwise.
 WAIT_S: Final = 60.0
 #: For a disk that was healed to be one again, for a broker that is asked to take it back.
 _SETTLING_S: Final = 10.0
 _POLL_S: Final = 0.05
 _MOST_BROKERS: Final = 32
 _MOST_DIRS: Final = 32
-_TOLD_LINES: Final = 20
-_TOLD_CHARS: Final = 500
+_SHOWN_LINES: Final = 20
+_SHOWN_CHARS: Final = 500
 #: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
 TEST_CONFIG: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -81,7 +81,7 @@ TEST_CONFIG: Final[Mapping[str, str]] = {
 
 
 class ClusterTimeoutError(KraftJbodError):
-    """The cluster did not do in time what a test waited for; the message tells how it is."""
+    """The cluster did not do in time what a test waited for; the message says how it is."""
 
 
 class LocalCluster:
@@ -182,7 +182,7 @@ class LocalCluster:
     def close(self, *, keep: bool = False) -> None:
         """Stop every daemon at once and undo the disks.
 
-        :param keep: leave the run directory, with what the daemons told, in its place.
+        :param keep: leave the run directory, with what the daemons logged, in its place.
         """
         processes, self._processes = self._processes, None
         try:
@@ -290,14 +290,14 @@ class LocalCluster:
 
     def last_words(self) -> str:
         """The last lines of every daemon, for a test that failed."""
-        told = []
+        lines_out = []
         for daemon in self.processes.daemons:
             path = daemon.files.telemetry_path
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
-            told.append(f"--- {daemon.files.name} {state}; {path}")
-            told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
-        return "\n".join(told)
+            lines_out.append(f"--- {daemon.files.name} {state}; {path}")
+            lines_out += [line[:_SHOWN_CHARS] for line in lines[-_SHOWN_LINES:]]
+        return "\n".join(lines_out)
 
     def _lay_out(self, run_dir: Path) -> None:
         brokers, dirs = self._counts
@@ -410,7 +410,7 @@ class Broker:
         self._cluster._loop.run(self._cluster.processes.wait_healthy(timeout_s=WAIT_S))
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What the broker told so far, oldest first; only events called ``name`` if given."""
+        """What the broker logged so far, oldest first; only events called ``name`` if given."""
         return self.process.events(name)
 
 
@@ -442,8 +442,8 @@ class BrokerDir:
 
         async def ask(client: ClusterClient) -> LogDirDescription:
             await client.retry(client.refresh_metadata)
-            told = await describe_log_dirs(client, self._broker.id)
-            return next(one for one in told if one.path == str(self.path))
+            dirs = await describe_log_dirs(client, self._broker.id)
+            return next(one for one in dirs if one.path == str(self.path))
 
         return self._cluster._ask(ask)
 

@@ -5,7 +5,7 @@
 | ``eio`` | EIO from every operation | | yes | yes | | yes |
 | ``chmod`` | EACCES when it opens anything | yes | yes | yes | yes | yes |
 | ``readonly`` | EROFS from every write | | yes | | | yes |
-| ``full`` | ENOSPC from every write that needs room | | yes | yes | yes | yes |
+| ``full`` | ENOSPC from every write that needs space | | yes | yes | yes | yes |
 | ``hang`` | no answer | | yes | yes | | yes |
 | ``slow`` | an answer after a while | | yes | yes | | yes |
 | ``unmount`` | no such directory, as the disk is not there | yes | yes | yes | yes | yes |
@@ -89,7 +89,7 @@ class LogDisk(ABC):
 
     def __init__(self, kind: DiskKind, path: Path) -> None:
         self.kind = kind
-        #: The log directory, as a broker is told of it.
+        #: The log directory, as a broker is configured with it.
         self.path = path
         self.fault: Fault | None = None
         self._undo: Callable[[], None] | None = None
@@ -217,7 +217,7 @@ class MountedDisk(LogDisk):
                 return self._repair
             case "full":
                 disk.fill()
-                return disk.make_room
+                return disk.free_space
             case "hang":
                 return Freeze(disk, at_most_s=LONGEST_HANG_S).thaw
             case "slow":

@@ -5,7 +5,7 @@
   :meth:`Disk.abort` (read-only), :meth:`Disk.detach` (lazy unmount), :meth:`Disk.fill` (ENOSPC).
 * :func:`closed_to_owner` takes a directory's permission bits away, which only bites processes
   without CAP_DAC_OVERRIDE.
-* :func:`reap` undoes what dead processes left behind; it goes by the name prefix, of the directory
+* :func:`reap` undoes what dead processes left; it goes by the name prefix, of the directory
   or of what is mounted, and never touches a mount of a process that is alive.
 
 Every command has a deadline, and an unmount that is refused becomes a lazy one: nothing hangs.
@@ -169,7 +169,7 @@ class Disk:
         finally:
             os.close(fd)
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         """Undo :meth:`fill`."""
         os.unlink(f"{self.path}/balloon")
 

@@ -1,8 +1,8 @@
 """WIRE. What was acknowledged, written down for the pipeline's ``audit``: JSON lines.
 
 One line per acknowledged batch: where it is, whose it is (``producer``, ``sequence`` of its first
-record) and the CRC-32 (zlib's) of each record's key and value, so that the audit can tell a record
-that is missing from one that is another's. Some 20 bytes and 1 µs per record.
+record) and the CRC-32 (zlib's) of each record's key and value, so that the audit does not take
+another record for a missing one. Some 20 bytes and 1 µs per record.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 
 
-def write_acknowledged(path: Path, topic: str, loads: Iterable[AckBook]) -> int:
+def write_acknowledged(path: Path, topic: str, loads: Iterable[Acknowledgements]) -> int:
     """Write what ``loads`` had acknowledged of ``topic`` to ``path``; how many records that are.
 
     :raises OSError: if the file cannot be written.
@@ -28,7 +28,7 @@ def write_acknowledged(path: Path, topic: str, loads: Iterable[AckBook]) -> int:
     return records
 
 
-def _lines(topic: str, load: AckBook) -> Iterator[str]:
+def _lines(topic: str, load: Acknowledgements) -> Iterator[str]:
     stream, sequence = load.stream, 0
     for ack in load.acks:
         indexes = range(sequence, sequence + ack.count)

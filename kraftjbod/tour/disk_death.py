@@ -17,7 +17,7 @@ from typing import Final
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.gameday.faults.cluster_watch import Victim, seen
-from kraftjbod.gameday.load.acknowledgements import AckBook, Gap
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements, Gap
 from kraftjbod.local.daemon_process import DaemonProcess
 
 _POLL_S: Final = 0.02
@@ -68,7 +68,7 @@ async def wait_for_new_leaders(
 
 
 async def wait_clients_back(
-    loads: Sequence[AckBook], victim: Victim, since_s: float, *, timeout_s: float
+    loads: Sequence[Acknowledgements], victim: Victim, since_s: float, *, timeout_s: float
 ) -> bool:
     """Whether each partition that lost its leader was written to again after ``since_s``."""
     deadline = time.monotonic() + timeout_s
@@ -79,7 +79,7 @@ async def wait_clients_back(
     return not waiting
 
 
-def tell_timeline(
+def timeline_of(
     death: Death,
     broker: DaemonProcess,
     directory_id: str | None,
@@ -93,11 +93,11 @@ def tell_timeline(
         Milestone(what="the disk dies (chmod 000)", after_ms=0),
         Milestone(
             what="the broker notices and takes the directory offline",
-            after_ms=_told_after_ms(broker, _NOTICED, directory_id, death),
+            after_ms=_logged_after_ms(broker, _NOTICED, directory_id, death),
         ),
         Milestone(
             what="the controller has recorded it and chosen new leaders",
-            after_ms=_told_after_ms(broker, _REPORTED, directory_id, death),
+            after_ms=_logged_after_ms(broker, _REPORTED, directory_id, death),
         ),
         Milestone(
             what="every partition is seen with its new leader",
@@ -110,7 +110,7 @@ def tell_timeline(
     ]
 
 
-def gaps_around(loads: Sequence[AckBook], death: Death) -> dict[int, Gap]:
+def gaps_around(loads: Sequence[Acknowledgements], death: Death) -> dict[int, Gap]:
     """By partition, the longest time without an acknowledged write around the death."""
     return {
         load.partition: load.longest_gap(death.at_s - _BEFORE_S, death.at_s + _AFTER_S)
@@ -122,12 +122,12 @@ def _ms_after(instant_s: float | None, death: Death) -> int | None:
     return None if instant_s is None else max(0, round((instant_s - death.at_s) * 1000))
 
 
-def _told_after_ms(
+def _logged_after_ms(
     broker: DaemonProcess, event: str, directory_id: str | None, death: Death
 ) -> int | None:
-    """When the broker told of ``event`` for the first time after the death."""
-    for told in broker.events(event):
-        at_s = datetime.fromisoformat(told["timestamp"]).timestamp()
-        if told.get("directory_id") == directory_id and at_s >= death.wall_s - 0.001:
+    """When the broker logged ``event`` for the first time after the death."""
+    for logged in broker.events(event):
+        at_s = datetime.fromisoformat(logged["timestamp"]).timestamp()
+        if logged.get("directory_id") == directory_id and at_s >= death.wall_s - 0.001:
             return max(0, round((at_s - death.wall_s) * 1000))
     return None

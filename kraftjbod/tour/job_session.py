@@ -1,6 +1,6 @@
 """WIRE. `JobSession`: ``kraftjbod-pipeline session`` as a process beside the tour, and its answers.
 
-The process starts Spark once for all jobs. Whether it can is told when the first job is asked for:
+The process starts Spark once for all jobs. Whether it can is known when the first job is asked for:
 what the tour does before that goes its way without Spark. What the jobs say meanwhile goes to a
 file. The process ends with its input, so it does not outlive the tour, nor its Java the process.
 """
@@ -55,7 +55,7 @@ class JobSession:
         return importlib.util.find_spec("pyspark") is not None
 
     async def start(self) -> None:
-        """Begin to start Spark; that it cannot is told by :meth:`ask`."""
+        """Begin to start Spark; that it cannot is raised by :meth:`ask`."""
         if self._process is not None or not self.is_installed():
             return
         try:
@@ -93,22 +93,22 @@ class JobSession:
         """
         try:
             async with asyncio.timeout(_JOB_TIMEOUT_S):
-                told = await asyncio.shield(asked)
+                answer = await asyncio.shield(asked)
         except TimeoutError as e:
             raise JobFailedError(f"a job was not done in {_JOB_TIMEOUT_S:.0f} s") from e
-        if "error" in told or told["exit_code"] not in accept:
-            raise JobFailedError(f"{told['job']}: {told.get('error', told['exit_code'])}")
-        return told
+        if "error" in answer or answer["exit_code"] not in accept:
+            raise JobFailedError(f"{answer['job']}: {answer.get('error', answer['exit_code'])}")
+        return answer
 
     async def _read(self, process: Process) -> None:
         """Answers, to whom they are due, until the process ends."""
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
-                told = json.loads(line)
+                outcome = json.loads(line)
                 answer = self._asked.popleft()
                 if not answer.done():
-                    answer.set_result(told)
+                    answer.set_result(outcome)
             code = await process.wait()
             self._failure = f"exit code {code}: {self._last_words()}"
         except ValueError as e:  # Too long, or not JSON: a bug on either side.

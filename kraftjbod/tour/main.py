@@ -2,7 +2,7 @@
 
 The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
 busiest log directory under load, reads everything back, and repairs the disk. Then Spark takes the
-topic in, audits it, looks at the disks, and plans how to even them out. The cluster stays up.
+topic in, audits it, and plans how to even out the disks. The cluster stays up.
 The exit code is 0 only if nothing that was acknowledged is missing, doubled, changed or out of
 order, and every job of the pipeline did its work.
 """
@@ -30,7 +30,7 @@ from kraftjbod.gameday.load.check import Findings
 from kraftjbod.gameday.load.read_back import read_back
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 from kraftjbod.local.privileges import chmod_bites
-from kraftjbod.local.up_and_down import claimed, look, make_cluster
+from kraftjbod.local.up_and_down import claimed, daemon_states, make_cluster
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.job_session import JobSession
@@ -91,11 +91,11 @@ async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
                 )
                 is_good = await pipeline.take() and is_good
     except BaseException:
-        # A half-done story is no cluster to leave behind; its files stay for a look.
+        # A half-done story is no cluster to leave running; its files stay.
         cluster.kill()
         raise
     reporter.step("The cluster stays up.")
-    reporter.addresses(cluster, await look(cluster))
+    reporter.addresses(cluster, await daemon_states(cluster))
     return 0 if is_good else 1
 
 
@@ -133,7 +133,7 @@ async def _require_mortal_disks(cluster: ClusterProcesses) -> None:
 
 
 class _Tour:
-    """One telling of the story."""
+    """One run of the story."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Tour:
             try:
                 victim, death = await self._kill_a_disk(client, workload, producing)
                 try:
-                    return await self._tell_the_rest(client, workload, producing, victim, death)
+                    return await self._finish(client, workload, producing, victim, death)
                 finally:
                     disk_death.restore_disk(victim.path, death)
             finally:
@@ -205,7 +205,7 @@ class _Tour:
         )
         return victim, disk_death.kill_disk(victim.path)
 
-    async def _tell_the_rest(
+    async def _finish(
         self,
         client: ClusterClient,
         workload: Workload,
@@ -235,7 +235,7 @@ class _Tour:
             f"{figures['records_per_s']:,.0f} records/s, {figures['mb_per_s']:.1f} MB/s"
         )
         gaps = disk_death.gaps_around(workload.loads, death)
-        milestones = disk_death.tell_timeline(
+        milestones = disk_death.timeline_of(
             death,
             self._cluster.brokers[victim.broker_id],
             self._directory_id,
@@ -300,8 +300,8 @@ class _Tour:
         change = LogDirChange(
             operation="reattach", broker=victim.broker_id, target=str(victim.path)
         )
-        told = await change_log_dir(client, change, timeout_ms=int(_REPAIR_TIMEOUT_S * 1000))
-        self._reporter.note(told.message)
+        done = await change_log_dir(client, change, timeout_ms=int(_REPAIR_TIMEOUT_S * 1000))
+        self._reporter.note(done.message)
         await wait_in_sync(client, TOPIC, timeout_s=_REPAIR_TIMEOUT_S)
         self._reporter.note(
             f"all replicas are in sync again, {time.monotonic() - began_s:.1f} s later"

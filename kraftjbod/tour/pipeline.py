@@ -2,7 +2,7 @@
 
 The jobs are those that a user runs, in one Spark session (:class:`JobSession`), and answer with
 JSON documents. The tour needs neither Spark nor Java itself: where the jobs cannot run, that is
-told, and what the first half proved stands. What neither needs the other goes on side by side.
+reported, and what the first half proved stands. What neither needs the other goes on side by side.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kraftjbod.tour.workload import Workload
 
 _REASSIGN: Final = (sys.executable, "-m", "kraftjbod.cli.reassign_partitions_tool")
 _TIMEOUT_S: Final = 300.0
-_TOLD_CHARS: Final = 2000
+_SHOWN_CHARS: Final = 2000
 
 Asked = asyncio.Future[Mapping[str, Any]]
 
@@ -56,24 +56,24 @@ class Pipeline:
             )
             return False
         shutil.rmtree(self.tables, ignore_errors=True)
-        told: dict[str, Mapping[str, Any]] = {}
+        done: dict[str, Mapping[str, Any]] = {}
         try:
             async with asyncio.TaskGroup() as meanwhile:
                 meanwhile.create_task(self._make_uneven())
                 meanwhile.create_task(self._write_acknowledged())
-                told["ingest"] = await self._ingest()
+                done["ingest"] = await self._ingest()
             audit = self._begin_audit()
-            # It looks at the brokers while the audit is at work.
+            # It asks the brokers while the audit is at work.
             plan = self._begin_plan()
-            told["audit"] = await self._audit(audit)
-            told["plan"] = await self._even_out(plan)
-            told["telemetry"] = await self._telemetry()
-            told["report"] = await self._report()
+            done["audit"] = await self._audit(audit)
+            done["plan"] = await self._even_out(plan)
+            done["telemetry"] = await self._telemetry()
+            done["report"] = await self._report()
         except* (KraftJbodError, OSError) as group:
             self.reporter.trouble(f"The pipeline stopped: {_first(group)}")
         finally:
-            write_json(self.cluster.run_dir / "pipeline.json", told)
-        return "report" in told and not told["audit"]["differences_that_count"]
+            write_json(self.cluster.run_dir / "pipeline.json", done)
+        return "report" in done and not done["audit"]["differences_that_count"]
 
     async def _make_uneven(self) -> None:
         self.reporter.step(
@@ -93,25 +93,25 @@ class Pipeline:
 
     async def _ingest(self) -> Mapping[str, Any]:
         self.reporter.step(f"Spark takes topic {self.topic} in, each record once.")
-        told = await self._done(self._ask("ingest", "--topics", self.topic))
-        self.reporter.note(f"{told['rows']:,} records in {shortened(Path(told['table']))}")
-        return told
+        done = await self._done(self._ask("ingest", "--topics", self.topic))
+        self.reporter.note(f"{done['rows']:,} records in {shortened(Path(done['table']))}")
+        return done
 
     def _begin_audit(self) -> Asked:
-        self.reporter.step("Spark looks for everything that producers were acknowledged.")
+        self.reporter.step("Spark searches for everything that producers were acknowledged.")
         said = ("--acknowledged", str(self._acknowledged))
         return self._ask("audit", "--topics", self.topic, *said)
 
     async def _audit(self, asked: Asked) -> Mapping[str, Any]:
-        told = await self._done(asked, accept=(0, 1))
+        done = await self._done(asked, accept=(0, 1))
         self.reporter.note(
-            f"{told['acknowledged']:,} records acknowledged, [green]{told['missing']} missing[/]; "
-            f"{told['batches']:,} batches of {told['replicas']} replicas compared, "
-            f"{told['differences_that_count']} differences"
+            f"{done['acknowledged']:,} records acknowledged, [green]{done['missing']} missing[/]; "
+            f"{done['batches']:,} batches of {done['replicas']} replicas compared, "
+            f"{done['differences_that_count']} differences"
         )
-        if told["differences_that_count"]:
-            self.reporter.trouble(f"{told['differences']}: see {told['table']}")
-        return told
+        if done["differences_that_count"]:
+            self.reporter.trouble(f"{done['differences']}: see {done['table']}")
+        return done
 
     def _begin_plan(self) -> Asked:
         picture = self.cluster.run_dir / "plan.svg"
@@ -123,10 +123,10 @@ class Pipeline:
 
     async def _even_out(self, asked: Asked) -> Mapping[str, Any]:
         self.reporter.step("Spark plans how to even the disks out.")
-        told = await self._done(asked)
-        before, after = told["before"]["skew"], told["after"]["skew"]
+        done = await self._done(asked)
+        before, after = done["before"]["skew"], done["after"]["skew"]
         self.reporter.note(
-            f"{told['moves']} moves, {told['moved_bytes'] / 1e6:.1f} MB: the fullest disk holds "
+            f"{done['moves']} moves, {done['moved_bytes'] / 1e6:.1f} MB: the fullest disk holds "
             f"{before:.2f} times the mean, then {after:.2f} times"
         )
         self.reporter.step("kraftjbod-reassign-partitions carries the plan out.")
@@ -137,7 +137,7 @@ class Pipeline:
             )
         fullest = await self._fullest_over_mean()
         self.reporter.note(f"now it holds {fullest:.2f} times the mean")
-        return {**told, "skew_now": fullest}
+        return {**done, "skew_now": fullest}
 
     async def _fullest_over_mean(self) -> float:
         """Bytes of replicas in the fullest directory of the cluster, over the mean of them all."""
@@ -151,14 +151,14 @@ class Pipeline:
         return max(sizes) * len(sizes) / sum(sizes)
 
     async def _telemetry(self) -> Mapping[str, Any]:
-        self.reporter.step("Spark reads what the brokers told of their disks meanwhile.")
+        self.reporter.step("Spark reads what the brokers reported of their disks meanwhile.")
         return await self._done(self._ask("telemetry", "--window", "5 seconds"))
 
     async def _report(self) -> Mapping[str, Any]:
         page = self.cluster.run_dir / "report.html"
-        told = await self._done(self._ask("report", "--out", str(page), live=False))
+        done = await self._done(self._ask("report", "--out", str(page), live=False))
         self.reporter.step(f"The report, for any browser: {shortened(page)}")
-        return told
+        return done
 
     def _ask(self, name: str, *options: str, live: bool = True) -> Asked:
         """``live`` jobs ask the cluster."""
@@ -195,7 +195,7 @@ class Pipeline:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            said = (err or out).decode(errors="replace").strip()[-_TOLD_CHARS:]
+            said = (err or out).decode(errors="replace").strip()[-_SHOWN_CHARS:]
             raise JobFailedError(f"exit code {process.returncode}: {said}")
 
 

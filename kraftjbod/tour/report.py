@@ -30,7 +30,7 @@ from kraftjbod.tour.disk_death import Milestone
 
 
 class Reporter:
-    """Tells the story on a terminal or into a pipe."""
+    """Prints the story on a terminal or into a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

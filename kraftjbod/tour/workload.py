@@ -1,7 +1,7 @@
 """WIRE. The load: one producer per partition, each with connections of its own, all at full speed.
 
 Each producer sends the next batch when the last one is acknowledged (acks=all), and notes when that
-was. It goes on until told to stop, at least once through its lines, at most ``max_s`` seconds.
+was. It goes on until asked to stop, at least once through its lines, at most ``max_s`` seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LineLoad(PartitionLoad):
                     return
 
     def _batch_size(self) -> int:
-        """The last batch of a round is cut short, so that rounds begin with a batch."""
+        """The last batch of a round is shortened, so that rounds begin with a batch."""
         return min(BATCH_RECORDS, self.lines - self.acked % self.lines)
 
 

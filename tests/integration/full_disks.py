@@ -2,7 +2,7 @@
 
 * :func:`small_disks` mounts them for the length of a test; :func:`logs_on` makes a log directory
   on each, which is what a cluster is given.
-* :meth:`Disk.fill` fills one from outside, :meth:`Disk.make_room` undoes it.
+* :meth:`Disk.fill` fills one from outside, :meth:`Disk.free_space` undoes it.
 * :func:`wait_state` waits until a broker says so of a directory, :func:`wait_led_elsewhere` until
   the cluster has taken the consequences.
 """

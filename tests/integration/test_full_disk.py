@@ -110,7 +110,7 @@ def test_a_disk_fills_under_load_and_its_replicas_come_back(
             described = cluster.directories(BROKER)[str(paths[0])]
             assert described.error == 0, "it is described as any other"
             assert {f"{TOPIC}-{index}" for index in held} <= set(described.sizes)
-            disks[0].make_room()
+            disks[0].free_space()
             wait_state(cluster, BROKER, paths[0], ONLINE)
             cluster.wait_whole(TOPIC)
             _goes_on(cluster, load)
@@ -176,7 +176,7 @@ def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
         (part,) = cluster.partitions("alone").values()
         assert (part.leader, part.offline) == (BROKER, ())
         assert [value for _, value in read(cluster.bootstrap, "alone", 0)][:50] == values
-        disks[0].make_room()
+        disks[0].free_space()
         cluster.wait(
             "appends to be taken again",
             lambda: raw.produce(address, "alone", raw.batch([b"yes"]))[0] == 0,
@@ -206,7 +206,7 @@ def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -
             assert states(cluster, BROKER) == {str(paths[0]): FULL, str(paths[1]): ONLINE}
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
             _goes_on(cluster, load)
-            disks[0].make_room()
+            disks[0].free_space()
             wait_state(cluster, BROKER, paths[0], ONLINE)
             cluster.wait_whole(TOPIC)
             _end(cluster, load, f"restart on a full disk, {how}")
@@ -224,7 +224,7 @@ def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
                 wait_state(cluster, BROKER, paths[1], LogDirState.OFFLINE)
                 wait_led_elsewhere(cluster, TOPIC, BROKER, held)
                 _goes_on(cluster, load)
-                disks[0].make_room()
+                disks[0].free_space()
                 wait_state(cluster, BROKER, paths[0], ONLINE)
                 _goes_on(cluster, load)
             daemon = cluster.brokers[BROKER]
@@ -248,7 +248,7 @@ def test_both_disks_of_a_broker_full(make_cluster: MakeCluster) -> None:
             wait_led_elsewhere(cluster, TOPIC, BROKER, range(PARTITIONS))
             _goes_on(cluster, load)
             for disk in disks:
-                disk.make_room()
+                disk.free_space()
             cluster.wait_whole(TOPIC)
             _end(cluster, load, "both disks of a broker full")
         assert cluster.brokers[BROKER].is_running

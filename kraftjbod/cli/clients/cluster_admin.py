@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 #: For an answer to come, after a broker has waited as long as it may.
 _ANSWER_MS: Final = 5_000
-#: DescribeCluster: the first version that tells of fenced brokers.
+#: DescribeCluster: the first version that reports fenced brokers.
 WITH_FENCED_BROKERS: Final = 2
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -238,7 +238,7 @@ async def describe_eligible(
     """By topic and partition; nothing of a cluster that cannot be asked for it."""
     wanted = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in topics]
     found: dict[tuple[str, int], EligibleLeaders] = {}
-    cursor, told = None, ("", -1)
+    cursor, seen = None, ("", -1)
     while wanted:
         try:
             response = await client.request_any(
@@ -255,10 +255,10 @@ async def describe_eligible(
                         part.eligible_leader_replicas, part.last_known_elr or ()
                     )
         goes_on = response.next_cursor
-        if goes_on is None or (goes_on.topic_name, goes_on.partition_index) <= told:
+        if goes_on is None or (goes_on.topic_name, goes_on.partition_index) <= seen:
             break
-        told = (goes_on.topic_name, goes_on.partition_index)
-        cursor = DescribeTopicPartitionsRequest.Cursor(topic_name=told[0], partition_index=told[1])
+        seen = (goes_on.topic_name, goes_on.partition_index)
+        cursor = DescribeTopicPartitionsRequest.Cursor(topic_name=seen[0], partition_index=seen[1])
         wanted = [topic for topic in wanted if topic.name >= cursor.topic_name]
     return found
 
@@ -492,10 +492,10 @@ async def delete_records(
                 by_leader[client.metadata.leader(*tp)][tp] = offset
             except OperatingError as e:
                 answers[tp] = e
-        for told in await asyncio.gather(
+        for reported in await asyncio.gather(
             *(_deleted_by(client, leader, own) for leader, own in by_leader.items())
         ):
-            answers.update(told)
+            answers.update(reported)
         for tp in wanted:
             error = answers[tp]
             if isinstance(error, OperatingError) and may_pass(error):
@@ -552,7 +552,7 @@ async def _deleted_by(
 async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
     """Whether it is fenced, by broker: all that are registered, as the one that answers knows.
 
-    :raises OperatingError: UNSUPPORTED_VERSION, if that one cannot tell.
+    :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know.
     """
     response = await client.request_any(
         DescribeClusterRequest(include_fenced_brokers=True),

@@ -299,7 +299,7 @@ class ClusterClient:
 
 
 def may_pass(error: OperatingError) -> bool:
-    """Whether trying again, after a look at fresh metadata, makes sense."""
+    """Whether trying again, with fresh metadata, makes sense."""
     return error.retriable or isinstance(error, ConnectionLostError)
 
 
@@ -312,7 +312,7 @@ def _read_metadata(response: MetadataResponse) -> ClusterMetadata:
             )
             for broker in response.brokers
         },
-        # Only who asks by id, which we do not, may be told of a topic without a name.
+        # Only who asks by id, which we do not, may get a topic without a name.
         topics={t.name: _read_topic(t.name, t) for t in response.topics if t.name is not None},
     )
 

@@ -1,6 +1,6 @@
 """WIRE. Reaching a cluster for the first time, or saying who is in the way: the wrong port, nobody.
 
-* What is tried is told as soon as it did not work at once; it is given up in time.
+* What is tried is reported as soon as it did not work at once; it is given up in time.
 * A controller's port where a broker's belongs, and the other way round, is found out by asking in
   the other's language, and is tried no longer then.
 """
@@ -24,7 +24,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
 
-#: How long an answer may be missing before is told what is tried.
+#: How long an answer may be missing before it is reported what is tried.
 _SILENT_MS: Final = 1_000
 #: For somebody who may speak another language than the one that was tried first.
 _ASK_OTHERWISE_MS: Final = 1_000
@@ -34,7 +34,7 @@ _VOTERS: Final = "controller.quorum.voters"
 _NO_REASON: Final = "the connection is taken, and no answer comes"
 
 Address = tuple[str, int]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class WrongPortError(KraftJbodError):
@@ -42,7 +42,7 @@ class WrongPortError(KraftJbodError):
 
 
 async def reach(
-    client: ClusterClient, addresses: Sequence[Address], *, timeout_ms: int, tell: Tell
+    client: ClusterClient, addresses: Sequence[Address], *, timeout_ms: int, report: Report
 ) -> None:
     """Ask ``client``'s cluster who its brokers are, again and again until it answers.
 
@@ -50,7 +50,7 @@ async def reach(
     :raises ConnectionLostError: if nobody answers for ``timeout_ms``.
     """
     named = ", ".join(f"{host}:{port}" for host, port in addresses)
-    with _Trying(named, timeout_ms, tell) as trying:
+    with _Trying(named, timeout_ms, report) as trying:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await _try(client, addresses, trying)
@@ -83,9 +83,9 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
 class _Trying:
     """Tells once what is tried, if that is not over at once; ``reason`` is why it failed so far."""
 
-    def __init__(self, named: str, timeout_ms: int, tell: Tell) -> None:
+    def __init__(self, named: str, timeout_ms: int, report: Report) -> None:
         self._text = f"trying {named} for {timeout_ms / 1000:g} s"
-        self._tell = tell
+        self._report = report
         self._is_reported = False
         self.reason = ""
 
@@ -104,7 +104,7 @@ class _Trying:
 
     def say(self) -> None:
         if not self._is_reported:
-            self._tell(f"{self._text}: {self.reason}" if self.reason else self._text)
+            self._report(f"{self._text}: {self.reason}" if self.reason else self._text)
         self._is_reported = True
 
 
@@ -141,13 +141,13 @@ async def is_controller(host: str, port: int) -> bool:
 
 
 @asynccontextmanager
-async def controllers_at(addresses: str, *, timeout_ms: int, tell: Tell) -> AsyncIterator[None]:
+async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> AsyncIterator[None]:
     """Around what asks the controllers at ``HOST:PORT,...``.
 
     :raises WrongPortError: instead of a lost connection, if a broker listens at one of them.
     :raises ConnectionLostError: if it takes longer than ``timeout_ms``.
     """
-    with _Trying(addresses, timeout_ms, tell):
+    with _Trying(addresses, timeout_ms, report):
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 yield
@@ -163,15 +163,15 @@ async def controllers_at(addresses: str, *, timeout_ms: int, tell: Tell) -> Asyn
 async def refuse_brokers(addresses: str) -> None:
     """:raises WrongPortError: if a broker listens at one of ``addresses``."""
     for host, port in parse_bootstrap(addresses):
-        told = await _controllers_of(f"{host}:{port}")
-        if told is not None:
+        wanted = await _controllers_of(f"{host}:{port}")
+        if wanted is not None:
             raise WrongPortError(
-                f"{host}:{port} is a broker's port, and this needs a controller's: {told}"
+                f"{host}:{port} is a broker's port, and this needs a controller's: {wanted}"
             )
 
 
 async def _controllers_of(address: str) -> str | None:
-    """Where the broker at ``address`` looks for its controllers; None if no broker is there."""
+    """Where the broker at ``address`` expects its controllers; None if no broker is there."""
     somewhere = f"what `{_VOTERS}` says in the broker's configuration"
     async with ClusterClient(address, request_timeout_ms=_ASK_OTHERWISE_MS) as client:
         try:

@@ -3,7 +3,7 @@
 Beside cluster_admin.py and by its rules. An order about many partitions does not raise for one of
 them: it returns the refusals.
 
-Works with any Kafka cluster. What only kraftjbod tells is None elsewhere, and a target directory
+Works with any Kafka cluster. What only kraftjbod reports is None elsewhere, and a target directory
 in a reassignment is not heard there: see :func:`alter_partition_reassignments`.
 """
 
@@ -37,7 +37,7 @@ _Outcome = (
     | AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 )
 
-#: In place of a growth that was not told.
+#: In place of a growth that was not reported.
 MIN_LONG: Final = -(2**63)
 
 #: AlterPartitionReassignments: the first version that can hold the replication factor fast.
@@ -51,7 +51,7 @@ Refusals = dict[TopicPartition, OperatingError]
 class ReplicaSize:
     """One copy of a replica in a log directory.
 
-    ``offset_lag`` counts records: behind the committed end, or, for a future copy, behind the
+    ``offset_lag`` counts records: before the committed end, or, for a future copy, before the
     current one; -1 if the broker does not know.
     """
 
@@ -80,9 +80,9 @@ class StrayReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """One log directory; byte figures are -1 where the broker does not tell them.
+    """One log directory; byte figures are -1 where the broker does not report them.
 
-    Only kraftjbod tells what has a default: what the directory is called in metadata, how it is
+    Only kraftjbod reports what has a default: what the directory is called in metadata, how it is
     ("online", "saturated", "stalled", "offline"), how many replicas the controller does not know
     to be there yet, and how its disk does. Wall milliseconds; ``last_scrub_ms`` is None too where
     no pass ever came to its end.
@@ -108,7 +108,7 @@ class LogDirDescription:
     reason: str | None = None
     """Why it is not online."""
     assigned_replicas: int | None = None
-    """How many metadata puts there; told where it cannot be looked into."""
+    """How many metadata puts there; reported where it cannot be read."""
     latency_ms: float | None = None
     is_slow: bool = False
     last_scrub_ms: int | None = None
@@ -139,7 +139,7 @@ async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
 async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:
-    """Those of the broker that answers, and its id; None if it does not tell, as Kafka's."""
+    """Those of the broker that answers, and its id; None if it does not report it, as Kafka's."""
     response = await client.request_any(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
     return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
@@ -200,7 +200,7 @@ class RegisteredBroker(NamedTuple):
 
 
 async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
-    """All that there are, also those that cannot be asked; none of a cluster that does not tell."""
+    """All that there are, also those that cannot be asked; none where the cluster does not say."""
     request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
         response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
@@ -233,12 +233,12 @@ def _registered(log_dir: DescribeClusterResponse.DescribeClusterLogDir) -> LogDi
     )
 
 
-def _unless_least(told: int) -> int | None:
-    return None if told == MIN_LONG else told
+def _unless_least(reported: int) -> int | None:
+    return None if reported == MIN_LONG else reported
 
 
-def _unless_negative(told: N) -> N | None:
-    return told if told >= 0 else None
+def _unless_negative(reported: N) -> N | None:
+    return reported if reported >= 0 else None
 
 
 async def alter_replica_log_dirs(
@@ -248,7 +248,7 @@ async def alter_replica_log_dirs(
 
     ``moves`` maps an absolute path to replicas; on kraftjbod also ``"any"``, which ends a
     move, and ``"dirid:<uuid>"``. Naming the present directory ends a move everywhere.
-    A move that has begun goes on behind the scenes; :func:`describe_log_dirs` shows it.
+    A move that has begun goes on by itself; :func:`describe_log_dirs` shows it.
 
     REPLICA_NOT_AVAILABLE among the refusals means that the broker does not have the replica yet
     and remembers the wish.

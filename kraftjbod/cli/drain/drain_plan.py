@@ -1,7 +1,7 @@
 """WIRE. Where the replicas of a directory or a broker go when it is emptied: rules by bytes.
 
 * The largest replica first, each to the directory with most free bytes after what is planned.
-* Nothing goes where it does not fit; what fits nowhere is told, with the best that there is.
+* Nothing goes where it does not fit; what fits nowhere is reported, with the best that there is.
 * A broker never gets a second replica of a partition.
 * Within the broker first; to other brokers where that is asked for or the broker itself is left.
   Among those, a broker in a rack that has no other replica of the partition comes first.
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class OpenPlace:
     """A directory that takes new replicas, and how many bytes of them."""
 
     place: Place
@@ -77,7 +77,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A replica for which there is no room; ``best_free_bytes`` is None where nothing is open."""
+    """A replica for which there is no space; ``best_free_bytes`` is None where nothing is open."""
 
     replica: Replica
     size_bytes: int
@@ -98,11 +98,11 @@ class DrainPlan:
 _NO_RACK: Final = None
 
 
-class _Rooms:
+class _FreeSpace:
     """Free bytes by place, as the plan goes on."""
 
-    def __init__(self, rooms: Iterable[Room], racks: Mapping[int, str | None]) -> None:
-        self._free = {room.place: room.free_bytes for room in rooms}
+    def __init__(self, open_places: Iterable[OpenPlace], racks: Mapping[int, str | None]) -> None:
+        self._free = {one.place: one.free_bytes for one in open_places}
         self._racks = racks
 
     def take(self, place: Place, size_bytes: int) -> None:
@@ -147,7 +147,7 @@ class _Rooms:
         return rack is not _NO_RACK and rack in {self._racks.get(other) for other in others}
 
 
-#: Whether to look within the broker, by turns.
+#: Whether to search within the broker, by turns.
 _ORDER: Final[Mapping[Scope, tuple[bool, ...]]] = {
     Scope.WITHIN_BROKER: (True,),
     Scope.BROKER_FIRST: (True, False),
@@ -157,17 +157,17 @@ _ORDER: Final[Mapping[Scope, tuple[bool, ...]]] = {
 
 def plan_drain(
     leaving: Iterable[Leaving],
-    rooms: Iterable[Room],
+    open_places: Iterable[OpenPlace],
     *,
     scope: Scope,
     racks: Mapping[int, str | None] | None = None,
 ) -> DrainPlan:
-    """A place for each replica of ``leaving`` in ``rooms``, or why there is none.
+    """A place for each replica of ``leaving`` in ``open_places``, or why there is none.
 
-    Each partition may be named once. The source itself must not be among the rooms.
+    Each partition may be named once. The source itself must not be among them.
     """
     everything = sorted(leaving, key=lambda one: (-one.size_bytes, one.replica))
-    free = _Rooms(rooms, racks or {})
+    free = _FreeSpace(open_places, racks or {})
     moves: list[Move] = []
     misfits: list[Misfit] = []
     seen: set[TopicPartition] = set()
@@ -196,7 +196,7 @@ def plan_drain(
     return DrainPlan(moves=tuple(moves), misfits=tuple(misfits))
 
 
-def _find(one: Leaving, free: _Rooms, scope: Scope) -> tuple[Place, bool] | None:
+def _find(one: Leaving, free: _FreeSpace, scope: Scope) -> tuple[Place, bool] | None:
     for is_same_broker in _ORDER[scope]:
         best = free.best(one, is_same_broker=is_same_broker)
         if best is not None and free.fits(best[0], one):

@@ -1,7 +1,7 @@
-"""WIRE. What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, look again, until it is
+"""WIRE. What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, check again, until it is
 empty.
 
-Every round looks at the cluster anew, so that a run which was interrupted is resumed by the same
+Every round reads the cluster anew, so that a run which was interrupted is resumed by the same
 order, and what appears or fails meanwhile is part of the next plan. Moves are made by the code of
 the reassignment tool; its lines go to standard error here.
 """
@@ -40,7 +40,7 @@ from kraftjbod.cli.drain.drain_state import (
     has_lost_targets,
     leaving,
     obstacles,
-    rooms_for,
+    open_places_for,
     scope_of,
 )
 from kraftjbod.cli.reassignment.reassignment_plan import (
@@ -53,12 +53,12 @@ from kraftjbod.cli.reassignment.reassignment_run import (
     ExecuteOptions,
     RefusedError,
     cancel,
+    copies_under_way,
     execute,
-    look,
 )
 from kraftjbod.cli.reassignment.reassignment_status import is_offline, locate
 from kraftjbod.cli.reassignment.reassignment_throttles import clear_throttles
-from kraftjbod.cli.terminal.command import Answer, tell
+from kraftjbod.cli.terminal.command import Answer, report
 from kraftjbod.core.config import CORDONED_LOG_DIRS
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import KraftJbodError, OperatingError
@@ -68,7 +68,7 @@ from kraftjbod.core.node_config import ALL_LOG_DIRS
 #: What each directory of a broker keeps free, by the broker's own configuration.
 _KEPT_FREE_KEYS: Final = ("log.dir.min.free.bytes", "log.dir.reserve.bytes")
 _ASK_FOR_MS: Final = 30_000
-_MAX_TOLD: Final = 20
+_MAX_SHOWN: Final = 20
 
 Configs = dict[str, ConfigEntry]
 
@@ -89,23 +89,23 @@ class _GoneError(KraftJbodError):
 class DrainOptions:
     """``throttle`` is bytes per second and broker, None leaves the rates as they are.
 
-    The cluster is looked at every ``look_again_ms``; ``settle_ms`` is how long the cluster
+    The cluster is read every ``poll_ms``; ``settle_ms`` is how long the cluster
     may take for what needs no bytes: a cordon, a file that goes.
     """
 
     throttle: int | None = None
     across_brokers: bool = False
-    look_again_ms: int = 500
+    poll_ms: int = 500
     settle_ms: int = 60_000
 
     @property
     def rounds(self) -> int:
-        """How often to look before giving up."""
-        return self.settle_ms // self.look_again_ms
+        """How often to read it before giving up."""
+        return self.settle_ms // self.poll_ms
 
 
 class Drain:
-    """One order to empty ``source``; ``tell`` gets lines for people."""
+    """One order to empty ``source``; ``report`` gets lines for people."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class Drain:
         source: Source,
         options: DrainOptions,
         *,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._client = client
         self.source = source
         self._options = options
-        self._tell = tell
+        self._report = report
         self._resource = ConfigResource(ResourceType.BROKER, str(source.broker_id))
 
     @classmethod
@@ -129,7 +129,7 @@ class Drain:
         directory: str | None,
         options: DrainOptions,
         *,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> Drain:
         """The order to empty what is named, if it can be emptied.
 
@@ -137,35 +137,35 @@ class Drain:
         """
         metadata = await client.retry(client.refresh_metadata)
         if broker_id not in metadata.brokers:
-            told = ", ".join(map(str, sorted(metadata.brokers)))
+            alive = ", ".join(map(str, sorted(metadata.brokers)))
             raise ReassignmentError(
-                f"broker {broker_id} is not alive, so nothing can be moved out of it; alive: {told}"
+                f"broker {broker_id} is not alive, so nothing can leave it; alive: {alive}"
             )
         source = Source(broker_id=broker_id)
         if directory is not None:
             found = await client.retry(lambda: describe_log_dirs(client, broker_id))
             source = find_source(broker_id, directory, {broker_id: found})
-        return cls(client, source, options, tell=tell)
+        return cls(client, source, options, report=report)
 
     # --- planning --------------------------------------------------------------------------------
 
     async def plan(self) -> DrainPlan:
         """What would be moved now; changes nothing."""
-        return self._planned(await self._look())
+        return self._planned(await self._read())
 
     def _planned(self, snapshot: Snapshot) -> DrainPlan:
         return plan_drain(
             leaving(self.source, snapshot),
-            rooms_for(self.source, snapshot),
+            open_places_for(self.source, snapshot),
             scope=scope_of(self.source, across_brokers=self._options.across_brokers),
             racks=snapshot.racks,
         )
 
-    async def _look(self) -> Snapshot:
+    async def _read(self) -> Snapshot:
         """:raises RefusedError: the broker that is emptied is not there."""
-        return await self._client.retry(self._look_once)
+        return await self._client.retry(self._read_once)
 
-    async def _look_once(self) -> Snapshot:
+    async def _read_once(self) -> Snapshot:
         client = self._client
         metadata = await client.refresh_metadata()
         if self.source.broker_id not in metadata.brokers:
@@ -181,7 +181,7 @@ class Drain:
             except OperatingError as e:
                 if broker == self.source.broker_id:
                     raise
-                self._tell(f"broker {broker} takes nothing, for it does not answer: {e.message}")
+                self._report(f"broker {broker} takes nothing, for it does not answer: {e.message}")
         return Snapshot(
             metadata=metadata,
             ongoing=await list_partition_reassignments(client),
@@ -199,11 +199,11 @@ class Drain:
         """Empty the source; how many replicas were moved.
 
         :raises DoesNotFitError: before anything was moved, with the cordon taken back that this
-            run set; or later, if room that there was is gone.
+            run set; or later, if space that there was is gone.
         :raises KraftJbodError: what else stands against it; the same order resumes it.
         """
         take_back = await self._cordon()
-        snapshot = await self._look()
+        snapshot = await self._read()
         plan = self._planned(snapshot)
         if plan.misfits:
             if take_back is not None:
@@ -216,12 +216,12 @@ class Drain:
             if rounds <= 0 and plan.misfits:
                 raise DoesNotFitError(plan)
             if rounds <= 0:
-                told = "; ".join(left[:_MAX_TOLD])
-                raise StalledError(f"{self.source} is not empty, and nothing moves: {told}")
+                stuck = "; ".join(left[:_MAX_SHOWN])
+                raise StalledError(f"{self.source} is not empty, and nothing moves: {stuck}")
             moved |= {move.replica for move in plan.moves}
             await self._advance(plan, snapshot)
-            await asyncio.sleep(self._options.look_again_ms / 1000)
-            snapshot = await self._look()
+            await asyncio.sleep(self._options.poll_ms / 1000)
+            snapshot = await self._read()
             is_nearer = len(obstacles(self.source, snapshot)) < len(left)
             rounds = self._options.rounds if is_nearer else rounds - 1
         await self._end_throttles()
@@ -244,8 +244,8 @@ class Drain:
         except StalledError:
             raise
         except KraftJbodError as e:
-            # A broker or a directory went away, or a topic; the next look shows what is left.
-            self._tell(f"{e}; planning again")
+            # A broker or a directory went away, or a topic; the next round shows what is left.
+            self._report(f"{e}; planning again")
 
     async def _order(self, order: ReassignmentPlan) -> None:
         is_within = {replica.broker_id for replica in order.log_dirs} == {self.source.broker_id}
@@ -256,11 +256,11 @@ class Drain:
             mover_throttle=rate if is_within else None,
             is_additional=True,
         )
-        await execute(self._client, Answer(tell=tell), order, options)
+        await execute(self._client, Answer(report=report), order, options)
 
     async def _follow(self, order: ReassignmentPlan) -> None:
         async def seen() -> list[Copying]:
-            under_way = await look(self._client, order)
+            under_way = await copies_under_way(self._client, order)
             snapshot = Snapshot(
                 metadata=self._client.metadata,
                 ongoing=await list_partition_reassignments(self._client, order.replicas),
@@ -270,7 +270,7 @@ class Drain:
                 raise _GoneError("a broker that shall receive replicas went away")
             return under_way
 
-        await follow(seen, sample_ms=self._options.look_again_ms)
+        await follow(seen, sample_ms=self._options.poll_ms)
 
     async def _end_throttles(self) -> None:
         if self._options.throttle is not None:
@@ -281,7 +281,7 @@ class Drain:
                 for index, partition in topic.partitions.items()
             }
             order = ReassignmentPlan(replicas=every)
-            await clear_throttles(self._client, Answer(tell=tell), order, metadata)
+            await clear_throttles(self._client, Answer(report=report), order, metadata)
 
     # --- cordons ---------------------------------------------------------------------------------
 
@@ -297,18 +297,18 @@ class Drain:
         else:
             change = ConfigChange(CORDONED_LOG_DIRS, source.path, ConfigOperation.APPEND)
         await self._alter(change)
-        self._tell(f"{source} is cordoned: it takes no new replicas")
+        self._report(f"{source} is cordoned: it takes no new replicas")
         deadline_ms = _now_ms() + self._options.settle_ms
         while not all(log_dir.is_cordoned for log_dir in _own(source, found)):
             if _now_ms() > deadline_ms:
                 raise StalledError(f"broker {source.broker_id} does not heed {CORDONED_LOG_DIRS}")
-            await asyncio.sleep(self._options.look_again_ms / 1000)
+            await asyncio.sleep(self._options.poll_ms / 1000)
             found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
 
         async def take_back() -> None:
             operation = ConfigOperation.DELETE if before is None else ConfigOperation.SET
             await self._alter(ConfigChange(CORDONED_LOG_DIRS, before, operation))
-            self._tell(f"{source} is not cordoned any more")
+            self._report(f"{source} is not cordoned any more")
 
         return take_back
 
@@ -319,7 +319,7 @@ class Drain:
     # --- the end, and the way back ---------------------------------------------------------------
 
     async def has_metadata(self) -> bool:
-        """Whether the broker keeps its own metadata in the directory, as far as it tells."""
+        """Whether the broker keeps its own metadata in the directory, as far as it reports."""
         configs = await self._configs_of(self.source.broker_id)
         entry = configs.get("metadata.log.dir")
         if entry is not None and entry.value:
@@ -330,12 +330,12 @@ class Drain:
 
     async def cancel(self) -> int:
         """Bring back what is on its way out, and lift the cordon; how many moves ended."""
-        snapshot = await self._look()
+        snapshot = await self._read()
         order = _on_the_way_out(self.source, snapshot)
         if order.replicas:
             await cancel(
                 self._client,
-                Answer(tell=tell),
+                Answer(report=report),
                 order,
                 preserve_throttles=False,
                 timeout_ms=_ASK_FOR_MS,
@@ -350,11 +350,11 @@ class Drain:
         left = [item for item in list_items(before) if path is not None and item != path]
         if path is not None and left == list_items(before):
             if ALL_LOG_DIRS in left:
-                self._tell(f"{CORDONED_LOG_DIRS} is {before} and stays so")
+                self._report(f"{CORDONED_LOG_DIRS} is {before} and stays so")
             return
         operation = ConfigOperation.SET if left else ConfigOperation.DELETE
         await self._alter(ConfigChange(CORDONED_LOG_DIRS, ",".join(left) or None, operation))
-        self._tell(f"{self.source} is not cordoned any more")
+        self._report(f"{self.source} is not cordoned any more")
 
 
 def _own(source: Source, found: list[LogDirDescription]) -> list[LogDirDescription]:

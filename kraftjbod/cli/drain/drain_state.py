@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kraftjbod.cli.clients.cluster_client import ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment
-from kraftjbod.cli.drain.drain_plan import DrainPlan, Leaving, Place, Room, Scope
+from kraftjbod.cli.drain.drain_plan import DrainPlan, Leaving, OpenPlace, Place, Scope
 from kraftjbod.cli.reassignment.reassignment_plan import (
     ReassignmentError,
     ReassignmentPlan,
@@ -76,11 +76,11 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
                     "forgotten (kraftjbod-log-dirs --forget)"
                 )
             return Source(broker_id=broker_id, path=log_dir.path)
-    told = ", ".join(
+    there = ", ".join(
         log_dir.path + (f" ({log_dir.directory_id})" if log_dir.directory_id else "")
         for log_dir in found
     )
-    raise ReassignmentError(f"broker {broker_id} has no log directory {text}; it has {told}")
+    raise ReassignmentError(f"broker {broker_id} has no log directory {text}; it has {there}")
 
 
 def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
@@ -92,10 +92,10 @@ def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
     ]
 
 
-def rooms_for(source: Source, snapshot: Snapshot) -> list[Room]:
+def open_places_for(source: Source, snapshot: Snapshot) -> list[OpenPlace]:
     """Directories elsewhere that take new replicas, with what they may take."""
     return [
-        Room(
+        OpenPlace(
             place=Place(broker, log_dir.path),
             free_bytes=log_dir.usable_bytes - snapshot.kept_free.get(broker, 0),
         )
@@ -122,7 +122,7 @@ def leaving(source: Source, snapshot: Snapshot) -> list[Leaving]:
 def _of_directory(
     source: Source, path: str, snapshot: Snapshot, located: Mapping[Replica, Located]
 ) -> Iterator[Leaving]:
-    open_places = {room.place for room in rooms_for(source, snapshot)}
+    open_places = {one.place for one in open_places_for(source, snapshot)}
     for replica, where in located.items():
         if replica.broker_id != source.broker_id or where.current_dir != path:
             continue
@@ -153,7 +153,7 @@ def _of_broker(
         yield Leaving(
             replica=Replica(broker, *partition),
             source=here.current_dir or "",
-            # Whoever is behind will have it all.
+            # A replica that lags will have it all.
             size_bytes=max(copy.size_bytes for copy in copies),
             holders=frozenset(holders),
         )
@@ -233,22 +233,22 @@ def _target_replicas(
 
 def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
     """What of the source is still in use; empty when it may go."""
-    told = [
+    lines = [
         f"{replica.topic}-{replica.partition}"
         + (" is on its way into " if replica.is_future else " is in ")
         + log_dir.path
         for log_dir in dirs_of(source, snapshot)
         for replica in log_dir.replicas
     ]
-    told += [
+    lines += [
         f"{log_dir.queued_assignments} replicas of {log_dir.path} are not known to the controller"
         for log_dir in dirs_of(source, snapshot)
         if log_dir.queued_assignments
     ]
     if source.path is None:
-        told += [
+        lines += [
             f"{partition} has a replica on broker {source.broker_id}"
             for partition in _partitions(snapshot.metadata)
             if source.broker_id in _holders(partition, snapshot)
         ]
-    return told
+    return lines

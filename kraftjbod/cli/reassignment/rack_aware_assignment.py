@@ -4,7 +4,7 @@
 * The followers of partitions with one leader spread over all other brokers.
 * Where brokers have racks (KIP-36), no rack holds two replicas before each rack holds one.
 
-What lies on the brokers already, and how big it is, is not looked at.
+What lies on the brokers already, and how big it is, does not count.
 """
 
 from __future__ import annotations

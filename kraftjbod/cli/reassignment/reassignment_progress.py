@@ -131,14 +131,14 @@ class Speed:
 
     def add(self, now_ms: int, done_bytes: int) -> None:
         if self._samples and done_bytes < self._samples[-1][1]:
-            self._samples.clear()  # Cut back, or begun anew.
+            self._samples.clear()  # Truncated, or begun anew.
         self._samples.append((now_ms, done_bytes))
         while now_ms - self._samples[0][0] > _RATE_WINDOW_MS:
             self._samples.popleft()
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None before there are two looks at it."""
+        """None before there are two samples of it."""
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_ms - first_ms) * 1000 if last_ms > first_ms else None
 
@@ -165,12 +165,12 @@ def _duration(seconds: float) -> str:
 
 
 async def follow(
-    look: Callable[[], Awaitable[list[Copying]]],
+    sample: Callable[[], Awaitable[list[Copying]]],
     *,
     sample_ms: int = SAMPLE_MS,
     stalled_after_ms: int = STALLED_AFTER_MS,
 ) -> None:
-    """Show what ``look`` sees, every ``sample_ms``, until that is nothing.
+    """Show what ``sample`` finds, every ``sample_ms``, until that is nothing.
 
     :raises StalledError: if no byte has moved for ``stalled_after_ms``.
     """
@@ -180,7 +180,7 @@ async def follow(
     is_quiet = False
     with _screen() as show:
         while True:
-            under_way = await look()
+            under_way = await sample()
             if is_quiet and not under_way:
                 return
             # What was ordered a moment ago may not be seen yet: twice nothing is nothing.
@@ -205,8 +205,8 @@ def show_once(under_way: Sequence[Copying]) -> None:
 
 
 def _print_lines(shown: Sequence[tuple[Copying, str]]) -> None:
-    for copying, told in shown[:_MAX_SHOWN]:
-        click.echo(f"{copying.label}: {told}", err=True)
+    for copying, text in shown[:_MAX_SHOWN]:
+        click.echo(f"{copying.label}: {text}", err=True)
     if len(shown) > _MAX_SHOWN:
         click.echo(f"and {len(shown) - _MAX_SHOWN} more", err=True)
 
@@ -240,25 +240,25 @@ def bars() -> Iterator[Show]:
     from rich.table import Column
 
     console = Console(stderr=True)
-    # Where there is not room for all, the figures stay whole.
+    # Where the terminal is too narrow for all, the figures stay whole.
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
     bar = (BarColumn(bar_width=20),) if console.width >= _WIDTH_WITH_BARS else ()
-    words = TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True))
+    words = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True))
     with Progress(name, *bar, words, console=console, transient=True, expand=True) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(shown: Sequence[tuple[Copying, str]]) -> None:
-            visible = {copying.label: (copying, told) for copying, told in shown[:_MAX_SHOWN]}
+            visible = {copying.label: (copying, text) for copying, text in shown[:_MAX_SHOWN]}
             for gone in tasks.keys() - visible.keys():
                 progress.remove_task(tasks.pop(gone))
-            for label, (copying, told) in visible.items():
+            for label, (copying, text) in visible.items():
                 if label not in tasks:
-                    tasks[label] = progress.add_task(label, told=told)
+                    tasks[label] = progress.add_task(label, text=text)
                 progress.update(
                     tasks[label],
                     completed=copying.done_bytes,
                     total=copying.total_bytes,
-                    told=told,
+                    text=text,
                 )
 
         yield show

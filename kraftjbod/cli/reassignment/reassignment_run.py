@@ -1,7 +1,7 @@
 """WIRE. What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
 
 Says Kafka's lines, and the same as facts. Everything that can be checked is checked before the
-first change; what was changed when a later step fails is told before the error.
+first change; what was changed when a later step fails is reported before the error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kraftjbod.cli.reassignment.reassignment_throttles import (
     plan_moves,
     set_throttles,
 )
-from kraftjbod.cli.terminal.command import Answer, tell
+from kraftjbod.cli.terminal.command import Answer, report
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import ANY_DIRECTORY, TopicPartition
 
@@ -222,7 +222,7 @@ async def cancel(
         await clear_throttles(client, answer, plan, metadata)
 
 
-async def look(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
+async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
     """What of ``plan`` is under way now, in bytes."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
@@ -237,8 +237,8 @@ async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
     found = "Current partition reassignments:" if ongoing else "No partition reassignments found."
     answer.say(found, reassignments=[])
     for partition, reassignment in sorted(ongoing.items()):
-        told = named(partition) | reassignment.document()
-        answer.say(ongoing_line(partition, reassignment), reassignments=[told])
+        document = named(partition) | reassignment.document()
+        answer.say(ongoing_line(partition, reassignment), reassignments=[document])
 
 
 # --- what the cluster says -----------------------------------------------------------------------
@@ -271,8 +271,8 @@ async def _with_real_dirs(
         try:
             return await describe_log_dirs(client, broker)
         except OperatingError as e:
-            told = f"broker {broker} does not tell its log directories: {e.message}"
-            tell(f"{told}; they are shown as {ANY_DIRECTORY}")
+            unknown = f"broker {broker} does not report its log directories: {e.message}"
+            report(f"{unknown}; they are shown as {ANY_DIRECTORY}")
             return ()
 
     plan = ReassignmentPlan(replicas=current)
@@ -320,7 +320,7 @@ def _current(
     return current
 
 
-# --- what the cluster is told --------------------------------------------------------------------
+# --- what changes the cluster -------------------------------------------------------------------
 
 
 def _reassignments(
@@ -416,8 +416,8 @@ def _running(ongoing: Ongoing) -> dict[TopicPartition, PartitionMove]:
 
 def _raise_refusals(what: str, refusals: Refusals) -> None:
     if refusals:
-        told = [f"{partition}: {e.message}" for partition, e in sorted(refusals.items())]
-        raise RefusedError(f"{what} {'; '.join(told)}")
+        refused = [f"{partition}: {e.message}" for partition, e in sorted(refusals.items())]
+        raise RefusedError(f"{what} {'; '.join(refused)}")
 
 
 def _s(things: Sequence[object] | Mapping[TopicPartition, object] | Mapping[Replica, str]) -> str:

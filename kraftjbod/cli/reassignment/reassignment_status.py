@@ -1,7 +1,7 @@
 """WIRE. How far a reassignment is, from what a cluster says, and Kafka's sentence for it.
 
-Two stories per partition: the one that the controller tells (which brokers hold it), and the one
-that each broker tells (which directory holds it, and which shall). Nothing is asked here.
+Two stories per partition: the one that the controller reports (which brokers hold it), and the one
+that each broker reports (which directory holds it, and which shall). Nothing is asked here.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) 
     ids = {log_dir.directory_id for log_dir in log_dirs} - {None}
     if not ids:
         raise ReassignmentError(
-            f"{replica}: broker {replica.broker_id} does not tell the ids of its log directories;"
+            f"{replica}: broker {replica.broker_id} does not report the ids of its log directories;"
             f" name the path instead of {target}: {_choice(log_dirs)}"
         )
     for log_dir in log_dirs:
@@ -259,7 +259,7 @@ def _choice(log_dirs: Iterable[LogDirDescription]) -> str:
 
 
 def ids_by_path(log_dirs: Iterable[LogDirDescription]) -> dict[str, DirectoryId]:
-    """Empty for a broker that does not tell ids."""
+    """Empty for a broker that does not report ids."""
     return {
         log_dir.path: log_dir.directory_id
         for log_dir in log_dirs

@@ -36,8 +36,8 @@ MOVER_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 TOPIC_THROTTLES: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 BROKER_THROTTLES: Final = (LEADER_RATE, FOLLOWER_RATE, MOVER_RATE)
 
-_LOOKS_AT_RATES: Final = 100
-_BETWEEN_LOOKS_S: Final = 0.1
+_POLLS_OF_RATES: Final = 100
+_BETWEEN_POLLS_S: Final = 0.1
 _MUST_VERIFY: Final = (
     "Warning: You must run --verify periodically, until the reassignment completes, to ensure the"
     " throttle is removed."
@@ -96,7 +96,7 @@ def _listed(replicas: Iterable[tuple[int, int]]) -> str:
     return ",".join(f"{partition}:{broker}" for partition, broker in sorted(replicas))
 
 
-# --- what the cluster is told --------------------------------------------------------------------
+# --- what changes the cluster -------------------------------------------------------------------
 
 
 async def set_throttles(
@@ -131,7 +131,7 @@ async def set_throttles(
 async def clear_throttles(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, metadata: ClusterMetadata
 ) -> None:
-    """Of all brokers: nothing tells which of them an earlier call has slowed down."""
+    """Of all brokers: nothing shows which of them an earlier call has slowed down."""
     brokers = sorted({*metadata.brokers, *plan.brokers})
     answer.say(
         f"Clearing broker-level throttles on broker{_s(brokers)} {_joined(brokers)}",
@@ -181,15 +181,15 @@ async def _until_in_force(client: ClusterClient, settings: Mapping[str, Mapping[
     metadata = await client.retry(client.refresh_metadata)
     running = {name: rates for name, rates in settings.items() if int(name) in metadata.brokers}
     resources = [ConfigResource(ResourceType.BROKER, name) for name in running]
-    for _ in range(_LOOKS_AT_RATES):
-        told = await client.retry(lambda: describe_configs(client, resources))
+    for _ in range(_POLLS_OF_RATES):
+        configured = await client.retry(lambda: describe_configs(client, resources))
         if all(
-            (entry := told[resource].get(key)) is not None and entry.value == rate
+            (entry := configured[resource].get(key)) is not None and entry.value == rate
             for resource in resources
             for key, rate in running[resource.name].items()
         ):
             return
-        await asyncio.sleep(_BETWEEN_LOOKS_S)
+        await asyncio.sleep(_BETWEEN_POLLS_S)
     raise OperatingError(
         f"brokers {', '.join(running)} have not taken their throttle over; nothing was moved",
         code=ErrorCode.REQUEST_TIMED_OUT,

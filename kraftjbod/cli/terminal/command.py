@@ -97,14 +97,14 @@ def _made(kind: type[C], function: Callable[..., Any], settings: dict[str, Any])
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=_tell_version,
+        callback=_print_version,
         help="Say which version this is.",
     )
     names = {"help_option_names": ["-h", "--help"]}
     return click.command(cls=kind, context_settings=names, **settings)(version(function))
 
 
-def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if not is_asked:
         return
     from kraftjbod.protocol import record_scans
@@ -142,7 +142,7 @@ class ClusterAddress:
         """
         async with self.client(patience_ms=patience_ms) as client:
             addresses = parse_bootstrap(self.bootstrap_server)
-            await reach(client, addresses, timeout_ms=self.timeout_ms, tell=tell)
+            await reach(client, addresses, timeout_ms=self.timeout_ms, report=report)
             yield client
 
 
@@ -242,14 +242,14 @@ class Answer:
     Used around the work that makes it. The document is printed at the end of that, with ``error``
     in it if the work failed half way; what was said until then is there too.
 
-    :param tell: what prints lines.
+    :param report: what prints lines.
     """
 
     def __init__(
-        self, *, as_json: bool = False, tell: Callable[[str], object] = click.echo
+        self, *, as_json: bool = False, report: Callable[[str], object] = click.echo
     ) -> None:
         self._as_json = as_json
-        self._tell = tell
+        self._report = report
         self._document: dict[str, Any] = {"version": 1}
 
     def __enter__(self) -> Self:
@@ -271,7 +271,7 @@ class Answer:
         """``line`` to people, ``facts`` to the document; a list goes on where it was before."""
         if not self._as_json:
             if line is not None:
-                self._tell(line)
+                self._report(line)
             return
         for name, fact in facts.items():
             before = self._document.get(name)
@@ -322,7 +322,7 @@ def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[i
 # --- the end -------------------------------------------------------------------------------------
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """One line for people who wait, on standard error."""
     print(text, file=sys.stderr, flush=True)
 
@@ -337,5 +337,5 @@ def reader_gone() -> NoReturn:
 def fail(message: str, *, code: int = _EXIT_FAILED) -> NoReturn:
     """One line on standard error, and the end."""
     sys.stdout.flush()
-    tell("error: " + " ".join(message.split()))
+    report("error: " + " ".join(message.split()))
     sys.exit(code)

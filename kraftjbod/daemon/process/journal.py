@@ -5,10 +5,10 @@
   of length (little-endian), the value and a newline.
 * ``MESSAGE`` is the event as a line for people, ``PRIORITY`` its level as syslog counts, and every
   field of the event stands by itself as ``KRAFTJBOD_`` and its name in capitals.
-* The loop never waits: what journald does not take at once is dropped, counted, and told with the
+* The loop never waits: what journald does not take at once is dropped, counted, and logged with the
   next event that it takes. If there is no journald, the event goes to standard error as JSON.
-* Long values are cut, and fields beyond an entry's limit left out; ``KRAFTJBOD_CUT_FIELDS`` tells
-  how many. Descriptors of memory files, by which larger entries could be sent, are not used.
+* Long values are shortened, fields beyond an entry's limit left out; ``KRAFTJBOD_CUT_FIELDS``
+  counts both. Descriptors of memory files, by which larger entries could be sent, are not used.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Journal:
     def take(self, event: Mapping[str, Any]) -> None:
         """Send it; never raises and never waits."""
         if self._dropped:
-            told: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "event": "telemetry_dropped",
                 "level": "warning",
                 "events": self._dropped,
             }
-            if not self._send(told):
+            if not self._send(fields):
                 self._dropped += 1
                 return
             self._dropped = 0
@@ -109,24 +109,24 @@ def _entry(event: Mapping[str, Any], identifier: str) -> bytes:
     ]
     fields += [(_field_name(key), _text(event[key])) for key in event if key not in _NOT_FIELDS]
     entry = bytearray()
-    cut = 0
+    shortened = 0
     for name, value in fields:
         data = str(value).encode(errors="replace")
         field = _encoded(name, data[:_MAX_VALUE_BYTES])
         is_too_much = len(entry) + len(field) > _MAX_ENTRY_BYTES
-        cut += is_too_much or len(data) > _MAX_VALUE_BYTES
+        shortened += is_too_much or len(data) > _MAX_VALUE_BYTES
         if not is_too_much:
             entry += field
-    if cut:
-        entry += _encoded(f"{_PREFIX}CUT_FIELDS", str(cut).encode())
+    if shortened:
+        entry += _encoded(f"{_PREFIX}CUT_FIELDS", str(shortened).encode())
     return bytes(entry)
 
 
 def _message(event: Mapping[str, Any]) -> str:
     """``log_dir_offline path=/data/1 reason=...``, and a traceback below it."""
     hidden = _NOT_FIELDS | {"exception"}
-    told: Iterable[str] = (f"{key}={_text(event[key])}" for key in event if key not in hidden)
-    line = " ".join([str(event.get("event")), *told])
+    words: Iterable[str] = (f"{key}={_text(event[key])}" for key in event if key not in hidden)
+    line = " ".join([str(event.get("event")), *words])
     return f"{line}\n{event['exception']}" if "exception" in event else line
 
 

@@ -19,14 +19,14 @@ from typing import Final
 _MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 #: What a line costs in memory beside its bytes.
 _LINE_OVERHEAD_BYTES: Final = 100
-#: How often is looked whether a descriptor that does not block takes more.
-_LOOK_S: Final = 0.5
+#: How often it is polled whether a descriptor that does not block takes more.
+_POLL_S: Final = 0.5
 
 
 class LineWriter:
     """As much of a text stream as telemetry needs.
 
-    :param dropped_line: makes the line that tells of so many lines dropped.
+    :param dropped_line: makes the line that reports so many lines dropped.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LineWriter:
             try:
                 rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:
-                select.select([], [self._fd], [], _LOOK_S)
+                select.select([], [self._fd], [], _POLL_S)
             except OSError:
                 return False
         return True

@@ -1,7 +1,7 @@
 """WIRE. ``MetricsSnapshots``: a file with all figures, replaced at each interval.
 
 A reader never sees half a file. Best effort, in a thread of its own: a disk that hangs holds up
-neither the loop nor more than one snapshot, and one that fails is told and tried again.
+neither the loop nor more than one snapshot, and one that fails is logged and tried again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WIRE. What systemd is told of a daemon: that it serves, how it is, and that its loop still turns.
+"""WIRE. What systemd hears of a daemon: that it serves, how it is, and that its loop still turns.
 
 The protocol is sd_notify's: datagrams of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET``
 names. Without that variable nothing is sent. The watchdog's beat comes from the event loop alone: a
@@ -20,7 +20,7 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 
 #: Beats per watchdog interval; systemd advises two.
 _BEATS: Final = 2
-#: The status is looked at so often, also without a watchdog.
+#: The status is read so often, also without a watchdog.
 _STATUS_S: Final = 1.0
 _MAX_STATUS_CHARS: Final = 500
 
@@ -35,7 +35,7 @@ class ServiceManager:
         self._log = get_logger(component="service_manager")
         self._is_heard = True
         #: What could not be sent yet; a newer value of a key takes the older one's place.
-        self._untold: dict[str, str] = {}
+        self._unsent: dict[str, str] = {}
         self._status: str | None = None
 
     @classmethod
@@ -57,12 +57,12 @@ class ServiceManager:
             watchdog_s = int(interval_us) / 1e6
         return cls(address, watchdog_s)
 
-    def tell(self, **facts: str) -> None:
+    def notify(self, **facts: str) -> None:
         """Send facts at once; what cannot be sent is logged, once, and goes with the next."""
         if self._address is None:
             return
-        self._untold |= facts
-        text = "\n".join(f"{key}={value}" for key, value in self._untold.items())
+        self._unsent |= facts
+        text = "\n".join(f"{key}={value}" for key, value in self._unsent.items())
         try:
             self._connected(self._address).send(text.encode())
         except OSError as e:
@@ -71,27 +71,27 @@ class ServiceManager:
             self._is_heard = False
         else:
             self._is_heard = True
-            self._untold.clear()
+            self._unsent.clear()
 
-    def tell_status(self, text: str, **facts: str) -> None:
-        """``text`` is what ``systemctl status`` shows: one line, cut if it is too long.
+    def notify_status(self, text: str, **facts: str) -> None:
+        """``text`` is what ``systemctl status`` shows: one line, shortened if it is too long.
 
         Nothing is sent if it is the same as before and there are no other facts.
         """
         if text != self._status:
             facts["STATUS"] = text.replace("\n", " ")[:_MAX_STATUS_CHARS]
             self._status = text
-        if facts or self._untold:
-            self.tell(**facts)
+        if facts or self._unsent:
+            self.notify(**facts)
 
     async def attend(self, status: Callable[[], str]) -> None:
-        """Tell the status whenever it has changed, and beat for the watchdog, until cancelled."""
+        """Report the status whenever it has changed, and beat for the watchdog, until cancelled."""
         if self._address is None:
             return
         beat_s = _STATUS_S if self._watchdog_s is None else self._watchdog_s / _BEATS
         beat = {} if self._watchdog_s is None else {"WATCHDOG": "1"}
         while True:
-            self.tell_status(status(), **beat)
+            self.notify_status(status(), **beat)
             await asyncio.sleep(min(beat_s, _STATUS_S))
 
     def close(self) -> None:

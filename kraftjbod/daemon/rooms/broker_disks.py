@@ -88,7 +88,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
 
 
 def _require_any(dirs: Sequence[LogDir]) -> None:
-    """:raises NoLogDirError: telling of each why it cannot be used."""
+    """:raises NoLogDirError: saying of each why it cannot be used."""
     if not any(log_dir.is_online for log_dir in dirs):
         reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
         raise NoLogDirError(f"none of the log directories can be used: {reasons}")

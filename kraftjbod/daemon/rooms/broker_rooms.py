@@ -42,7 +42,7 @@ def build_rooms(
 ) -> BrokerRooms:
     """The parts of one broker.
 
-    :param advertised: what clients are told.
+    :param advertised: the addresses that clients are given.
     :param tasks: where what runs beside everything else will run.
     :param answers: what the doors may hold of them together.
     """

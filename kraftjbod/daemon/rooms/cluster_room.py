@@ -31,7 +31,7 @@ CONTROLLER_BACKOFF_MAX_MS: Final = 500
 
 
 class ClusterRoom:
-    """What the broker knows of its cluster, and reports; clients are told ``advertised``."""
+    """What the broker knows of its cluster, and reports; clients are given ``advertised``."""
 
     def __init__(
         self,

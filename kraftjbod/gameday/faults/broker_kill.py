@@ -1,7 +1,7 @@
 """WIRE. The scenario of a broker that is killed (SIGKILL), and comes back.
 
 A broker that ``kraftjbod-local`` (``make up``) started is started again as it does; any other has
-somebody who looks after it, and is waited for.
+somebody who supervises it, and is waited for.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class BrokerKill:
             except OperatingError as e:
                 reason = str(e)
             await asyncio.sleep(_POLL_S)
-        who = "this tool" if self._local is not None else "whoever looks after it"
+        who = "this tool" if self._local is not None else "its supervisor"
         raise StartupError(
             f"broker {broker_id} is not back {RETURN_TIMEOUT_S:.0f} s after {who} was to start it "
             f"again: {reason}"

@@ -1,4 +1,4 @@
-"""WIRE. What a topic's cluster looks like from outside: whose disk leads most, who leads, who is in
+"""WIRE. What a topic's cluster is like from outside: whose disk leads most, who leads, who is in
 sync.
 
 :class:`ClusterWatch` asks again and again while something else happens, and notes what changed.
@@ -31,7 +31,7 @@ class Victim:
     led: frozenset[int]
     replicas: int
     directory_id: DirectoryId | None = None
-    """``None`` where the cluster does not tell: it is not kraftjbod."""
+    """``None`` where the cluster does not say: it is not kraftjbod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ async def seen(
 class ClusterWatch:
     """Notes every change of a leader.
 
-    Has a client of its own: what it asks must not wait behind what others ask.
+    Has a client of its own: what it asks must not wait for what others ask.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:

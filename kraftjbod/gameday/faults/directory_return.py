@@ -39,24 +39,24 @@ async def wait_log_dir(
     what: str,
     timeout_s: float,
 ) -> float:
-    """The instant (monotonic) when the broker first told of the directory as ``wanted``.
+    """The instant (monotonic) when the broker first reported the directory as ``wanted``.
 
-    :raises StartupError: with what was told last, when the time is over.
+    :raises StartupError: with what was reported last, when the time is over.
     """
     deadline = time.monotonic() + timeout_s
-    told = "nothing"
+    last = "nothing"
     while time.monotonic() < deadline:
         try:
             found = await describe_log_dir(client, broker_id, path)
             if found is not None and wanted(found):
                 return time.monotonic()
-            told = "no such directory" if found is None else f"{found.state}"
+            last = "no such directory" if found is None else f"{found.state}"
         except OperatingError as e:
-            told = str(e)
+            last = str(e)
         await asyncio.sleep(_POLL_S)
     raise StartupError(
         f"{path} of broker {broker_id} is not {what} after {timeout_s:.0f} s; "
-        f"its broker last said: {told}"
+        f"its broker last said: {last}"
     )
 
 

@@ -29,7 +29,7 @@ from kraftjbod.gameday.faults.directory_return import (
 from kraftjbod.gameday.faults.fault import NOTICE_TIMEOUT_S, RETURN_TIMEOUT_S, CannotPlay, Target
 from kraftjbod.gameday.faults.local_broker import (
     first_breakable,
-    looks_past_modes,
+    ignores_modes,
     require_broker_process,
 )
 from kraftjbod.testing import fault_fs
@@ -55,9 +55,9 @@ class DeadDisk:
         victim = first_breakable(await victims(client, topic))
         node = client.metadata.brokers[victim.broker_id]
         pid = require_broker_process(victim.broker_id, node.port, [victim.path])
-        if looks_past_modes(pid):
+        if ignores_modes(pid):
             raise CannotPlay(
-                f"broker {victim.broker_id} looks past file modes, so chmod 000 is nothing to it: "
+                f"broker {victim.broker_id} ignores file modes, so chmod 000 is nothing to it: "
                 "start it as another user than root, or without CAP_DAC_OVERRIDE"
             )
         self._victim = victim

@@ -46,7 +46,7 @@ class Fault(Protocol):
         """Break it."""
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """The instant (monotonic) when its broker, or the cluster, told of it; ``None``: never."""
+        """The instant (monotonic) when its broker, or the cluster, reported it; ``None``: never."""
 
     async def heal(self, client: ClusterClient) -> None:
         """Mend it, and wait until what was broken is back.

@@ -1,7 +1,7 @@
 """WIRE. Is this really that broker, and may it be broken: what this machine knows of a broker.
 
 Nothing is touched that did not prove itself: a directory by the id in its ``meta.properties``,
-which has to be the one that the broker tells; a process by the port that it listens on and by a
+which has to be the one that the broker reports; a process by the port that it listens on and by a
 file that it has open below one of the broker's directories.
 """
 
@@ -20,7 +20,7 @@ from kraftjbod.local.cluster_process import directory_id
 
 _ADVICE: Final = "run it on the broker's host, as root or as the broker's user, or use --observe"
 _LISTENS: Final = "0A"
-_LOOKS_PAST_MODES: Final = 1 << 1 | 1 << 2
+_IGNORES_MODES: Final = 1 << 1 | 1 << 2
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
 _METADATA_LOG: Final = "__cluster_metadata-0"
 
@@ -32,12 +32,12 @@ def require_own_directory(victim: Victim) -> None:
         raise CannotPlay(
             f"{where} has no id that could be compared: not a broker of kraftjbod; use --observe"
         )
-    here, told = directory_id(victim.path), str(victim.directory_id)
+    here, reported = directory_id(victim.path), str(victim.directory_id)
     if here is None:
         raise CannotPlay(f"{where} cannot be read on this machine: {_ADVICE}")
-    if here != told:
+    if here != reported:
         raise CannotPlay(
-            f"{where} has the id {told}, but what lies there on this machine has {here}: {_ADVICE}"
+            f"{where} has the id {reported}, but the one on this machine has {here}: {_ADVICE}"
         )
     if os.geteuid() not in (0, victim.path.stat().st_uid):
         raise CannotPlay(f"{where} belongs to another user: {_ADVICE}")
@@ -68,7 +68,7 @@ def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) 
     pid = _listener(port)
     if pid is None:
         raise CannotPlay(
-            f"no process that can be looked at listens on port {port} of this machine, so broker "
+            f"no process that can be examined listens on port {port} of this machine, so broker "
             f"{broker_id} cannot be found: {_ADVICE}"
         )
     roots = tuple(f"{path}/" for path in log_dirs)
@@ -80,11 +80,11 @@ def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) 
     return pid
 
 
-def looks_past_modes(pid: int) -> bool:
+def ignores_modes(pid: int) -> bool:
     """Whether ``chmod 000`` is nothing to the process."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
-    return bool(int(word, 16) & _LOOKS_PAST_MODES)
+    return bool(int(word, 16) & _IGNORES_MODES)
 
 
 def _listener(port: int) -> int | None:
@@ -106,7 +106,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def _open_files(pid: int) -> list[str]:
-    """What the process has open; nothing if it has ended or is not ours to look at."""
+    """What the process has open; nothing if it has ended or is not ours to read."""
     found = []
     gone = (PermissionError, FileNotFoundError, ProcessLookupError)
     with contextlib.suppress(*gone):

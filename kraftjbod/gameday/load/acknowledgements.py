@@ -1,4 +1,4 @@
-"""PURE. The book of one partition's load: what was acknowledged, when and where, and the gaps
+"""PURE. The record of one partition's load: what was acknowledged, when and where, and the gaps
 between."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Gap(NamedTuple):
         return round((self.end_s - self.start_s) * 1000)
 
 
-class AckBook:
+class Acknowledgements:
     """What one producer sent, and what the cluster acknowledged of it."""
 
     def __init__(self, partition: int, stream: RecordStream) -> None:

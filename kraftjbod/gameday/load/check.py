@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.protocol.records import Record
 
 
@@ -30,11 +30,11 @@ class Findings:
         return not (self.lost or self.twice or self.out_of_order or self.changed or self.misplaced)
 
 
-def unread(book: AckBook) -> Findings:
+def unread(load: Acknowledgements) -> Findings:
     """Where nothing could be read, nothing is known."""
     return Findings(
-        partition=book.partition,
-        acknowledged=book.acked,
+        partition=load.partition,
+        acknowledged=load.acked,
         found=0,
         lost=0,
         twice=0,
@@ -47,12 +47,12 @@ def unread(book: AckBook) -> Findings:
 class PartitionCheck:
     """Compares one partition, record by record, as they arrive."""
 
-    def __init__(self, book: AckBook) -> None:
-        self._book = book
-        sent = book.acked + book.in_doubt
-        self._index_of = {book.stream.key(index): index for index in range(sent)}
+    def __init__(self, load: Acknowledgements) -> None:
+        self._load = load
+        sent = load.acked + load.in_doubt
+        self._index_of = {load.stream.key(index): index for index in range(sent)}
         self._promised: list[int] = []
-        for ack in book.acks:
+        for ack in load.acks:
             self._promised.extend(range(ack.offset, ack.offset + ack.count))
         self._seen = bytearray(sent)
         self._last = -1
@@ -61,25 +61,25 @@ class PartitionCheck:
     def feed(self, record: Record) -> None:
         key = record.key or b""
         index = self._index_of.get(key)
-        if index is None and not self._book.stream.owns(key):
+        if index is None and not self._load.stream.owns(key):
             return
         self._found += 1
-        if index is None or record.value != self._book.stream.value(index):
+        if index is None or record.value != self._load.stream.value(index):
             self._changed += 1
             return
         self._twice += self._seen[index]
         self._seen[index] = 1
         self._out_of_order += index < self._last
         self._last = index
-        if index < self._book.acked:
+        if index < self._load.acked:
             self._misplaced += record.offset != self._promised[index]
 
     def findings(self) -> Findings:
         return Findings(
-            partition=self._book.partition,
-            acknowledged=self._book.acked,
+            partition=self._load.partition,
+            acknowledged=self._load.acked,
             found=self._found,
-            lost=self._seen.count(0, 0, self._book.acked),
+            lost=self._seen.count(0, 0, self._load.acked),
             twice=self._twice,
             out_of_order=self._out_of_order,
             changed=self._changed,

@@ -1,4 +1,4 @@
-"""PURE. Records that can be told from everybody else's: numbered, and marked with the run they are
+"""PURE. Records that nobody else writes: numbered, and marked with the run they are
 of."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOOP. ``PartitionLoad``: one producer's load on one partition, and the book it keeps."""
+"""LOOP. ``PartitionLoad``: one producer's load on one partition, and the record it keeps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 
 from kraftjbod.cli.clients.producer import Producer, now_ms
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
+from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements
 
 
-class PartitionLoad(AckBook):
+class PartitionLoad(Acknowledgements):
     """Sends the stream from its beginning, one batch at a time."""
 
     async def send(self, producer: Producer, count: int) -> bool:

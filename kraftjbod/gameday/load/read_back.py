@@ -9,7 +9,7 @@ from kraftjbod.cli.clients.cluster_admin import LATEST, list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.consumer import Consumer
 from kraftjbod.core.errors import RequestTimedOutError
-from kraftjbod.gameday.load.acknowledgements import AckBook
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.check import Findings, PartitionCheck
 
 _POLL_MS: Final = 30_000
@@ -27,17 +27,17 @@ async def end_offsets(
 async def read_back(
     client: ClusterClient,
     topic: str,
-    books: Iterable[AckBook],
+    loads: Iterable[Acknowledgements],
     advance: Callable[[int], None],
     *,
     starts: Mapping[int, int] | None = None,
 ) -> list[Findings]:
-    """Read ``topic`` to its end; ``advance`` is told how many records came.
+    """Read ``topic`` to its end; ``advance`` gets how many records came.
 
     :param starts: offset by partition to begin at, from the beginning of the log by default.
     :raises RequestTimedOutError: if nothing arrives for a long time.
     """
-    checks = {book.partition: PartitionCheck(book) for book in books}
+    checks = {load.partition: PartitionCheck(load) for load in loads}
     ends = await end_offsets(client, topic, checks)
     begin = {partition: (starts or {}).get(partition, 0) for partition in ends}
     ahead = {

@@ -151,13 +151,13 @@ class MiniBroker:
             partition_index=index, leader_id=BROKER_ID, eligible_leader_replicas=[8]
         )
         part.last_known_elr = []
-        told = response.DescribeTopicPartitionsResponseTopic(name=name, partitions=[part])
+        reported = response.DescribeTopicPartitionsResponseTopic(name=name, partitions=[part])
         cursor, later = None, [other for other in names if other > name]
         if index + 1 < len(self.topics[name].logs):
             cursor = response.Cursor(topic_name=name, partition_index=index + 1)
         elif later:
             cursor = response.Cursor(topic_name=later[0], partition_index=0)
-        return response(topics=[told], next_cursor=cursor)
+        return response(topics=[reported], next_cursor=cursor)
 
     def _topic_metadata(self, name: str, code: int) -> Any:
         response = MetadataResponse
@@ -281,9 +281,9 @@ class MiniBroker:
         if not code:
             count = len(wanted.assignments) or max(1, wanted.num_partitions)
             self.create(wanted.name, count, **{c.name: c.value for c in wanted.configs})
-        told = f"Topic '{wanted.name}' already exists." if code else None
+        reported = f"Topic '{wanted.name}' already exists." if code else None
         result = response.CreatableTopicResult(
-            name=wanted.name, error_code=code, error_message=told
+            name=wanted.name, error_code=code, error_message=reported
         )
         return response(topics=[result])
 

@@ -106,16 +106,20 @@ async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
 async def test_lists_go_in_brackets() -> None:
     async with mini_broker() as broker:
         added = ("--add-config", f"{CORDONS}=[/d1,/d2]")
-        told = await _tell(broker, "--alter", *OUR_BROKER, *added)
-        assert told == (0, f"Completed updating config for broker {BROKER_ID}.\n", "")
+        reported = await _tell(broker, "--alter", *OUR_BROKER, *added)
+        assert reported == (0, f"Completed updating config for broker {BROKER_ID}.\n", "")
         assert broker.broker_configs == {CORDONS: "/d1,/d2"}
 
 
 async def test_all_brokers_at_once() -> None:
     async with mini_broker() as broker:
         default = ("--entity-type", "brokers", "--entity-default")
-        told = await _tell(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
-        assert told == (0, "Completed updating default config for brokers in the cluster.\n", "")
+        reported = await _tell(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
+        assert reported == (
+            0,
+            "Completed updating default config for brokers in the cluster.\n",
+            "",
+        )
         _, out, _ = await _tell(broker, "--describe", "--entity-type", "brokers")
         assert [line for line in out.splitlines() if line.endswith(" are:")] == [
             f"Dynamic configs for broker {BROKER_ID} are:",
@@ -223,7 +227,7 @@ async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
     ]
 
 
-async def test_a_controllers_refusal_is_told() -> None:
+async def test_a_controllers_refusal_is_reported() -> None:
     dead = DeadBroker()
     dead.refusal = ErrorCode.INVALID_CONFIG
     code, out, err = await dead.tell("--alter", "--add-config", f"{CORDONS}=/d3")

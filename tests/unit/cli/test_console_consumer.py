@@ -48,8 +48,8 @@ async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         options = ("--partition", "0", "--offset", "1", "--max-messages", "1", "--json")
-        told = json.loads((await invoke(main, *words(broker, *options))).stdout)
-    assert {key: told[key] for key in ("topic", "partition", "offset", "key", "value")} == {
+        reported = json.loads((await invoke(main, *words(broker, *options))).stdout)
+    assert {key: reported[key] for key in ("topic", "partition", "offset", "key", "value")} == {
         "topic": "t",
         "partition": 0,
         "offset": 1,
@@ -57,13 +57,17 @@ async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
         "value": "1",
     }
     record = Record(key=None, value=b"\xff", timestamp_ms=-1, headers=(("h", "\u00e9".encode()),))
-    told = json.loads(JsonPrinter("t").line(3, record, TimestampType.LOG_APPEND_TIME))
-    assert (told["key"], told["valueBase64"], told["timestampMs"]) == (None, "/w==", None)
-    assert (told["timestampType"], "value" in told) == ("LogAppendTime", False)
-    assert told["headers"] == [{"name": "h", "value": "\u00e9"}]
+    reported = json.loads(JsonPrinter("t").line(3, record, TimestampType.LOG_APPEND_TIME))
+    assert (reported["key"], reported["valueBase64"], reported["timestampMs"]) == (
+        None,
+        "/w==",
+        None,
+    )
+    assert (reported["timestampType"], "value" in reported) == ("LogAppendTime", False)
+    assert reported["headers"] == [{"name": "h", "value": "\u00e9"}]
 
 
-async def test_the_end_is_where_reading_starts_unless_told() -> None:
+async def test_the_end_is_where_reading_starts_unless_reported() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         result = await invoke(main, *words(broker, "--timeout-ms", "1"))
@@ -113,5 +117,5 @@ def test_fields_stand_in_kafkas_order() -> None:
 def test_separators_and_the_null_literal_are_as_asked() -> None:
     record = Record(key=None, value=b"v", timestamp_ms=9, offset=4)
     more = {"key.separator": "\\t|", "line.separator": ";", "null.literal": "~"}
-    told = line(record, TimestampType.LOG_APPEND_TIME, **more)
-    assert told == b"LogAppendTime:9\t|Partition:3\t|Offset:4\t|NO_HEADERS\t|~\t|v;"
+    reported = line(record, TimestampType.LOG_APPEND_TIME, **more)
+    assert reported == b"LogAppendTime:9\t|Partition:3\t|Offset:4\t|NO_HEADERS\t|~\t|v;"

@@ -51,8 +51,8 @@ async def test_lines_without_keys_go_round_in_batches() -> None:
     async with mini_broker() as broker:
         broker.create("t", 2)
         asked = words(broker, "--batch-size", "4", "--json")
-        told = await invoke(main, *asked, stdin=b"aaaa\nbbbb\ncccc\n")
-        assert json.loads(told.stdout) == {
+        reported = await invoke(main, *asked, stdin=b"aaaa\nbbbb\ncccc\n")
+        assert json.loads(reported.stdout) == {
             "version": 1,
             "topic": "t",
             "records": 3,

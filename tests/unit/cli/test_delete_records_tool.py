@@ -70,9 +70,11 @@ def _fill(broker: MiniBroker) -> None:
 async def test_lines_are_kafkas(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
-        told = await _tell(broker, tmp_path / "f.json", entries({}, {"partition": 1, "offset": -1}))
+        reported = await _tell(
+            broker, tmp_path / "f.json", entries({}, {"partition": 1, "offset": -1})
+        )
         assert broker.deletions == [("a", 0, 5), ("a", 1, -1)]
-    assert told == (
+    assert reported == (
         0,
         [
             "Executing records delete operation",

@@ -107,9 +107,9 @@ async def test_a_program_reads_json() -> None:
         }
         broker.usable["/d2"] = 5
         _, out, _ = await tell(broker, *DISK, "--format", "json")
-        told = json.loads(out)
-        assert told["state"] == "refused"
-        assert told["doesNotFit"] == [{"partition": "foo-0", "size": SIZE_BYTES, "bestFree": 5}]
+        reported = json.loads(out)
+        assert reported["state"] == "refused"
+        assert reported["doesNotFit"] == [{"partition": "foo-0", "size": SIZE_BYTES, "bestFree": 5}]
 
 
 async def test_cancelling_says_how_many() -> None:
@@ -123,7 +123,7 @@ async def test_cancelling_says_how_many() -> None:
         assert (broker.future, broker.broker_configs) == ({}, {})
 
 
-def test_a_line_tells_what_is_special() -> None:
+def test_a_line_reports_what_is_special() -> None:
     move = Move(
         replica=Replica(1, "t", 0),
         source="",

@@ -65,8 +65,8 @@ def test_what_makes_no_sense(metadata: str | None, pairs: tuple[str, ...], why: 
 
 async def test_describe_prints_kafkas_line() -> None:
     async with mini_broker() as broker:
-        told = await invoke(main, "--bootstrap-server", broker.address, "describe")
-    assert told.stdout == (
+        reported = await invoke(main, "--bootstrap-server", broker.address, "describe")
+    assert reported.stdout == (
         "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: UNKNOWN 34\t"
         "FinalizedVersionLevel: 3.6-IV2\tEpoch: 5\n"
     )
@@ -85,8 +85,8 @@ async def test_levels_go_up_and_down_in_kafkas_words() -> None:
             "",
         )
         assert broker.features == {"metadata.version": 14}
-        _, told, _ = await _tell(broker, "describe", "--json")
-        (feature,) = json.loads(told)["features"]
+        _, reported, _ = await _tell(broker, "describe", "--json")
+        (feature,) = json.loads(reported)["features"]
         assert feature["finalized"] == {"level": 14, "name": "3.6-IV2"}
         assert await _tell(broker, "upgrade", "--feature", "metadata.version=17") == (
             0,

@@ -28,15 +28,15 @@ async def _ask(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
 
 async def test_a_broker_with_a_dead_directory_serves() -> None:
     async with mini_broker() as broker:
-        code, told, errors = await _ask(broker)
+        code, reported, errors = await _ask(broker)
         assert (code, errors) == (0, "")
-        assert told.splitlines() == [
+        assert reported.splitlines() == [
             f"broker 7 at {broker.address} serves, 1 of 2 log directories are online",
             "/d2 is offline",
         ]
-        code, told, errors = await _ask(broker, "--json")
+        code, reported, errors = await _ask(broker, "--json")
         assert (code, errors) == (0, "")
-        assert json.loads(told) == {
+        assert json.loads(reported) == {
             "serves": True,
             "reason": None,
             "brokerId": 7,
@@ -49,8 +49,8 @@ async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
         broker.fencing[BROKER_ID] = True
         why = f"error: broker 7 at {broker.address} does not serve: it is fenced\n"
         assert await _ask(broker) == (1, "", why)
-        code, told, errors = await _ask(broker, "--json")
-        document = json.loads(told)
+        code, reported, errors = await _ask(broker, "--json")
+        document = json.loads(reported)
         assert (code, errors) == (1, why)
         assert (document["serves"], document["reason"]) == (False, "it is fenced")
         assert len(document["logDirs"]) == 2
@@ -62,13 +62,13 @@ async def test_of_a_broker_that_does_not_tell_its_id_fencing_is_not_asked() -> N
     """As Kafka's do; 8 is fenced, and may or may not be the one."""
     async with mini_broker() as broker:
         broker.tells_id = False
-        code, told, _ = await _ask(broker)
+        code, reported, _ = await _ask(broker)
         assert code == 0
-        assert told.startswith(f"the broker at {broker.address} serves, 1 of 2")
+        assert reported.startswith(f"the broker at {broker.address} serves, 1 of 2")
         assert broker.asked == ["DescribeLogDirs"]
 
 
-async def test_a_daemon_of_the_other_kind_is_told_as_such() -> None:
+async def test_a_daemon_of_the_other_kind_is_reported_as_such() -> None:
     async with mini_broker() as broker:
         done = await invoke(main, "--controller", broker.address)
     assert done.stderr.endswith("it is a broker: give it as --bootstrap-server\n")
@@ -81,13 +81,13 @@ async def test_a_daemon_of_the_other_kind_is_told_as_such() -> None:
 async def test_an_error_for_an_answer_is_one_line() -> None:
     async with mini_broker() as broker:
         broker.fail_next["DescribeLogDirs"].append(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        code, told, errors = await _ask(broker, "--json")
+        code, reported, errors = await _ask(broker, "--json")
     reason = "log directories: CLUSTER_AUTHORIZATION_FAILED"
     assert (code, errors) == (
         1,
         f"error: the broker at {broker.address} does not serve: {reason}\n",
     )
-    assert json.loads(told) == {"serves": False, "reason": reason}
+    assert json.loads(reported) == {"serves": False, "reason": reason}
 
 
 @pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
@@ -102,7 +102,7 @@ async def test_nobody_there(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
-async def test_silence_is_told_as_such(option: str) -> None:
+async def test_silence_is_reported_as_such(option: str) -> None:
     """The system takes the connection, and no process ever answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

@@ -29,9 +29,9 @@ HEADINGS = (
 )
 
 
-def described(path: str, **told: Any) -> LogDirDescription:
+def described(path: str, **reported: Any) -> LogDirDescription:
     least = {"error_code": 0, "total_bytes": -1, "usable_bytes": -1, "is_cordoned": False}
-    return LogDirDescription(path=path, replicas=(), **least | told)
+    return LogDirDescription(path=path, replicas=(), **least | reported)
 
 
 FULL = described(
@@ -71,9 +71,11 @@ def test_no_fact_is_lost_at_any_width(
     # A cell is what stands below each other between the same columns; folds are undone.
     rule = next(number for number, line in enumerate(lines) if set(line.strip()) <= {"─"})
     cells = _columns(lines[:rule]) + _columns(lines[rule + 1 :])
-    told = ["".join(cell.split()) for cell in cells]
+    reported = ["".join(cell.split()) for cell in cells]
     missing = [
-        fact for fact in FACTS + HEADINGS if not any("".join(fact.split()) in cell for cell in told)
+        fact
+        for fact in FACTS + HEADINGS
+        if not any("".join(fact.split()) in cell for cell in reported)
     ]
     assert missing == []
 
@@ -101,7 +103,7 @@ def test_a_pipe_gets_one_line_for_each_directory(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("told", "cells"),
+    ("reported", "cells"),
     [
         ({}, ["online", "0", "0 B"]),
         ({"scrub_errors": 0}, ["online", "0", "0 B", "never"]),
@@ -112,16 +114,16 @@ def test_a_pipe_gets_one_line_for_each_directory(capsys: pytest.CaptureFixture[s
         ({"error_code": ErrorCode.KAFKA_STORAGE_ERROR}, ["offline"]),
     ],
 )
-def test_what_is_not_told_is_blank(
-    told: dict[str, Any], cells: list[str], capsys: pytest.CaptureFixture[str]
+def test_what_is_not_reported_is_blank(
+    reported: dict[str, Any], cells: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As of a broker of Kafka's."""
-    print_table({1: [described("/d1", **told)]}, [])
+    print_table({1: [described("/d1", **reported)]}, [])
     row = capsys.readouterr().out.splitlines()[-1]
     assert [cell.strip() for cell in row.split("  ") if cell.strip()] == ["1", "/d1", *cells]
 
 
-def test_moves_are_told_with_how_far_they_are() -> None:
+def test_moves_are_reported_with_how_far_they_are() -> None:
     def log_dir(path: str, *replicas: ReplicaSize) -> LogDirDescription:
         return replace(described(path), replicas=replicas)
 

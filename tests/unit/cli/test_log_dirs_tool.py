@@ -107,18 +107,18 @@ async def test_json_is_the_document_alone(flags: tuple[str, ...]) -> None:
         assert json.loads((await invoke(main, *asked)).stdout) == DOCUMENT
 
 
-async def test_a_broker_that_is_down_is_told_by_what_metadata_knows() -> None:
+async def test_a_broker_that_is_down_is_reported_by_what_metadata_knows() -> None:
     async with mini_broker() as broker:
         shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
         (down,) = [line.split() for line in shown.splitlines() if line.startswith("8 ")]
         assert down[:5] == ["8", "/d1", str(DirectoryId(DIRECTORY_ID)), "down", "2"]
         assert " ".join(down[5:]) == "the broker is down"
         asked = words(broker, "--json", "--broker-list", "8")
-        told = json.loads((await invoke(main, *asked)).stdout)
-        assert (told["brokers"], told["downBrokers"]) == ([], [DOWN])
+        reported = json.loads((await invoke(main, *asked)).stdout)
+        assert (reported["brokers"], reported["downBrokers"]) == ([], [DOWN])
 
 
-async def test_a_broker_that_dies_just_now_is_told_so_and_the_others_are_shown() -> None:
+async def test_a_broker_that_dies_just_now_is_reported_so_and_the_others_are_shown() -> None:
     async with mini_broker() as broker:
         broker.fencing[8] = False
         done = await invoke(main, *words(broker, "--format", "table"))
@@ -126,7 +126,7 @@ async def test_a_broker_that_dies_just_now_is_told_so_and_the_others_are_shown()
         assert done.stderr.startswith("broker 8 does not answer: ")
 
 
-async def test_a_replica_that_is_on_no_disk_is_told_below_the_table() -> None:
+async def test_a_replica_that_is_on_no_disk_is_reported_below_the_table() -> None:
     async with mini_broker() as broker:
         shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
         assert f"foo-1 on broker {BROKER_ID}: LOST, the last in-sync copy" in shown
@@ -179,8 +179,8 @@ def test_strays_are_a_line_each_or_one_document(capsys: pytest.CaptureFixture[st
         replicas=(),
         strays=strays,
     )
-    told = strays_document({1: [log_dir]}, [])
-    _print_strays(told, "kafka", [1])
+    reported = strays_document({1: [log_dir]}, [])
+    _print_strays(reported, "kafka", [1])
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("orders-3 (topic id dHR0dHR0dHR0dHR0dHR0dA) on broker 1: /d1/orders-3.")
     assert first.endswith("set aside 2023-11-14 22:13 UTC: topic unknown")

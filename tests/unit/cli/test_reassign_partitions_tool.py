@@ -41,8 +41,8 @@ async def test_from_execute_over_cancel_to_verify(tmp_path: Path) -> None:
         )
         cancelled = await invoke(main, *words(broker, "cancel", path, "--preserve-throttles"))
         assert "Successfully cancelled partition reassignment for: foo-0" in cancelled.stdout
-        told = json.loads((await invoke(main, *words(broker, "verify", path, "--json"))).stdout)
-        assert told["partitions"][0] | told["moves"][0] == {
+        reported = json.loads((await invoke(main, *words(broker, "verify", path, "--json"))).stdout)
+        assert reported["partitions"][0] | reported["moves"][0] == {
             "topic": "foo",
             "partition": 0,
             "broker": 7,

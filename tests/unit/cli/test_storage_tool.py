@@ -66,12 +66,12 @@ def test_format_then_info(config: str, tmp_path: Path):
     assert f"Found log directories:\n  {tmp_path}/a\n  {tmp_path}/b\n" in info.output
     assert "Found metadata: {cluster.id=QkVnv0Z2S5mbQHjJ4m7r9A, directory.id=" in info.output
     assert "node.id=1, version=1}" in info.output
-    told = json.loads(run("info", "-c", config, "--json").output)
-    assert (told["logDirs"], told["problems"]) == ([f"{tmp_path}/{d}" for d in "abm"], [])
-    assert told["metadata"][f"{tmp_path}/b"]["cluster.id"] == CLUSTER
+    reported = json.loads(run("info", "-c", config, "--json").output)
+    assert (reported["logDirs"], reported["problems"]) == ([f"{tmp_path}/{d}" for d in "abm"], [])
+    assert reported["metadata"][f"{tmp_path}/b"]["cluster.id"] == CLUSTER
     shutil.rmtree(tmp_path / "b")
-    told = json.loads(format_it(config, "--json", "-g").stdout)
-    assert "error" in told
+    reported = json.loads(format_it(config, "--json", "-g").stdout)
+    assert "error" in reported
 
 
 def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path):
@@ -245,8 +245,8 @@ def test_dump_log(tmp_path: Path):
         (0, 2, True),
         (3, 3, False),
     ]
-    told = json.loads(run("dump-log", "--json", str(path)).output)
-    assert told["batches"] == [{"file": str(path), **line} for line in lines]
+    reported = json.loads(run("dump-log", "--json", str(path)).output)
+    assert reported["batches"] == [{"file": str(path), **line} for line in lines]
     path.write_bytes(batch(3) + b"torn")
     torn = run("dump-log", str(path))
     assert torn.exit_code == 1

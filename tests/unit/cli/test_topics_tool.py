@@ -27,8 +27,10 @@ async def test_create_says_so_in_kafkas_words() -> None:
 
 async def test_names_that_collide_as_metrics_are_warned_of() -> None:
     async with mini_broker() as broker:
-        told = await invoke_ok("--bootstrap-server", broker.address, "--create", "--topic", "a.b")
-        assert told.startswith("WARNING: Due to limitations in metric names")
+        reported = await invoke_ok(
+            "--bootstrap-server", broker.address, "--create", "--topic", "a.b"
+        )
+        assert reported.startswith("WARNING: Due to limitations in metric names")
 
 
 async def test_list_and_describe() -> None:
@@ -58,8 +60,8 @@ async def test_a_cluster_from_before_eligible_leaders_has_none_to_show(
     async with mini_broker() as broker:
         broker.create("foo")
         monkeypatch.delitem(SUPPORTED, ApiKey.DESCRIBE_TOPIC_PARTITIONS)
-        told = await invoke_ok("--bootstrap-server", broker.address, "--describe")
-        assert "Elr: N/A\tLastKnownElr: N/A" in told
+        reported = await invoke_ok("--bootstrap-server", broker.address, "--describe")
+        assert "Elr: N/A\tLastKnownElr: N/A" in reported
 
 
 async def test_only_partitions_in_need_are_shown_when_asked() -> None:

@@ -44,11 +44,11 @@ async def test_a_disk_that_is_gone_is_offline_and_not_a_failed_start(tmp_path: P
     sound, gone = (format_disk(tmp_path / f"d{n}", n) for n in (1, 2))
     (tmp_path / "d2" / "meta.properties").unlink()
     (tmp_path / "d2").rmdir()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         disks = await open_disks(broker_config(NO_CONTROLLER, sound, gone), Environment())
     assert [d.path for d in disks.logs.online_dirs()] == [sound]
     assert [d.path for d in disks.logs.offline_dirs()] == [gone]
-    assert [t["log_dir"] for t in told if t["event"] == "log_dir_offline"] == [gone]
+    assert [t["log_dir"] for t in logged if t["event"] == "log_dir_offline"] == [gone]
     await _close(disks)
 
 
@@ -80,7 +80,7 @@ async def test_a_disk_of_another_cluster_is_refused_by_itself(tmp_path: Path) ->
     await _close(disks)
 
 
-async def test_where_no_disk_can_be_used_the_start_fails_and_tells_of_each(tmp_path: Path) -> None:
+async def test_where_no_disk_can_be_used_the_start_fails_and_reports_each(tmp_path: Path) -> None:
     metadata = format_disk(tmp_path / "meta", 1)
     config = broker_config(
         NO_CONTROLLER,

@@ -134,13 +134,13 @@ async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> Non
 async def test_each_directory_says_up_to_which_epoch_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[tuple[int, Uuid], ...]] = []
+    reported: list[tuple[tuple[int, Uuid], ...]] = []
     call = ControllerChannel.call
 
     async def spied(channel: Any, request: Any, **more: Any) -> Any:
         if isinstance(request, BrokerRegistrationRequest):
             epochs = request.clean_shutdown_epochs
-            told.append(tuple(zip(epochs, request.clean_shutdown_incarnations, strict=True)))
+            reported.append(tuple(zip(epochs, request.clean_shutdown_incarnations, strict=True)))
         return await call(channel, request, **more)
 
     monkeypatch.setattr(ControllerChannel, "call", spied)
@@ -157,7 +157,7 @@ async def test_each_directory_says_up_to_which_epoch_it_is_whole(
                 (tmp_path / name / ".kafka_cleanshutdown").unlink()
         async with serving(config):
             pass
-    assert told == [
+    assert reported == [
         (unknown, unknown),
         (lives[0], lives[0]),
         (unknown, lives[1]),
@@ -165,7 +165,7 @@ async def test_each_directory_says_up_to_which_epoch_it_is_whole(
     ]
 
 
-async def test_the_status_tells_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:
+async def test_the_status_reports_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2, 3)]
     metadata = format_disk(tmp_path / "m", 4)
     async with controller() as port:
@@ -251,8 +251,8 @@ async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
         (tmp_path / "d2" / "meta.properties").unlink()
         errors: dict[str, int] = {}
         while not errors.get(paths[1]):
-            told = await ask(server, describe(topics=None))
-            errors = {result.log_dir: result.error_code for result in told.results}
+            reported = await ask(server, describe(topics=None))
+            errors = {result.log_dir: result.error_code for result in reported.results}
             await asyncio.sleep(0.01)
         assert errors == {paths[0]: 0, paths[1]: KafkaStorageError.code}
         await ask_for_topic(server, "t")
@@ -268,7 +268,7 @@ async def test_a_cluster_that_refuses_it_is_a_failed_start(tmp_path: Path) -> No
         await server.stop()
 
 
-async def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     """The runner cancels ``start`` when a signal comes, whatever it waits for."""
     path = format_disk(tmp_path / "d1", 1)
     async with asyncio.timeout(PATIENCE_S):
@@ -446,13 +446,13 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(
         assert said in err
 
 
-async def test_a_file_that_asks_for_less_in_sync_than_the_cluster_is_told_that_it_does_not_count(
+async def test_a_file_that_asks_for_less_in_sync_than_the_cluster_does_not_count_and_is_reported(
     tmp_path: Path,
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with controller() as port:
-        with capture_logs() as told:
+        with capture_logs() as logged:
             async with serving(broker_config(port, path, min_insync_replicas="1")):
                 pass
-    events = {line["event"]: line for line in told}
+    events = {line["event"]: line for line in logged}
     assert events["min_insync_replicas_of_file_ignored"]["value"] == 1

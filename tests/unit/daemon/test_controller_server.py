@@ -68,7 +68,7 @@ async def test_another_node_s_dir_is_refused(vfs: FaultVfs) -> None:
     await server.stop()
 
 
-async def test_the_status_tells_whether_it_serves_and_how_its_directory_is(vfs: FaultVfs) -> None:
+async def test_the_status_reports_whether_it_serves_and_how_its_directory_is(vfs: FaultVfs) -> None:
     server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
     assert server.status() == "starting; log directories: 1 online, 0 impaired, 0 offline"
     await server.start()

@@ -119,7 +119,7 @@ def test_lines_and_odd_names_survive(journal: Journal, listening: Listening) -> 
     assert entry["MESSAGE"].endswith("\nTraceback\n  a = b")
 
 
-def test_what_is_too_long_is_cut_and_said(journal: Journal, listening: Listening) -> None:
+def test_what_is_too_long_is_truncated_and_said(journal: Journal, listening: Listening) -> None:
     long = {f"value_{n:02}": "x" * 17_000 for n in range(20)}
     journal.take({"event": "e", "level": "info", **long, "n" * 100: 1})
     (entry,) = listening.entries()
@@ -137,7 +137,7 @@ def test_without_journald_events_go_to_standard_error_until_it_is_back(
     journal.take(event(path="/1"))
     os.unlink(listening.address)
     journal.take(event(path="/2"))
-    assert [told["path"] for told in listening.on_stderr()] == ["/1", "/2"]
+    assert [reported["path"] for reported in listening.on_stderr()] == ["/1", "/2"]
     listening.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listening.socket.bind(listening.address)
     listening.socket.setblocking(False)
@@ -146,7 +146,7 @@ def test_without_journald_events_go_to_standard_error_until_it_is_back(
     assert listening.on_stderr() == []
 
 
-def test_what_nobody_takes_is_dropped_counted_and_told_later(
+def test_what_nobody_takes_is_dropped_counted_and_reported_later(
     listening: Listening, journal: Journal
 ) -> None:
     """telemetry_dropped comes first once there is room again."""
@@ -174,7 +174,7 @@ def test_a_standard_error_that_nobody_reads_holds_nothing_up(
     assert 0 < heard < 10_000
 
 
-def test_the_stream_to_the_journal_is_told_by_its_inode(listening: Listening) -> None:
+def test_the_stream_to_the_journal_is_reported_by_its_inode(listening: Listening) -> None:
     found = os.fstat(listening.stderr)
     named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
     assert is_journal(listening.stderr, named)

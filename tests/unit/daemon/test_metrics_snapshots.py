@@ -19,29 +19,29 @@ async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path
     metrics.count("beats")
     os.mkfifo(tmp_path / "figures.json.tmp")
     running = asyncio.create_task(MetricsSnapshots(path, metrics, interval_ms=1).run())
-    with capture_logs() as told:
-        while "metrics_snapshot_waits" not in {event["event"] for event in told}:
+    with capture_logs() as logged:
+        while "metrics_snapshot_waits" not in {event["event"] for event in logged}:
             await asyncio.sleep(0.001)
         for _ in range(20):
             metrics.count("beats")
             await asyncio.sleep(0.001)
         reader = os.open(tmp_path / "figures.json.tmp", os.O_RDONLY)
-        while "metrics_snapshots_go_on" not in {event["event"] for event in told}:
+        while "metrics_snapshots_go_on" not in {event["event"] for event in logged}:
             await asyncio.sleep(0.001)
         os.close(reader)
         while not path.is_file():
             await asyncio.sleep(0.001)
     running.cancel()
-    assert [event["event"] for event in told].count("metrics_snapshot_waits") == 1
+    assert [event["event"] for event in logged].count("metrics_snapshot_waits") == 1
     assert json.loads(path.read_text())["beats"] == 21
 
 
-async def test_a_file_that_cannot_be_written_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path) -> None:
     folder, metrics = tmp_path / "later", Metrics()
     path = folder / "figures.json"
     running = asyncio.create_task(MetricsSnapshots(path, metrics, interval_ms=1).run())
-    with capture_logs() as told:
-        while not any(event["event"] == "metrics_snapshot_failed" for event in told):
+    with capture_logs() as logged:
+        while not any(event["event"] == "metrics_snapshot_failed" for event in logged):
             await asyncio.sleep(0.001)
         folder.mkdir()
         while not path.exists():

@@ -106,7 +106,7 @@ def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "told"),
+    ("failure", "code", "reported"),
     [
         ("raise StartupError('address in use')", 1, "kraftjbod-test: address in use"),
         ("raise OSError(98, 'address in use')", 1, "address in use"),
@@ -123,12 +123,12 @@ def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -
     ],
 )
 def test_each_kind_of_failure_has_its_exit_code(
-    tmp_path: Path, failure: str, code: int, told: str
+    tmp_path: Path, failure: str, code: int, reported: str
 ) -> None:
     process = _run(tmp_path, f"class Mine(Daemon):\n    async def start(self): {failure}\n")
     got, out, err = _finish(process)
     assert (got, out) == (code, "stopped\n")
-    assert told in err
+    assert reported in err
 
 
 def test_a_daemon_may_end_by_itself(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_exception_in_a_forgotten_task_is_a_bug(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in err
 
 
-def test_a_socket_error_in_a_callback_is_only_told(tmp_path: Path) -> None:
+def test_a_socket_error_in_a_callback_is_only_reported(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def start(self):
@@ -160,7 +160,7 @@ def test_a_socket_error_in_a_callback_is_only_told(tmp_path: Path) -> None:
     assert "loop_complaint" in err
 
 
-def test_a_stop_that_hangs_is_cut_off(tmp_path: Path) -> None:
+def test_a_stop_that_hangs_is_truncated(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def wait_failed(self): pass
@@ -198,7 +198,7 @@ def test_the_metrics_snapshot_is_json(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"Started": 1}
 
 
-def test_a_snapshot_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def wait_failed(self): await asyncio.sleep(0.1)
@@ -210,14 +210,14 @@ def test_a_snapshot_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert "metrics_snapshot_failed" in err
 
 
-def test_an_unknown_key_is_told(tmp_path: Path) -> None:
+def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="no.such.key=1"))
     assert code == runner.EXIT_CLEAN
     assert "unknown_config_key" in err
 
 
-def test_a_key_that_asks_for_security_is_not_only_told(tmp_path: Path) -> None:
+def test_a_key_that_asks_for_security_is_not_only_reported(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="ssl.keystore.location=/k"))
     assert code == runner.EXIT_CONFIG
@@ -263,10 +263,10 @@ def test_an_unreadable_config_is_one_line_on_stderr(
     code = runner.run_daemon(
         "test", ControllerConfig, _never_build, [str(tmp_path / "absent.properties")]
     )
-    told = capfd.readouterr().err
+    reported = capfd.readouterr().err
     assert code == runner.EXIT_CONFIG
-    assert told.startswith("kraftjbod-test: cannot read")
-    assert told.count("\n") == 1
+    assert reported.startswith("kraftjbod-test: cannot read")
+    assert reported.count("\n") == 1
 
 
 def test_an_override_without_a_value_is_refused(
@@ -316,15 +316,15 @@ def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
     """
     environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": "100000"}
     process = _run(tmp_path, body, environment=environment)
-    told: list[str] = []
-    while "READY=1" not in told or told[-1] != "WATCHDOG=1":
-        told += heard.recv(4096).decode().split("\n")
+    reported: list[str] = []
+    while "READY=1" not in reported or reported[-1] != "WATCHDOG=1":
+        reported += heard.recv(4096).decode().split("\n")
     process.send_signal(signal.SIGTERM)
     assert _finish(process)[0] == runner.EXIT_CLEAN
-    while "STOPPING=1" not in told:
-        told += heard.recv(4096).decode().split("\n")
+    while "STOPPING=1" not in reported:
+        reported += heard.recv(4096).decode().split("\n")
     heard.close()
-    steps = [fact for fact in told if fact != "WATCHDOG=1"]
+    steps = [fact for fact in reported if fact != "WATCHDOG=1"]
     assert steps == ["STATUS=starting", "READY=1", "STATUS=running", "STOPPING=1"]
 
 
@@ -376,7 +376,7 @@ def test_events_go_to_the_journal_where_standard_error_does(tmp_path: Path) -> N
     assert "daemon_stopped" in _finish(process)[2]
 
 
-def test_a_status_that_cannot_be_told_is_a_bug(tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_reported_is_a_bug(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         def status(self): raise RuntimeError("no idea")
@@ -394,5 +394,5 @@ def test_a_status_that_cannot_be_told_is_a_bug(tmp_path: Path) -> None:
 def test_the_version_says_which_form_of_the_byte_scans_runs(name: str) -> None:
     command = (sys.executable, "-m", f"kraftjbod.daemon.{name}_server", "--version")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    told = f"kraftjbod-{name} {kraftjbod.__version__}, byte scans: {record_scans.FORM}\n"
-    assert done.stdout == told
+    reported = f"kraftjbod-{name} {kraftjbod.__version__}, byte scans: {record_scans.FORM}\n"
+    assert done.stdout == reported

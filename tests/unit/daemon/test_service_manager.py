@@ -31,12 +31,12 @@ class Listening:
 
     def heard(self) -> list[str]:
         """Every datagram that has arrived, in order."""
-        told = []
+        reported = []
         while True:
             try:
-                told.append(self._socket.recv(4096).decode())
+                reported.append(self._socket.recv(4096).decode())
             except BlockingIOError:
-                return told
+                return reported
 
     def close(self) -> None:
         self._socket.close()
@@ -57,9 +57,9 @@ def service(listening: Listening, **environment: str) -> ServiceManager:
 
 
 def test_facts_arrive_as_lines(listening: Listening) -> None:
-    told = service(listening)
-    told.tell(READY="1", STATUS="running")
-    told.close()
+    reported = service(listening)
+    reported.notify(READY="1", STATUS="running")
+    reported.close()
     assert listening.heard() == ["READY=1\nSTATUS=running"]
 
 
@@ -69,7 +69,7 @@ async def attended(listening: Listening, manager: ServiceManager, *statuses: str
     attending = asyncio.create_task(manager.attend(lambda: next(coming)))
     heard: list[str] = []
     async with asyncio.timeout(30):
-        while not any(f"STATUS={statuses[-1]}" in told for told in heard):
+        while not any(f"STATUS={statuses[-1]}" in reported for reported in heard):
             await asyncio.sleep(0.01)
             heard += listening.heard()
     attending.cancel()
@@ -101,7 +101,7 @@ async def test_without_a_watchdog_of_ours_nothing_beats(
 
 async def test_without_a_service_manager_nothing_is_said_and_nothing_waits() -> None:
     manager = ServiceManager.from_environment({}, os.getpid())
-    manager.tell(READY="1")
+    manager.notify(READY="1")
     await manager.attend(lambda: "never asked")
 
 
@@ -110,15 +110,15 @@ async def test_what_a_service_manager_does_not_take_holds_nothing_up_and_goes_wi
 ) -> None:
     """service_manager_unreachable is told once for each time."""
     manager = service(listening)
-    manager.tell(READY="1")
-    with capture_logs() as told:
-        while not told:
-            manager.tell(STATUS="x" * 400)
+    manager.notify(READY="1")
+    with capture_logs() as logged:
+        while not logged:
+            manager.notify(STATUS="x" * 400)
         for _ in range(3):
-            manager.tell(STATUS="late")
-    assert [event["event"] for event in told] == ["service_manager_unreachable"]
+            manager.notify(STATUS="late")
+    assert [event["event"] for event in logged] == ["service_manager_unreachable"]
     assert listening.heard()[0] == "READY=1"
-    manager.tell(WATCHDOG="1")
+    manager.notify(WATCHDOG="1")
     assert listening.heard() == ["STATUS=late\nWATCHDOG=1"]
     manager.close()
 
@@ -126,11 +126,11 @@ async def test_what_a_service_manager_does_not_take_holds_nothing_up_and_goes_wi
 async def test_a_service_manager_that_is_gone_is_no_error(listening: Listening) -> None:
     manager = service(listening)
     listening.close()
-    with capture_logs() as told:
-        manager.tell(READY="1")
+    with capture_logs() as logged:
+        manager.notify(READY="1")
         manager.close()
-        manager.tell(STATUS="still gone")
-    assert len(told) == 1
+        manager.notify(STATUS="still gone")
+    assert len(logged) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_help_names_every_scenario_and_the_exit_codes() -> None:
     assert "130, 143" in text
 
 
-def test_what_was_played_before_a_day_broke_off_is_told(
+def test_what_was_played_before_a_day_broke_off_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def play(day: Any, _client: object, _scenarios: object) -> None:

@@ -27,10 +27,10 @@ def test_each_kind_of_wrong_is_a_complaint() -> None:
 
 def test_the_document_counts_from_the_beginning() -> None:
     document = report_document([outcome()], [LeftOut(scenario="hung-disk", reason="no root")])
-    told = json.loads(json.dumps(document))
-    assert told["good"] is True
-    assert told["left_out"] == [{"scenario": "hung-disk", "reason": "no root"}]
-    [scenario] = told["scenarios"]
+    reported = json.loads(json.dumps(document))
+    assert reported["good"] is True
+    assert reported["left_out"] == [{"scenario": "hung-disk", "reason": "no root"}]
+    [scenario] = reported["scenarios"]
     assert (scenario["max_gap_ms"], scenario["duration_ms"]) == (500, 10_000)
     assert scenario["marks"][0] == {"what": "injected", "at_ms": 1000}
     [one] = scenario["partitions"]

@@ -16,12 +16,12 @@ def console() -> Console:
     return Console(file=io.StringIO(), width=80)
 
 
-def told(console: Console) -> str:
+def reported(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_scenario_is_told_with_its_instants_and_partitions() -> None:
+def test_a_scenario_is_reported_with_its_instants_and_partitions() -> None:
     out = console()
     print_outcome(
         out,
@@ -30,7 +30,7 @@ def test_a_scenario_is_told_with_its_instants_and_partitions() -> None:
             partition(1, gap=Gap(101.0, 101.1), lost=7),
         ),
     )
-    text = told(out)
+    text = reported(out)
     assert "/d<1> of broker 1 (chmod 000)" in text
     assert ["noticed", "250", "ms"] in [line.split() for line in text.splitlines()]
     rows = [line.split() for line in text.splitlines()]
@@ -39,14 +39,14 @@ def test_a_scenario_is_told_with_its_instants_and_partitions() -> None:
     assert "…" not in text, "nothing is cut off"
 
 
-def test_the_summary_tells_verdicts_complaints_and_what_was_left_out() -> None:
+def test_the_summary_reports_verdicts_complaints_and_what_was_left_out() -> None:
     out = console()
     print_summary(
         out,
         [outcome(), outcome(problems=["partition 3: gave up"], scenario="full-disk")],
         [LeftOut(scenario="hung-disk", reason="mounting needs root")],
     )
-    rows = [" ".join(line.split()) for line in told(out).splitlines()]
+    rows = [" ".join(line.split()) for line in reported(out).splitlines()]
     assert "dead-disk 500 ms 1000 ms 1,000 0 good" in rows
     assert "full-disk 500 ms 1000 ms 1,000 0 not good" in rows
     assert "full-disk: partition 3: gave up" in rows

@@ -50,7 +50,7 @@ class NoFault:
             raise StartupError("chmod it by hand")
 
 
-def scenario_run(broker: MiniBroker, told: list[str], topic: str = "t") -> ScenarioRun:
+def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> ScenarioRun:
     settings = Settings(
         bootstrap_servers=broker.address,
         topic=topic,
@@ -59,17 +59,19 @@ def scenario_run(broker: MiniBroker, told: list[str], topic: str = "t") -> Scena
         record_bytes=64,
         phases=Phases(before_s=0.1, fault_s=0.1, after_s=0.1),
     )
-    return ScenarioRun(settings, scenario="observe", run="r", limit_ms=60_000, tell=told.append)
+    return ScenarioRun(
+        settings, scenario="observe", run="r", limit_ms=60_000, report=reported.append
+    )
 
 
-async def test_a_topic_is_watched_until_told_to_stop_and_only_own_records_count() -> None:
+async def test_a_topic_is_watched_until_reported_to_stop_and_only_own_records_count() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         topic = broker.create("t", 2)
         stop = asyncio.Event()
-        told: list[str] = []
-        run = scenario_run(broker, told)
+        reported: list[str] = []
+        run = scenario_run(broker, reported)
         watching = asyncio.create_task(run.observe(client, seconds=600, stop=stop, is_own=False))
-        while not any("watching" in text for text in told):
+        while not any("watching" in text for text in reported):
             await asyncio.sleep(0.01)
         stop.set()
         outcome = await watching
@@ -96,12 +98,12 @@ async def test_what_cannot_be_prepared_is_undone_and_says_why() -> None:
         assert broker.topics == {}
 
 
-async def test_the_first_error_is_raised_and_a_failure_to_undo_is_told() -> None:
+async def test_the_first_error_is_raised_and_a_failure_to_undo_is_reported() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
-        told: list[str] = []
+        reported: list[str] = []
         with pytest.raises(CannotPlay, match="cannot prepare"):
-            await scenario_run(broker, told).play(client, NoFault("prepare", undo_fails=True))
-        assert any("chmod it by hand" in text for text in told)
+            await scenario_run(broker, reported).play(client, NoFault("prepare", undo_fails=True))
+        assert any("chmod it by hand" in text for text in reported)
 
 
 async def test_a_topic_of_somebody_else_is_left_alone() -> None:
@@ -114,7 +116,7 @@ async def test_a_topic_of_somebody_else_is_left_alone() -> None:
         assert list(broker.topics) == ["t"]
 
 
-async def test_gaps_are_told_although_nothing_can_be_read_back() -> None:
+async def test_gaps_are_reported_although_nothing_can_be_read_back() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         stop = asyncio.Event()

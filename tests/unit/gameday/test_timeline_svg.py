@@ -24,7 +24,7 @@ def rects(svg: str, kind: str) -> list[ET.Element]:
     return [r for g in blocks for r in g.iter(f"{SVG}rect") if r.get("class") == kind]
 
 
-def test_lanes_marks_and_verdicts_are_there() -> None:
+def test_queues_marks_and_verdicts_are_there() -> None:
     svg = draw_timeline(
         [
             outcome(

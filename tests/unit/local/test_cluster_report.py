@@ -9,16 +9,16 @@ from pathlib import Path
 from rich.console import Console
 
 from kraftjbod.local.cluster_report import cluster_document, show_cluster
-from kraftjbod.local.up_and_down import DaemonState, look, make_cluster
+from kraftjbod.local.up_and_down import DaemonState, daemon_states, make_cluster
 
 
-async def test_states_and_addresses_are_told(tmp_path: Path) -> None:
+async def test_states_and_addresses_are_reported(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path, brokers=1, dirs=2)
-    states = await look(cluster)
-    told = cluster_document(cluster, states)
-    assert json.loads(json.dumps(told)) == told
-    assert (told["serves"], told["bootstrapServers"]) == (False, cluster.bootstrap_servers)
-    assert [one["state"] for one in told["daemons"]] == ["stopped", "stopped"]
+    states = await daemon_states(cluster)
+    reported = cluster_document(cluster, states)
+    assert json.loads(json.dumps(reported)) == reported
+    assert (reported["serves"], reported["bootstrapServers"]) == (False, cluster.bootstrap_servers)
+    assert [one["state"] for one in reported["daemons"]] == ["stopped", "stopped"]
     broker = cluster.brokers[1]
     sick = DaemonState(
         daemon=broker, state="serving", log_dirs={str(cluster.dir_path(1, 2)): "offline"}

@@ -59,7 +59,7 @@ def test_whole_events_are_read_and_other_lines_passed_over(talking: DaemonProces
     assert talking.events("other") == []
 
 
-def test_events_behind_an_unfinished_line_are_read_too(tmp_path: Path) -> None:
+def test_events_after_an_unfinished_line_are_read_too(tmp_path: Path) -> None:
     """As ``kill -9`` leaves a line, and the next start goes on in it."""
     daemon = make(tmp_path, "")
     daemon.files.telemetry_path.write_text(
@@ -117,7 +117,7 @@ def test_a_pid_that_someone_else_has_now_is_left_alone(
     assert talking.is_running
 
 
-def test_an_end_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_an_end_is_reported_with_its_last_words(tmp_path: Path) -> None:
     daemon = make(tmp_path, "print('so it goes'); raise SystemExit(3)")
     daemon.start()
     with pytest.raises(StartupError, match=r"exit code 3:\nso it goes"):

@@ -17,10 +17,10 @@ def test_topics_that_nobody_described_have_copies(
 ) -> None:
     cluster = make_cluster(tmp_path, brokers=brokers, dirs=1, config={"num.partitions": "4"})
     files = {daemon.files.role: daemon.files.config_path for daemon in cluster.daemons}
-    told = {role: parse_properties(path.read_text(), str(path)) for role, path in files.items()}
-    assert told["broker"]["default.replication.factor"] == str(copies)
-    assert told["controller"]["min.insync.replicas"] == str(in_sync)
-    assert told["broker"]["num.partitions"] == "4"
+    reported = {role: parse_properties(path.read_text(), str(path)) for role, path in files.items()}
+    assert reported["broker"]["default.replication.factor"] == str(copies)
+    assert reported["controller"]["min.insync.replicas"] == str(in_sync)
+    assert reported["broker"]["num.partitions"] == "4"
 
 
 def test_a_shape_that_is_settled_and_one_that_cannot_be(tmp_path: Path) -> None:

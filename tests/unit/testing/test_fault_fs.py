@@ -112,7 +112,7 @@ def test_a_readonly_disk_can_be_read_and_not_changed(disk: FaultFs) -> None:
         assert file.write(b"y") == 1
 
 
-def test_a_full_disk_has_no_room_until_something_is_given_up(disk: FaultFs) -> None:
+def test_a_full_disk_has_no_space_until_something_is_given_up(disk: FaultFs) -> None:
     (disk.path / "big").write_bytes(bytes(64 * BLOCK))
     assert os.statvfs(disk.path).f_bavail > 0
     with open(disk.path / "old", "r+b", buffering=0) as file:
@@ -233,7 +233,7 @@ def test_a_left_over_mount_elsewhere_is_found_by_its_name(tmp_path: Path) -> Non
     wait_until(lambda: not is_mounted(tmp_path / "a live one"))
 
 
-def test_a_directory_that_cannot_be_mounted_on_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_mounted_on_is_reported_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(DiskKitError, match="No such file"):
         FaultFs.mount(tmp_path / "nothing", backing=tmp_path, home=tmp_path)
 

@@ -58,6 +58,6 @@ def test_a_disk_crawls() -> None:
         assert write_in_thread(Path(disk.path) / "new").wait(10)
 
 
-def test_what_cannot_be_frozen_is_told() -> None:
+def test_what_cannot_be_frozen_is_reported() -> None:
     with mounts.mounted("tmpfs") as disk, pytest.raises(DiskKitError, match="cannot freeze"):
         Freeze(disk, at_most_s=1)

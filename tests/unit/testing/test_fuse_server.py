@@ -99,7 +99,7 @@ class TestOnTheMount:
         assert Path(f"{root}/file").read_bytes() == bytes(10_000)
 
     def test_what_is_not_served_is_refused_and_not_done_in_another_way(self, root: str) -> None:
-        with pytest.raises(OSError) as told:
+        with pytest.raises(OSError) as reported:
             os.symlink("there", f"{root}/link")
-        assert told.value.errno in (errno.ENOSYS, errno.EPERM)
+        assert reported.value.errno in (errno.ENOSYS, errno.EPERM)
         assert os.listdir(root) == []

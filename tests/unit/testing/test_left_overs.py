@@ -49,7 +49,7 @@ def test_only_daemons_of_tests_that_are_gone_are_ended(tmp_path: Path) -> None:
         assert (ours.poll(), elsewhere.poll()) == (None, None)
 
 
-def test_a_run_dir_tells_whose_it_is() -> None:
+def test_a_run_dir_reports_whose_it_is() -> None:
     made = make_run_dir()
     try:
         assert made.name.startswith(f"kraftjbod-cluster-{os.getpid()}-")

@@ -128,7 +128,7 @@ def test_it_fails_in_one_way_at_a_time(disk: LogDisk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain"])
-def test_what_it_cannot_do_is_told(disk: LogDisk) -> None:
+def test_what_it_cannot_do_is_reported(disk: LogDisk) -> None:
     with pytest.raises(
         DiskKitError, match=r"a plain disk cannot readonly; others can: ext4 .*fuse"
     ):

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from zlib import crc32
 
-from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
+from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements
 from kraftjbod.tour.acknowledged import write_acknowledged
 from kraftjbod.tour.source_lines import LineStream, SourceLine
 
 
-def load(partition: int, acks: list[Ack]) -> AckBook:
+def load(partition: int, acks: list[Ack]) -> Acknowledgements:
     lines = [SourceLine(place=f"a.py:{n}", text=b"line %d" % n) for n in (1, 2)]
-    made = AckBook(partition, LineStream(lines))
+    made = Acknowledgements(partition, LineStream(lines))
     made.acks, made.acked = acks, sum(ack.count for ack in acks)
     return made
 

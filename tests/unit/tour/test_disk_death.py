@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.gameday.faults.cluster_watch import Victim
-from kraftjbod.gameday.load.acknowledgements import Ack, AckBook, Gap
+from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements, Gap
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour import disk_death
 from kraftjbod.tour.disk_death import Death
@@ -19,8 +19,8 @@ from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 VICTIM = Victim(broker_id=1, path=Path("/d"), led=frozenset({0}), replicas=1)
 
 
-def load_with_acks(*instants: float) -> AckBook:
-    load = AckBook(0, LineStream([SourceLine(place="f:1", text=b"")]))
+def load_with_acks(*instants: float) -> Acknowledgements:
+    load = Acknowledgements(0, LineStream([SourceLine(place="f:1", text=b"")]))
     load.acks = [Ack(at_s=at, offset=0, count=1) for at in instants]
     return load
 
@@ -51,18 +51,18 @@ def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
     broker = ClusterProcesses.create(tmp_path, brokers=1).brokers[1]
     death = Death(at_s=time.monotonic(), wall_s=time.time(), mode=0o755)
 
-    def told(event: str, after_s: float, directory_id: str) -> str:
+    def logged(event: str, after_s: float, directory_id: str) -> str:
         at = datetime.fromtimestamp(death.wall_s + after_s, UTC)
         words = {"event": event, "timestamp": at.isoformat(), "directory_id": directory_id}
         return json.dumps(words) + "\n"
 
     broker.files.telemetry_path.write_text(
-        told("log_dir_offline", -9.0, "mine")
-        + told("log_dir_offline", 0.1, "other")
-        + told("log_dir_offline", 0.25, "mine")
+        logged("log_dir_offline", -9.0, "mine")
+        + logged("log_dir_offline", 0.1, "other")
+        + logged("log_dir_offline", 0.25, "mine")
     )
     gaps = {0: Gap(death.at_s, death.at_s + 0.5)}
-    milestones = disk_death.tell_timeline(death, broker, "mine", death.at_s + 0.4, gaps, VICTIM)
+    milestones = disk_death.timeline_of(death, broker, "mine", death.at_s + 0.4, gaps, VICTIM)
     assert [m.after_ms for m in milestones] == [0, 250, None, 400, 500]
 
 

@@ -28,13 +28,13 @@ FOUND = Findings(
 GAPS = {0: Gap(1.0, 1.25)}
 
 
-def told(width: int = 80) -> tuple[Reporter, io.StringIO]:
+def reported(width: int = 80) -> tuple[Reporter, io.StringIO]:
     out = io.StringIO()
     return Reporter(Console(file=out, width=width)), out
 
 
 def test_tables_tell_the_figures_and_fit_the_page() -> None:
-    reporter, out = told()
+    reporter, out = reported()
     reporter.timeline(
         [Milestone(what="it dies", after_ms=0), Milestone(what="it is seen", after_ms=None)]
     )
@@ -46,7 +46,7 @@ def test_tables_tell_the_figures_and_fit_the_page() -> None:
 
 
 def test_steps_are_lines_and_bars_are_for_terminals() -> None:
-    reporter, out = told(width=20)
+    reporter, out = reported(width=20)
     reporter.step("a sentence that is longer than the page is wide")
     with reporter.bar("counting", 10) as show:
         show(5)

@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.tour.main import main
 
 
-def test_an_expected_error_is_told_and_exit_code_1(
+def test_an_expected_error_is_reported_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The load and its book of acknowledgements."""
+"""The load and its load of acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stream(lines: int) -> LineStream:
     return LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(lines)])
 
 
-async def test_all_lines_are_acknowledged_once_even_if_told_to_stop_early() -> None:
+async def test_all_lines_are_acknowledged_once_even_if_reported_to_stop_early() -> None:
     async with mini_broker() as broker:
         topic = broker.create("t", 2)
         workload = Workload([stream(700), stream(3)], max_s=60)
@@ -29,7 +29,7 @@ async def test_all_lines_are_acknowledged_once_even_if_told_to_stop_early() -> N
         assert workload.acked_bytes > 703
 
 
-async def test_lines_go_round_until_told_to_stop() -> None:
+async def test_lines_go_round_until_reported_to_stop() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         workload = Workload([stream(3)], max_s=60)

@@ -36,7 +36,7 @@ async def test_metadata_comes_from_the_first_server_that_answers() -> None:
         assert metadata.topic("t").partitions[0].offline_replicas == (8,)
 
 
-async def test_missing_topics_and_partitions_are_told_apart_from_leaderless_ones() -> None:
+async def test_missing_topics_and_partitions_are_distinguished_from_leaderless_ones() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         metadata = await client.refresh_metadata(["t", "nope"])

@@ -34,7 +34,7 @@ def _client(*controllers: ScriptedController) -> ControllerClient:
     return ControllerClient(" , ".join(addresses), timeout_ms=10_000)
 
 
-async def test_the_active_one_is_found_behind_dead_and_passive_ones() -> None:
+async def test_the_active_one_is_found_after_dead_and_passive_ones() -> None:
     standby, active = ScriptedController(_standby), ScriptedController(_active)
     async with serving(standby, active), _client(standby, active) as client:
         assert await client.call(ASK) == NOTHING

@@ -48,20 +48,20 @@ async def test_silence_is_given_up_in_time_too() -> None:
 
 
 async def test_a_cluster_that_comes_up_meanwhile_is_reached() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     async with mini_broker() as broker:
         await broker.server.close(timeout_ms=1000)
         host, port = broker.address.split(":")
         async with ClusterClient(broker.address) as client:
             reaching = asyncio.create_task(
-                reach(client, [(host, int(port))], timeout_ms=60_000, tell=told.append)
+                reach(client, [(host, int(port))], timeout_ms=60_000, report=reported.append)
             )
-            while not told:
+            while not reported:
                 await asyncio.sleep(0.01)
             await broker.start_again()
             await reaching
             assert client.metadata.brokers
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def _active(_: RpcRequest) -> RpcResponse:
@@ -72,7 +72,7 @@ def _standby(_: RpcRequest) -> RpcResponse:
     raise NotControllerError("another one is active")
 
 
-async def test_a_controllers_port_is_told_from_a_brokers() -> None:
+async def test_a_controllers_port_is_distinguished_from_a_brokers() -> None:
     for answer in (_active, _standby):
         controller = ScriptedController(answer)
         async with serving(controller):
@@ -86,7 +86,7 @@ async def test_a_controllers_port_is_told_from_a_brokers() -> None:
         )
 
 
-async def test_a_brokers_port_is_told_from_a_controllers() -> None:
+async def test_a_brokers_port_is_distinguished_from_a_controllers() -> None:
     async with mini_broker() as broker:
         words = ("--entity-type", "brokers", "--describe", "--timeout", "600")
         asked = ("--bootstrap-controller", broker.address, *words)

@@ -49,7 +49,7 @@ async def test_its_answer_as_a_document():
     }
 
 
-async def test_a_refusal_is_told_in_the_broker_s_words_and_asked_once():
+async def test_a_refusal_is_reported_in_the_broker_s_words_and_asked_once():
     async with mini_broker() as broker:
         broker.fail_next["AlterLogDirs"] = [ErrorCode.KAFKA_STORAGE_ERROR]
         words = ("--reattach", f"{BROKER_ID}:/d1")
@@ -59,7 +59,7 @@ async def test_a_refusal_is_told_in_the_broker_s_words_and_asked_once():
         assert len(broker.log_dir_orders) == 1
 
 
-async def test_a_broker_that_does_not_run_is_told_with_those_that_do():
+async def test_a_broker_that_does_not_run_is_reported_with_those_that_do():
     async with mini_broker() as broker:
         done = await invoke(main, "--bootstrap-server", broker.address, "--forget", "99:/d1")
     assert done.exit_code == 1

@@ -35,7 +35,7 @@ async def test_what_a_broker_of_kafka_does_not_tell_is_none() -> None:
         assert not silent.is_cordoned
 
 
-async def test_replicas_move_and_refusals_are_told_by_partition() -> None:
+async def test_replicas_move_and_refusals_are_reported_by_partition() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         assert await admin.alter_replica_log_dirs(client, BROKER_ID, {"/d2": [T0, T1]}) == {}

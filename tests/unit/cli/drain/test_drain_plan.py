@@ -12,8 +12,8 @@ from kraftjbod.cli.drain.drain_plan import (
     DrainPlan,
     Leaving,
     Misfit,
+    OpenPlace,
     Place,
-    Room,
     Scope,
     plan_drain,
 )
@@ -40,8 +40,8 @@ def leaving(
     )
 
 
-def room(place: Place, free: int) -> Room:
-    return Room(place=place, free_bytes=free)
+def room(place: Place, free: int) -> OpenPlace:
+    return OpenPlace(place=place, free_bytes=free)
 
 
 def targets(plan: DrainPlan) -> dict[int, Place]:
@@ -59,7 +59,7 @@ def test_the_largest_first_and_each_to_where_most_is_free() -> None:
     assert (plan.misfits, plan.size_bytes) == ((), 60)
 
 
-def test_what_does_not_fit_is_told_with_the_best_there_is() -> None:
+def test_what_does_not_fit_is_reported_with_the_best_there_is() -> None:
     plan = plan_drain(
         [leaving(0, 45), leaving(1, 10)], [room(B, 50), room(C, 3)], scope=Scope.WITHIN_BROKER
     )
@@ -104,7 +104,7 @@ def test_a_broker_that_has_the_partition_gets_no_second_replica() -> None:
     assert targets(plan) == {0: Place(3, "/x")}
 
 
-def test_a_rack_without_a_replica_comes_first_and_another_is_told() -> None:
+def test_a_rack_without_a_replica_comes_first_and_another_is_reported() -> None:
     racks = {1: "r1", 2: "r2", 3: "r2", 4: "r1"}
     rooms = [room(Place(3, "/x"), 100), room(Place(4, "/x"), 50)]
     one = leaving(0, 10, holders=(1, 2))
@@ -115,7 +115,7 @@ def test_a_rack_without_a_replica_comes_first_and_another_is_told() -> None:
 
 
 @st.composite
-def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[Room], dict[int, str | None]]:
+def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[OpenPlace], dict[int, str | None]]:
     brokers = draw(st.integers(1, 5))
     sizes = st.integers(0, 100)
     rooms = [
@@ -136,7 +136,7 @@ def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[Room], dict[int, str
 
 @given(cluster=_clusters(), scope=st.sampled_from(Scope))
 def test_nothing_is_ever_overfilled_doubled_or_left_out(
-    cluster: tuple[list[Leaving], list[Room], dict[int, str | None]], scope: Scope
+    cluster: tuple[list[Leaving], list[OpenPlace], dict[int, str | None]], scope: Scope
 ) -> None:
     everything, rooms, racks = cluster
     plan = plan_drain(everything, rooms, scope=scope, racks=racks)

@@ -19,23 +19,23 @@ from tests.unit.cli.moving_broker import SIZE_BYTES
 
 @asynccontextmanager
 async def draining(
-    broker: DrainedBroker, told: list[str], *, throttle: int | None = None
+    broker: DrainedBroker, reported: list[str], *, throttle: int | None = None
 ) -> AsyncIterator[Drain]:
     async with ClusterClient(broker.address, retry_timeout_ms=2_000) as client:
-        options = DrainOptions(throttle=throttle, look_again_ms=1, settle_ms=20)
-        yield await Drain.find(client, BROKER_ID, "/d1", options, tell=told.append)
+        options = DrainOptions(throttle=throttle, poll_ms=1, settle_ms=20)
+        yield await Drain.find(client, BROKER_ID, "/d1", options, report=reported.append)
 
 
 async def test_everything_goes_and_what_appears_meanwhile_goes_too() -> None:
-    told: list[str] = []
-    async with drained_broker() as broker, draining(broker, told) as drain:
+    reported: list[str] = []
+    async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 3)
         late = [lambda: broker.hold("late")]
         broker.at_look.append(lambda: late.pop()() if late and broker.future else None)
         assert await drain.run() == 4
         assert set(broker.current.values()) == {"/d2"}
         assert broker.broker_configs == {CORDONS: "/d1"}
-        assert told == [
+        assert reported == [
             f"directory /d1 of broker {BROKER_ID} is cordoned: it takes no new replicas"
         ]
 
@@ -101,7 +101,7 @@ async def test_a_drain_that_is_under_way_is_taken_up() -> None:
         assert "AlterReplicaLogDirs" not in broker.asked
 
 
-async def test_room_that_is_gone_in_the_middle_is_told_after_a_while() -> None:
+async def test_space_that_is_gone_in_the_middle_is_reported_after_a_while() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
 
@@ -119,8 +119,8 @@ async def test_room_that_is_gone_in_the_middle_is_told_after_a_while() -> None:
 
 
 async def test_moves_that_never_begin_end_the_wait() -> None:
-    told: list[str] = []
-    async with drained_broker() as broker, draining(broker, told) as drain:
+    reported: list[str] = []
+    async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
         broker.at_look.append(broker.future.clear)
         with pytest.raises(StalledError, match="is not empty, and nothing moves: foo-0 is in /d1"):
@@ -128,12 +128,12 @@ async def test_moves_that_never_begin_end_the_wait() -> None:
 
 
 async def test_a_refused_order_is_planned_again() -> None:
-    told: list[str] = []
-    async with drained_broker() as broker, draining(broker, told) as drain:
+    reported: list[str] = []
+    async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
         broker.fail_next["AlterPartitionReassignments"] = [39]
         assert await drain.run() == 1
-        assert [line for line in told if line.endswith("; planning again")] == [
+        assert [line for line in reported if line.endswith("; planning again")] == [
             "Error reassigning partition(s): foo-0: no such thing; planning again"
         ]
 
@@ -149,8 +149,8 @@ async def test_a_throttle_is_taken_off_at_the_end() -> None:
 
 
 async def test_cancelling_brings_back_what_moves_and_lifts_the_cordon() -> None:
-    told: list[str] = []
-    async with drained_broker() as broker, draining(broker, told) as drain:
+    reported: list[str] = []
+    async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 2)
         broker.ends_moves = False
         broker.future = {("foo", 0): "/d2"}
@@ -162,11 +162,11 @@ async def test_cancelling_brings_back_what_moves_and_lifts_the_cordon() -> None:
 
 
 async def test_cancelling_says_when_a_star_keeps_it_cordoned() -> None:
-    told: list[str] = []
-    async with drained_broker() as broker, draining(broker, told) as drain:
+    reported: list[str] = []
+    async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.broker_configs[CORDONS] = "*"
         await drain.cancel()
-        assert told == [f"{CORDONS} is * and stays so"]
+        assert reported == [f"{CORDONS} is * and stays so"]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ async def test_whether_the_brokers_own_metadata_is_there(
 async def test_a_broker_that_is_not_alive_cannot_be_emptied() -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         with pytest.raises(ReassignmentError, match=f"broker 9 is not alive.*alive: {BROKER_ID}"):
-            await Drain.find(client, 9, None, DrainOptions(), tell=[].append)
+            await Drain.find(client, 9, None, DrainOptions(), report=[].append)
 
 
 async def test_a_broker_that_has_nobody_to_give_to_says_so() -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
-        drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), tell=[].append)
+        drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), report=[].append)
         with pytest.raises(DoesNotFitError) as refused:
             await drain.run()
         assert [m.best_free_bytes for m in refused.value.plan.misfits] == [None]

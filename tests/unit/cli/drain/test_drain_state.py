@@ -14,7 +14,15 @@ from kraftjbod.cli.clients.cluster_client import (
     TopicMetadata,
 )
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment, ReplicaSize
-from kraftjbod.cli.drain.drain_plan import DrainPlan, Leaving, Move, Place, Room, Scope, plan_drain
+from kraftjbod.cli.drain.drain_plan import (
+    DrainPlan,
+    Leaving,
+    Move,
+    OpenPlace,
+    Place,
+    Scope,
+    plan_drain,
+)
 from kraftjbod.cli.drain.drain_state import (
     Snapshot,
     Source,
@@ -23,7 +31,7 @@ from kraftjbod.cli.drain.drain_state import (
     has_lost_targets,
     leaving,
     obstacles,
-    rooms_for,
+    open_places_for,
     scope_of,
 )
 from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentError, Replica
@@ -88,7 +96,7 @@ def cluster(
 def planned(source: Source, snapshot: Snapshot, *, across: bool = False) -> DrainPlan:
     return plan_drain(
         leaving(source, snapshot),
-        rooms_for(source, snapshot),
+        open_places_for(source, snapshot),
         scope=scope_of(source, across_brokers=across),
         racks=snapshot.racks,
     )
@@ -115,15 +123,15 @@ def test_what_is_not_there_or_offline_says_so() -> None:
 # --- where there is room -------------------------------------------------------------------------
 
 
-def test_room_is_what_is_free_beyond_what_is_kept() -> None:
+def test_space_is_what_is_free_beyond_what_is_kept() -> None:
     snapshot = cluster(
         {1: [log_dir("/a", 5), log_dir("/b", 50)], 2: [log_dir("/x", 70)]}, kept_free={1: 20}
     )
-    assert rooms_for(DISK, snapshot) == [
-        Room(place=Place(1, "/b"), free_bytes=30),
-        Room(place=Place(2, "/x"), free_bytes=70),
+    assert open_places_for(DISK, snapshot) == [
+        OpenPlace(place=Place(1, "/b"), free_bytes=30),
+        OpenPlace(place=Place(2, "/x"), free_bytes=70),
     ]
-    assert rooms_for(BROKER, snapshot) == [Room(place=Place(2, "/x"), free_bytes=70)]
+    assert open_places_for(BROKER, snapshot) == [OpenPlace(place=Place(2, "/x"), free_bytes=70)]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +145,7 @@ def test_room_is_what_is_free_beyond_what_is_kept() -> None:
 )
 def test_nothing_goes_where_nothing_may_go(closed: dict[str, object]) -> None:
     other = dataclasses.replace(log_dir("/b", 50), **closed)  # type: ignore[arg-type]
-    assert rooms_for(DISK, cluster({1: [log_dir("/a", 5), other]})) == []
+    assert open_places_for(DISK, cluster({1: [log_dir("/a", 5), other]})) == []
 
 
 def test_how_far_replicas_may_go() -> None:

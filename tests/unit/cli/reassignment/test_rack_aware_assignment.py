@@ -73,8 +73,8 @@ def test_where_to_start_is_drawn() -> None:
 
 
 def test_too_few_brokers_and_half_a_rack_plan_are_refused() -> None:
-    told = r"Replication factor: 2 larger than available brokers: 1\."
-    with pytest.raises(ReassignmentError, match=told):
+    reported = r"Replication factor: 2 larger than available brokers: 1\."
+    with pytest.raises(ReassignmentError, match=reported):
         assign({1: None}, 1, 2)
     with pytest.raises(ReassignmentError, match="Add --disable-rack-aware"):
         assign({1: "a", 2: None}, 1, 1)

@@ -85,7 +85,7 @@ def test_a_copy_that_begins_anew_has_a_new_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "rate", "told"),
+    ("done", "rate", "reported"),
     [
         (12 * MIB, None, "12.0 MiB of 40.0 MiB, 30 %"),
         (12 * MIB, 4.0 * MIB, "12.0 MiB of 40.0 MiB, 30 %, 4.0 MiB/s, 7 s left"),
@@ -95,8 +95,8 @@ def test_a_copy_that_begins_anew_has_a_new_rate() -> None:
         (41 * MIB, 1.0, "41.0 MiB of 40.0 MiB, 100 %, 1 B/s"),
     ],
 )
-def test_figures(done: int, rate: float | None, told: str) -> None:
-    assert figures(copying(done), rate) == told
+def test_figures(done: int, rate: float | None, reported: str) -> None:
+    assert figures(copying(done), rate) == reported
 
 
 async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:

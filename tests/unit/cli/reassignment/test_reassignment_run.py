@@ -166,7 +166,7 @@ async def test_nothing_is_changed_for_a_plan_that_cannot_be() -> None:
         dead = "foo-0-7: log directory /d3 of broker 7 is offline"
         await refuses(broker, plan(to="/d3"), ReassignmentError, dead)
         broker.tells_ids = False
-        silent = "broker 7 does not tell the ids of its log directories; name the path instead"
+        silent = "broker 7 does not report the ids of its log directories; name the path instead"
         await refuses(broker, plan(to=f"dirid:{DIRS['/d1']}"), ReassignmentError, silent)
 
 
@@ -182,7 +182,7 @@ async def test_what_runs_already_is_only_added_to_when_that_is_said() -> None:
         assert set(broker.reassigned) == {FOO_0, FOO_1}
 
 
-async def test_refusals_of_the_cluster_are_told_with_their_partition() -> None:
+async def test_refusals_of_the_cluster_are_reported_with_their_partition() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         broker.fail_next["AlterPartitionReassignments"] = [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
@@ -280,8 +280,8 @@ async def test_a_cancel_that_is_refused_says_why() -> None:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(), options())
         broker.fail_next["AlterPartitionReassignments"] = [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
-        told = "Error cancelling partition reassignment for: foo-0: no such thing"
-        with pytest.raises(RefusedError, match=told):
+        reported = "Error cancelling partition reassignment for: foo-0: no such thing"
+        with pytest.raises(RefusedError, match=reported):
             await actions.cancel(client, Answer(), plan(), preserve_throttles=True, timeout_ms=0)
 
 
@@ -335,7 +335,7 @@ async def test_a_broker_that_does_not_answer_is_no_way_back(
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(), options())
         assert capsys.readouterr().err == (
-            "broker 8 does not tell its log directories: broker 8 is not in the cluster's"
+            "broker 8 does not report its log directories: broker 8 is not in the cluster's"
             " metadata; they are shown as any\n"
         )
 

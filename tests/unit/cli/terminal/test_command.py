@@ -72,16 +72,18 @@ def test_an_answer_is_lines_or_one_document_that_says_what_went_wrong_half_way()
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "reported"),
     [
         (OSError("no such disk"), 1, "error: no such disk\n"),
         (click.ClickException("not here"), 1, "error: not here\n"),
         (KeyboardInterrupt(), 130, "\n"),
     ],
 )
-def test_every_end_is_one_line_and_an_exit_code(error: BaseException, code: int, told: str) -> None:
+def test_every_end_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, reported: str
+) -> None:
     done = _run(error=error)
-    assert (done.exit_code, done.stderr) == (code, told)
+    assert (done.exit_code, done.stderr) == (code, reported)
 
 
 def test_wrong_usage_is_one_line_that_names_the_help() -> None:
@@ -100,7 +102,7 @@ _WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local")
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
-def test_every_tool_tells_its_version_and_the_operators_ones_json(name: str) -> None:
+def test_every_tool_reports_its_version_and_the_operators_ones_json(name: str) -> None:
     (line,) = [text for text in _PROJECT.splitlines() if text.startswith(f"{name} = ")]
     module, _, function = line.split('"')[1].partition(":")
     root = getattr(importlib.import_module(module), function)

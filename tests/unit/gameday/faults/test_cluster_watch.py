@@ -68,7 +68,7 @@ def test_changes_of_leaders_are_noted() -> None:
     assert watch.leaders == {0: 2}
 
 
-async def test_a_cluster_that_does_not_answer_is_told_of_and_asked_again() -> None:
+async def test_a_cluster_that_does_not_answer_is_reported_and_asked_again() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         watch = ClusterWatch(broker.address, "gone")

@@ -26,7 +26,7 @@ async def test_a_directory_that_is_online_needs_nothing() -> None:
         assert await describe_log_dir(client, BROKER_ID, Path("/d3")) is None
 
 
-async def test_what_does_not_happen_is_told_with_the_last_answer() -> None:
+async def test_what_does_not_happen_is_reported_with_the_last_answer() -> None:
     async with mini_broker() as broker, await connected(broker) as client:
         with pytest.raises(StartupError, match=r"/d1 of broker 7 is not offline .* said: online"):
             await wait_offline(client, BROKER_ID, Path("/d1"), timeout_s=0.05)

@@ -6,6 +6,6 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.gameday.faults.fault import CannotPlay
 
 
-def test_it_is_told_like_any_other() -> None:
+def test_it_is_reported_like_any_other() -> None:
     assert issubclass(CannotPlay, StartupError)
     assert str(CannotPlay("mounting needs root")) == "mounting needs root"

@@ -14,7 +14,7 @@ from kraftjbod.gameday.faults.cluster_watch import Victim
 from kraftjbod.gameday.faults.fault import CannotPlay
 from kraftjbod.gameday.faults.local_broker import (
     first_breakable,
-    looks_past_modes,
+    ignores_modes,
     require_broker_process,
     require_own_directory,
 )
@@ -33,7 +33,7 @@ def test_a_directory_proves_itself_by_its_id(tmp_path: Path) -> None:
     require_own_directory(victim(tmp_path))
     with pytest.raises(CannotPlay, match="not a broker of kraftjbod; use --observe"):
         require_own_directory(victim(tmp_path, None))
-    with pytest.raises(CannotPlay, match=f"{OTHER}, but what lies there .* has {MINE}: run it on"):
+    with pytest.raises(CannotPlay, match=f"{OTHER}, but the one on this .* has {MINE}: run it on"):
         require_own_directory(victim(tmp_path, OTHER))
     elsewhere = replace(victim(tmp_path), path=tmp_path / "nowhere")
     with pytest.raises(CannotPlay, match="cannot be read on this machine: run it on"):
@@ -63,5 +63,5 @@ def test_a_process_proves_itself_by_its_port_and_its_files(tmp_path: Path) -> No
 
 
 def test_whether_modes_mean_something_is_read_from_the_process() -> None:
-    bites = not looks_past_modes(os.getpid())
+    bites = not ignores_modes(os.getpid())
     assert bites == (os.geteuid() != 0)

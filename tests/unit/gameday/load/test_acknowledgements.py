@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from kraftjbod.gameday.load.acknowledgements import Ack, AckBook, Gap
+from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements, Gap
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 
 
-def book(*instants: float) -> AckBook:
-    made = AckBook(0, NumberedStream("run", size_bytes=64))
+def acknowledged(*instants: float) -> Acknowledgements:
+    made = Acknowledgements(0, NumberedStream("run", size_bytes=64))
     made.acks = [Ack(at_s=at, offset=0, count=1) for at in instants]
     return made
 
 
 def test_the_longest_gap_around_an_instant() -> None:
-    load = book(0.0, 5.0, 6.0, 6.5, 9.0)
+    load = acknowledged(0.0, 5.0, 6.0, 6.5, 9.0)
     assert load.longest_gap(5.5, 7.0) == Gap(6.5, 9.0)
     assert load.longest_gap(5.5, 6.2).length_ms == 1000
-    assert book().longest_gap(1.0, 2.0) == Gap(1.0, 2.0)
+    assert acknowledged().longest_gap(1.0, 2.0) == Gap(1.0, 2.0)
 
 
 def test_what_is_not_acknowledged_up_to_the_end_is_a_gap() -> None:
-    load = book(0.0, 1.0, 2.0)
+    load = acknowledged(0.0, 1.0, 2.0)
     assert load.longest_gap(0.5, 9.0) == Gap(0.0, 1.0)
     assert load.longest_gap(0.5, 9.0, open_until_s=9.0) == Gap(2.0, 9.0)
     assert load.longest_gap(0.5, 2.0, open_until_s=2.0) == Gap(0.0, 1.0)
 
 
 def test_a_calm_time_does_not_count_what_reaches_out_of_it() -> None:
-    load = book(0.0, 5.0, 5.5, 6.5, 20.0)
+    load = acknowledged(0.0, 5.0, 5.5, 6.5, 20.0)
     assert load.longest_gap_within(4.0, 10.0) == Gap(5.5, 6.5)
     assert load.longest_gap_within(7.0, 8.0) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kraftjbod.gameday.load.acknowledgements import Ack, AckBook
+from kraftjbod.gameday.load.acknowledgements import Ack, Acknowledgements
 from kraftjbod.gameday.load.check import Findings, PartitionCheck
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.protocol.records import Record
@@ -14,7 +14,7 @@ STREAM = LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(6
 
 
 def check(records: list[Record], acked: int = 6, in_doubt: int = 0) -> Findings:
-    load = AckBook(0, STREAM)
+    load = Acknowledgements(0, STREAM)
     load.acks = [Ack(at_s=0.0, offset=0, count=acked)]
     load.acked, load.in_doubt = acked, in_doubt
     checking = PartitionCheck(load)
@@ -70,9 +70,9 @@ def test_records_in_doubt_may_be_there_or_not() -> None:
 
 def test_records_of_others_are_nobodys_loss() -> None:
     stream = NumberedStream("run", size_bytes=64)
-    book = AckBook(0, stream)
-    book.acks, book.acked = [Ack(at_s=0.0, offset=10, count=2)], 2
-    checking = PartitionCheck(book)
+    load = Acknowledgements(0, stream)
+    load.acks, load.acked = [Ack(at_s=0.0, offset=10, count=2)], 2
+    checking = PartitionCheck(load)
     ours = [replace(record, offset=10 + n) for n, record in enumerate(stream.records(0, 2, 0))]
     for record in (ours[0], Record(key=b"theirs", value=b"", timestamp_ms=0), ours[1]):
         checking.feed(record)

@@ -1,4 +1,4 @@
-"""One producer's book: what was taken, and what became of what was not."""
+"""One producer's load: what was taken, and what became of what was not."""
 
 from __future__ import annotations
 
