@@ -80,7 +80,7 @@ class QuorumController:
     def __init__(
         self,
         *,
-        managers: ControlManagers,
+        make_managers: Callable[[], ControlManagers],
         driver: RaftDriver,
         clock: Clock,
         metrics: Metrics,
@@ -92,11 +92,13 @@ class QuorumController:
         max_fetch_bytes: int,
     ) -> None:
         """
+        :param make_managers: called for managers that know nothing yet.
         :param features: feature levels that an empty log begins with.
         :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
         :param preferred_interval_ms: how often leaderships go back; None for never.
         """
-        self._managers = managers
+        #: Whoever needs them asks for them here each time, so that others can take their place.
+        self._managers = make_managers()
         self._driver = driver
         self._clock = clock
         self._metrics = metrics
@@ -142,13 +144,15 @@ class QuorumController:
         self._tasks.append(asyncio.create_task(self._sweep_sessions()))
         self._tasks.append(
             asyncio.create_task(
-                self._repeat(self._unclean_interval_ms, self._managers.elect_unclean)
+                self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean())
             )
         )
         if self._preferred_interval_ms is not None:
             self._tasks.append(
                 asyncio.create_task(
-                    self._repeat(self._preferred_interval_ms, self._managers.elect_preferred)
+                    self._repeat(
+                        self._preferred_interval_ms, lambda: self._managers.elect_preferred()
+                    )
                 )
             )
 
@@ -507,20 +511,25 @@ class QuorumController:
             log.info("broker_shutting_down")
 
     def _publish_figures(self) -> None:
-        managers, driver, gauge = self._managers, self._driver, self._metrics.gauge
-        gauge("ActiveBrokerCount", lambda: managers.broker_counts()[0])
-        gauge("FencedBrokerCount", lambda: managers.broker_counts()[1])
-        gauge("ControlledShutdownBrokerCount", lambda: managers.broker_counts()[2])
-        count_dirs = managers.impaired_dir_count
-        gauge("SaturatedLogDirectoryCount", lambda: count_dirs(LogDirState.SATURATED))
-        gauge("StalledLogDirectoryCount", lambda: count_dirs(LogDirState.STALLED))
-        gauge("LastResortLeaderCount", managers.last_resort_leader_count)
-        gauge("OfflinePartitionsCount", lambda: managers.index.leaderless_count)
-        gauge("PreferredReplicaImbalanceCount", lambda: managers.index.imbalanced_count)
-        gauge("ReassigningPartitions", lambda: managers.index.reassigning_count)
-        gauge("GlobalTopicCount", lambda: len(managers.state.topics))
-        gauge("GlobalPartitionCount", lambda: len(managers.index))
-        gauge("LastAppliedRecordOffset", lambda: managers.state.offset)
+        driver, gauge = self._driver, self._metrics.gauge
+        gauge("ActiveBrokerCount", lambda: self._managers.broker_counts()[0])
+        gauge("FencedBrokerCount", lambda: self._managers.broker_counts()[1])
+        gauge("ControlledShutdownBrokerCount", lambda: self._managers.broker_counts()[2])
+        gauge(
+            "SaturatedLogDirectoryCount",
+            lambda: self._managers.impaired_dir_count(LogDirState.SATURATED),
+        )
+        gauge(
+            "StalledLogDirectoryCount",
+            lambda: self._managers.impaired_dir_count(LogDirState.STALLED),
+        )
+        gauge("LastResortLeaderCount", lambda: self._managers.last_resort_leader_count())
+        gauge("OfflinePartitionsCount", lambda: self._managers.index.leaderless_count)
+        gauge("PreferredReplicaImbalanceCount", lambda: self._managers.index.imbalanced_count)
+        gauge("ReassigningPartitions", lambda: self._managers.index.reassigning_count)
+        gauge("GlobalTopicCount", lambda: len(self._managers.state.topics))
+        gauge("GlobalPartitionCount", lambda: len(self._managers.index))
+        gauge("LastAppliedRecordOffset", lambda: self._managers.state.offset)
         gauge("LastCommittedRecordOffset", lambda: driver.committed_offset)
 
 

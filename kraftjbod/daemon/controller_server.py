@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import NoReturn
 
 from kraftjbod.controller.cluster_action import ClusterActionGuard
@@ -148,7 +149,8 @@ class ControllerServer:
 
     def _build_controller(self, cluster_id: str, features: Mapping[str, int]) -> QuorumController:
         config, environment = self._config, self._environment
-        managers = ControlManagers(
+        make_managers = partial(
+            ControlManagers,
             cluster_id=cluster_id,
             session_timeout_ms=config.broker_session_timeout_ms,
             topic_config_defaults=TopicConfig(
@@ -184,7 +186,7 @@ class ControllerServer:
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
         return QuorumController(
-            managers=managers,
+            make_managers=make_managers,
             driver=driver,
             clock=environment.clock,
             metrics=environment.metrics,

@@ -135,7 +135,11 @@ class World:
         self.now_ms = 0
         self.entries: list[tuple[r.Record, ...]] = []
         self._drawn = 0
-        self.managers = ControlManagers(
+        self.managers = self._make_managers()
+        self.commit(self.managers.bootstrap({"metadata.version": level}).records)
+
+    def _make_managers(self) -> ControlManagers:
+        return ControlManagers(
             cluster_id=CLUSTER_ID,
             session_timeout_ms=9000,
             topic_config_defaults=TopicConfig(),
@@ -144,7 +148,18 @@ class World:
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
         )
-        self.commit(self.managers.bootstrap({"metadata.version": level}).records)
+
+    def build_anew(self, part_size: int) -> None:
+        """Put managers in the place of these that know a snapshot of what was committed.
+
+        :param part_size: records of the snapshot that are replayed at once.
+        """
+        state, fresh = self.state, self._make_managers()
+        records = tuple(state.snapshot_records())
+        for start in range(0, len(records), part_size):
+            fresh.replay_part(records[start : start + part_size], offset=state.offset)
+        fresh.replay((), offset=state.offset, epoch=1)
+        self.managers = fresh
 
     @property
     def state(self) -> Any:

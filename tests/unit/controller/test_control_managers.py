@@ -24,22 +24,43 @@ IMPAIRED = ["saturated", "stalled"]
 
 
 class Lives(RuleBasedStateMachine):
-    """Brokers come, lose disks, fall silent and leave; topics come and go, and are moved."""
+    """Brokers come, lose disks, fall silent and leave; topics come and go, and are moved.
+
+    A twin is asked the same; its managers are built anew now and then, and answer the same.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world, self.twin = World(), World()
         self.before: dict[Any, Any] = {}
         self.incarnations = dict.fromkeys(DIRS, 0)
 
     def run(self, line: str) -> None:
-        for reported in self.world.run(line):
-            assert "UNKNOWN_SERVER_ERROR" not in reported
+        reported = list(self.world.run(line))
+        assert not any("UNKNOWN_SERVER_ERROR" in one for one in reported)
+        assert list(self.twin.run(line)) == reported
+
+    @rule(part_size=st.integers(1, 20))
+    def another_leads(self, part_size: int) -> None:
+        """One whose managers were never asked, on the log of the one that led before."""
+        self.twin.build_anew(part_size)
+        self.run("take_leadership")
 
     @initialize(level=st.sampled_from(["17", "30", "1 elr"]))
     def begin(self, level: str) -> None:
         self.run("feature 30" if "elr" in level else f"feature {level}")
         self.run(f"feature {level}")
+
+    @initialize()
+    def serve(self) -> None:
+        """Begin where there is something to lose."""
+        for broker, dirs in DIRS.items():
+            self.run(f"register {broker} dirs={dirs} incarnation=0")
+            self.run(f"heartbeat {broker}")
+        self.run("topic t replicas=1,2,3|2,3,4|4,1,2")
+        for partition, members in enumerate(("1,2,3", "2,3,4", "4,1,2")):
+            for broker in members.split(","):
+                self.run(f"assign {broker} t-{partition}={DIRS[int(broker)][0]}")
 
     @rule(elr=st.integers(0, 1))
     def change_feature(self, elr: int) -> None:
@@ -196,6 +217,7 @@ class Lives(RuleBasedStateMachine):
         records = tuple(state.snapshot_records())
         restored.replay(records, offset=state.offset, epoch=1, delta=MetadataDelta())
         assert vars(restored) == vars(state)
+        assert vars(self.twin.state) == vars(state)
 
 
 TestLives = Lives.TestCase

@@ -79,7 +79,7 @@ class Node:
             draw_below=lambda _: 0,
         )
         self.controller = QuorumController(
-            managers=self.managers,
+            make_managers=lambda: self.managers,
             driver=RaftDriver(
                 log_dir=self.log_dir,
                 store=RaftLogStore(
