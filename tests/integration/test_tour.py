@@ -1,9 +1,11 @@
-"""``make run``, as a stranger types it; ``make up`` is a call of kraftjbod-local."""
+"""``make run``, and what the README does then, as a stranger types it; ``make up`` is a call of
+kraftjbod-local."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.tour.main import main
+from tests.tidy.house import ROOT
 
 pytestmark = [
     pytest.mark.long,
@@ -30,6 +33,32 @@ def stop_what_runs(run_dir: Path) -> None:
     assert cluster is None or asyncio.run(cluster.stop()) == []
 
 
+def readme_on(cluster: ClusterProcesses, folder: Path) -> str:
+    """What the commands of the README say, from a checkout in ``folder`` with that cluster."""
+    (folder / "bin").symlink_to(ROOT / "bin")
+    part = (ROOT / "README.md").read_text().partition("## Use it")[2].partition("## In your")[0]
+    commands = re.findall(r"^\$ ((?:bin/|printf|chmod).*)$", part, re.MULTILINE)
+    script = "\n".join(commands)
+    for nth, address in enumerate(cluster.bootstrap_servers.split(",")):
+        script = script.replace(f"127.0.0.1:{9092 + nth}", address)
+    # A reader is slower than the check of the disk.
+    is_dead = "until bin/kraftjbod-health --bootstrap-server {} | grep offline; do sleep 0.5; done"
+    second = cluster.bootstrap_servers.split(",")[1]
+    script = script.replace(
+        "\nbin/kraftjbod-health", f"\n{is_dead.format(second)}\nbin/kraftjbod-health"
+    )
+    done = subprocess.run(
+        ["bash", "-xeuo", "pipefail", "-c", script],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +72,10 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         assert cluster is not None
         assert cluster.is_running
         assert cluster.bootstrap_servers in capsys.readouterr().out
+        said = readme_on(cluster, tmp_path)
+        assert "a\nb\nProcessed a total of 2 messages\n" in said
+        assert "serves, 2 of 3 log directories are online\n" in said
+        assert re.search(r"is back at \S+/broker-2/disk-2 with \d+ replicas", said), said
     finally:
         stop_what_runs(tmp_path / "run")
 
