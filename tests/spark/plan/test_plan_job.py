@@ -93,10 +93,13 @@ def put(cluster: Cluster, topic: str, places: Mapping[tuple[int, int], int]) -> 
             admin.alter_replica_log_dirs({(topic, partition, broker): path})
     for (partition, broker), number in places.items():
         path = str(cluster.local.dir_path(broker, number))
-        cluster.wait(
-            f"{topic}-{partition} in {path}",
-            lambda b=broker, p=path, n=partition: n in cluster.replicas_by_dir(b, topic)[p],
-        )
+
+        def where(broker: int = broker, partition: int = partition) -> list[str]:
+            """A replica that still moves is in two directories."""
+            held = cluster.replicas_by_dir(broker, topic)
+            return [path for path, partitions in held.items() if partition in partitions]
+
+        cluster.wait(f"{topic}-{partition} in {path} only", lambda w=where, p=path: w() == [p])
 
 
 def execute(cluster: Cluster, tmp_path: Path) -> None:
@@ -200,11 +203,13 @@ def test_write_rates_are_observed(
 
 @contextlib.contextmanager
 def written(cluster: Cluster, topic: str, *, partition: int) -> Iterator[None]:
-    """A producer that goes on until the end."""
+    """A producer that is at work already, and goes on until the end."""
     ended = threading.Event()
+    producer = confluent_kafka.Producer(quiet(cluster.bootstrap))
+    producer.produce(topic, value=VALUE, partition=partition)
+    assert producer.flush(60) == 0
 
     def produce() -> None:
-        producer = confluent_kafka.Producer(quiet(cluster.bootstrap))
         while not ended.wait(0.02):
             producer.produce(topic, value=VALUE, partition=partition)
             producer.poll(0)
