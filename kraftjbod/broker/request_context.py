@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kraftjbod.net.connection_context import ConnectionContext
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """One request on one listener."""
+    """One request on one connection."""
 
-    listener_name: str
+    connection: ConnectionContext
     api_version: int
     client_id: str | None
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name

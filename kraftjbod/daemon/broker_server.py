@@ -43,7 +43,8 @@ from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
 from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.net.connection import ConnectionLimits
-from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.connection_context import ConnectionContext
+from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
@@ -213,16 +214,11 @@ class BrokerServer:
     async def _bind_door(self, endpoint: Endpoint) -> None:
         config = self._config
 
-        def handle(
-            header: RequestHeader, body: Message, peer: ConnectionInfo
-        ) -> Awaitable[Message | None]:
-            assert self._rooms is not None
-            return self._rooms.apis.kafka.handle(endpoint.name, header, body)
-
         door = kafka_server(
             host=endpoint.host,
             port=endpoint.port,
-            handler=handle,
+            handler=self._handle,
+            listener_name=endpoint.name,
             features=self._features,
             connection_limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
             session_limits=SessionLimits(
@@ -235,6 +231,12 @@ class BrokerServer:
         )
         await door.bind()
         self._doors[endpoint.name] = door
+
+    def _handle(
+        self, header: RequestHeader, body: Message, connection: ConnectionContext
+    ) -> Awaitable[Message | None]:
+        assert self._rooms is not None, "doors are opened last"
+        return self._rooms.apis.kafka.handle(header, body, connection)
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
         return self._rooms is not None and self._rooms.apis.kafka.is_of_broker(header, body)

@@ -10,12 +10,12 @@ An exception that leaves it is a bug: ``request_handler_failed``, and that conne
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.guests import Guests
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
@@ -35,16 +35,7 @@ from kraftjbod.protocol.kafka_codec import (
     encode_response,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionInfo:
-    """Where a request came from; one object per connection."""
-
-    #: "host:port" of the client.
-    peer: str
-
-
-Handler = Callable[[RequestHeader, Message, ConnectionInfo], Awaitable[Message | None]]
+Handler = Callable[[RequestHeader, Message, ConnectionContext], Awaitable[Message | None]]
 """Answers one request; None if the client expects no response (Produce with acks=0).
 
 A ``Completion`` needs no task, and the answer leaves in the turn in which it is done.
@@ -82,13 +73,14 @@ class _Requests:
         handler: Handler,
         features: Callable[[], ApiFeatures],
         is_broker: IsBroker,
+        listener_name: str,
     ) -> None:
         self._connection = connection
         self._guests = guests
         self._handler = handler
         self._features = features
         self._is_broker = is_broker
-        self._info = ConnectionInfo(peer=connection.peer)
+        self._context = ConnectionContext(peer=connection.peer, listener_name=listener_name)
 
     def answer(self, request: PendingRequest) -> Awaitable[Any]:
         is_hot = api_key_of(request.frame) in _HOT
@@ -118,7 +110,7 @@ class _Requests:
     def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
         if not self._connection.is_privileged and self._is_broker(header, body):
             self._guests.is_broker(self._connection)
-        return self._handler(header, body, self._info)
+        return self._handler(header, body, self._context)
 
 
 def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
@@ -139,6 +131,7 @@ def kafka_server(
     host: str,
     port: int,
     handler: Handler,
+    listener_name: str = "PLAINTEXT",
     features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
     is_broker: IsBroker = _nobody,
     memory: MemoryBudget | None = None,
@@ -148,13 +141,14 @@ def kafka_server(
 ) -> Listener:
     """A listener, not started yet, that speaks Kafka's wire protocol on one port.
 
+    :param listener_name: which the handler is given with each request.
     :param features: what ApiVersions says of them when it is asked.
     :param is_broker: who shows itself as one has a place of its own.
     :param memory: of the daemon, if it has several doors.
     """
 
     def make_session(connection: Connection) -> RequestSession:
-        requests = _Requests(connection, door.guests, handler, features, is_broker)
+        requests = _Requests(connection, door.guests, handler, features, is_broker, listener_name)
         return RequestSession(
             connection,
             answer=requests.answer,

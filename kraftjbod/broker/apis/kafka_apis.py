@@ -21,6 +21,7 @@ from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
     AlterLogDirsRequest,
@@ -101,11 +102,11 @@ class KafkaApis:
         )
 
     def handle(
-        self, listener_name: str, header: RequestHeader, body: Message
+        self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
         """Answer one request; None if no response is due."""
         context = RequestContext(
-            listener_name=listener_name,
+            connection=connection,
             api_version=header.api_version,
             client_id=header.client_id,
         )

@@ -37,8 +37,9 @@ from kraftjbod.metadata.records import (
     TopicRecord,
 )
 from kraftjbod.metadata.state import MetadataDelta
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import FetchRequest, ProduceRequest
 from kraftjbod.protocol.rpc_messages import (
@@ -71,6 +72,7 @@ TOPIC = "t"
 TOPIC_ID = TopicId(b"t" * 16)
 TP = TopicPartition(TOPIC, 0)
 LISTENER = "PLAINTEXT"
+CONNECTION = ConnectionContext(peer="127.0.0.1:9", listener_name=LISTENER)
 #: Nobody waits so long but on a machine with other work to do; produces of tests wait 20 s.
 TIMEOUT_MS = 30_000
 
@@ -176,9 +178,9 @@ class BrokerRig:
         )
 
     def _handle(
-        self, header: RequestHeader, body: Message, _peer: ConnectionInfo
+        self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        return self.rooms.apis.kafka.handle(LISTENER, header, body)
+        return self.rooms.apis.kafka.handle(header, body, connection)
 
     def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:
         return RegisterBrokerRecord(

@@ -14,7 +14,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.connection_context import ConnectionContext
+from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
 from kraftjbod.protocol.kafka_codec import (
     ApiFeatures,
@@ -112,7 +113,7 @@ class MiniBroker:
         return self.topics[name]
 
     async def _handle(
-        self, header: RequestHeader, body: Message, _: ConnectionInfo
+        self, header: RequestHeader, body: Message, _: ConnectionContext
     ) -> Message | None:
         name = api_name(header.api_key)
         self.asked.append(name)

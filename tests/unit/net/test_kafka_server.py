@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, StartupError
 from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.guests import PlaceLimits
 from kraftjbod.net.kafka_client import KafkaConnection
-from kraftjbod.net.kafka_server import ConnectionInfo, kafka_server
+from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import (
@@ -35,7 +36,7 @@ from kraftjbod.protocol.messages import (
 )
 
 
-async def name_it(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:
+async def name_it(header: RequestHeader, body: Message, info: ConnectionContext) -> Message | None:
     """Answers a Metadata request for ``t`` with cluster id ``t``, a Produce with nothing in it."""
     if header.api_key == ApiKey.PRODUCE:
         return ProduceResponse() if body.acks else None
@@ -103,7 +104,7 @@ class Gates:
             await self.changed.wait()
 
     async def __call__(
-        self, header: RequestHeader, body: Message, info: ConnectionInfo
+        self, header: RequestHeader, body: Message, info: ConnectionContext
     ) -> Message | None:
         is_write = header.api_key == ApiKey.PRODUCE
         name = body.topic_data[0].name if is_write else body.topics[0].name
@@ -231,7 +232,9 @@ async def test_a_guest_who_does_not_read_gets_no_more_done() -> None:
 
 
 async def test_a_failing_handler_costs_its_connection_only() -> None:
-    async def fails(header: RequestHeader, body: Message, info: ConnectionInfo) -> Message | None:
+    async def fails(
+        header: RequestHeader, body: Message, info: ConnectionContext
+    ) -> Message | None:
         if body.topics[0].name == "bug":
             raise KeyError("bug")
         return await name_it(header, body, info)

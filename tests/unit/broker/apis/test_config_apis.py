@@ -35,12 +35,12 @@ from kraftjbod.protocol.rpc_config_messages import (
     ResourceOutcome,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
-from tests.unit.broker.broker_rig import accept, brokers, dir_of
+from tests.unit.broker.broker_rig import CONNECTION, accept, brokers, dir_of
 from tests.unit.broker.scripted_controller import RealClock
 
 ALTER = message("IncrementalAlterConfigsRequest")
 REQUEST = message("DescribeConfigsRequest")
-CONTEXT = RequestContext(listener_name="PLAINTEXT", api_version=4, client_id=None)
+CONTEXT = RequestContext(connection=CONNECTION, api_version=4, client_id=None)
 TOPIC, DYNAMIC, STATIC, DEFAULT = int(ResourceType.TOPIC), 1, 4, 5
 BROKER, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = int(ResourceType.BROKER), 2, 3
 RATE = "leader.replication.throttled.rate"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, RequestHeader, message
-from tests.unit.broker.broker_rig import LISTENER, brokers
+from tests.unit.broker.broker_rig import CONNECTION, brokers
 
 
 async def test_no_advertised_api_is_half_there():
@@ -16,6 +16,6 @@ async def test_no_advertised_api_is_half_there():
     async with brokers() as (rig,):
         for key, name in names.items():
             header = RequestHeader(key, SUPPORTED[key][1], 0, "test")
-            answer = await rig.parts.kafka.handle(LISTENER, header, message(name)())
+            answer = await rig.parts.kafka.handle(header, message(name)(), CONNECTION)
             # The defaults of a Produce ask for no answer.
             assert (answer is None) == (key is ApiKey.PRODUCE), name
