@@ -37,7 +37,7 @@ class BackgroundTasks:
         return self.start(self.jobs.keep(name, work), name)
 
     def attempt(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Do ``work`` once; an error that it does not handle itself is told."""
+        """Do ``work`` once; an error that it does not handle itself is logged."""
         return self.start(self._attempt(work, name), name)
 
     async def _attempt(self, work: Callable[[], Awaitable[object]], name: str) -> None:

@@ -176,7 +176,7 @@ class BrokerServer:
         await disks.logs.load(self._log_progress)
         await replicas.asked_moves.load(rooms.cluster.is_agreed_to)
         await replicas.leftovers.resolve()
-        rooms.directories.admin.tell_of_unknown()
+        rooms.directories.admin.log_unknown()
         replicas.publisher.open()
 
     def _start_background(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:

@@ -64,7 +64,7 @@ class Listener:
         self.memory = memory or MemoryBudget(MemoryLimits())
         self.guests = Guests(limits.places)
         self._turned_away = 0
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._server: asyncio.Server | None = None
         self._is_closing = False
         self._sessions: dict[Connection, RequestSession] = {}
@@ -158,8 +158,8 @@ class Listener:
     def _tell_turned_away(self, connection: Connection, now_s: float) -> None:
         """At most once a second: who floods a door shall not flood the telemetry."""
         self._turned_away += 1
-        if now_s - self._told_s >= 1:
-            self._told_s = now_s
+        if now_s - self._reported_s >= 1:
+            self._reported_s = now_s
             _log.warning(
                 "connection_turned_away",
                 door=self._name,

@@ -81,7 +81,7 @@ def find_records(
     """Up to ``limit`` (one or more) records from ``begin`` on.
 
     Of each: where it begins and ends, where its timestamp delta begins and ends, timestamp and
-    offset delta, its key, and whether it has a value. Headers are not looked at. Offset deltas
+    offset delta, its key, and whether it has a value. Headers are not read. Offset deltas
     may leave numbers out, as compaction does.
 
     :raises CorruptRecordError: as :func:`check_records` does.
@@ -126,7 +126,7 @@ def find_timestamp(
 
     :returns: where to go on, and the record's offset delta (-1 if it is none of these) and
         timestamp delta.
-    :raises CorruptRecordError: as :func:`check_records` does, of what it looks at.
+    :raises CorruptRecordError: as :func:`check_records` does, of what it reads.
     """
     at: i64 = begin
     end: i64 = len(body)
@@ -149,14 +149,14 @@ def find_timestamp(
 def require_end(body: bytes, at: i64) -> None:
     """:raises CorruptRecordError: if the records end before ``body`` does."""
     if at != len(body):
-        raise CorruptRecordError(f"{len(body) - at} bytes are left over behind the records")
+        raise CorruptRecordError(f"{len(body) - at} bytes are left over after the records")
 
 
 # --- parts of a record: each is given where it begins, and returns where the next one does ----
 
 
 def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """Where the record at ``at`` ends, and where it goes on behind its length."""
+    """Where the record at ``at`` ends, and where it goes on after its length."""
     length, at = _varint(body, at, end)
     if length < 0 or length > end - at:
         raise CorruptRecordError(f"a record claims {length} bytes, {end - at} are left")
@@ -175,7 +175,7 @@ def _behind_field(at: i64, size: i64, stop: i64) -> i64:
 
 
 def _behind_headers(body: bytes, at: i64, stop: i64) -> i64:
-    """Behind the record's headers, which are its end."""
+    """After the record's headers, which are its end."""
     size: i64 = 0
     count, at = _varint(body, at, stop)
     if count < 0 or count > stop - at:

@@ -2,9 +2,9 @@
 
 Both wire protocols are framed like this.
 
-:class:`FrameSplitter` says where the next bytes shall be put (``get_buffer``) and is told how many
+:class:`FrameSplitter` says where the next bytes shall be put (``get_buffer``) and gets how many
 came (``buffer_updated``), as ``asyncio.BufferedProtocol`` wants it. So the body of a large frame
-is read from the socket straight into its final place; small frames are cut out of a scratch buffer
+is read from the socket straight into its final place; small frames are taken from a scratch buffer
 that all connections of a thread can share, because a loop fills it and says so in one go.
 
 Only a frame that is half there costs memory, by what has arrived of it and not by what it claims.
@@ -19,9 +19,9 @@ from kraftjbod.core.errors import RemoteProtocolError
 
 Frame = bytes | memoryview
 
-#: Room for small frames; a frame that fits is copied once, a larger one is read in place.
+#: Memory for small frames; a frame that fits is copied once, a larger one is read in place.
 SCRATCH_BYTES: Final = 64 * 1024
-#: Room for a large frame, as a multiple of what is there of it; the first one is the most, so that
+#: Memory for a large frame, as a multiple of what is there of it; the first is the most, so that
 #: what is sent every day is not moved on its way.
 FIRST_GROWTH: Final = 16
 _GROWTH: Final = 4

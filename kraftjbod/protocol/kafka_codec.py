@@ -121,7 +121,7 @@ _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeE
 
 
 class ApiFeatures(NamedTuple):
-    """What ApiVersions tells of features (KIP-584).
+    """What ApiVersions says of features (KIP-584).
 
     ``supported`` are the least and greatest level by feature that this broker knows;
     ``finalized`` are the levels that the cluster agreed on, as of ``epoch``, -1 if not known.
@@ -206,7 +206,7 @@ def decode_body(
 
 
 def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
-    """``head`` and ``body`` behind their common length."""
+    """``head`` and ``body`` after their common length."""
     _, write = _functions(name, version)
     chunks: list[Buffer] = [b"", *head]
     records_at: list[int] = []
@@ -333,7 +333,7 @@ def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
-    """The position behind the tagged fields of a header; Kafka has defined none so far."""
+    """The position after the tagged fields of a header; Kafka has defined none so far."""
     count, position = _read_uvarint(view, position)
     if count > MAX_TAGS_IN_HEADER:
         raise RemoteProtocolError(f"a header has {count} tagged fields")
@@ -367,7 +367,7 @@ def api_versions_response(
 ) -> list[Buffer]:
     """The frame that answers an ApiVersions request: what we serve.
 
-    ``asker`` is the name of the client's software; what is ours alone is told to our own.
+    ``asker`` is the name of the client's software; what is ours alone is sent to our own.
     A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
     version, error = header.api_version, ErrorCode.NONE

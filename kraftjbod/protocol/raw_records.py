@@ -1,7 +1,7 @@
 """PURE. Records of a batch as they lie there: where each begins, its key, and whether it has a
 value.
 
-For log compaction, which looks at keys and copies records without understanding more of them, and
+For log compaction, which reads keys and copies records without understanding more of them, and
 for searches by time.
 A batch that loses records keeps its base offset and its last offset delta, so no offset ever
 changes (KIP-58); what is left of it is compressed as it was.
@@ -43,7 +43,7 @@ class RawRecord(NamedTuple):
 
     begin: int
     end: int
-    #: Behind length and attributes: where the timestamp delta begins, and what follows it.
+    #: After length and attributes: where the timestamp delta begins, and what follows it.
     delta_begin: int
     delta_end: int
     timestamp_delta: int
@@ -76,7 +76,7 @@ def raw_records(
 
 
 class TimeSearch:
-    """Looks for the first record of an opened body from a time on, so many records at a time.
+    """Searches for the first record of an opened body from a time on, so many records at a time.
 
     ``found`` is its offset delta and its timestamp, once :meth:`step` has come upon it.
     """
@@ -98,7 +98,7 @@ class TimeSearch:
         self._earliest = max(-MAX_LONG, min(earliest, MAX_LONG))
 
     def step(self, max_records: int = _SLICE_RECORDS) -> bool:
-        """Look at some more; whether the search has ended.
+        """Read some more; whether the search has ended.
 
         :raises CorruptRecordError: if they contradict their lengths.
         """

@@ -1,7 +1,7 @@
 """PURE. The header of a v2 record batch, seen in place over bytes that stay where they are.
 
 Everything that a broker must know of a batch stands in its first 61 bytes (big-endian); what lies
-behind them is checked once, when a client sends it (record_validation.py).
+after them is checked once, when a client sends it (record_validation.py).
 
 ====== ==== ======================= ============================================================
 offset size field                   meaning
@@ -196,7 +196,7 @@ def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]
 def whole_bytes(buf: Buffer) -> int:
     """How many leading bytes of ``buf`` are whole batches; what follows is a torn one.
 
-    Looks at lengths only.
+    Reads lengths only.
     """
     position, end = 0, len(buf)
     while end - position >= LOG_OVERHEAD_BYTES:
@@ -208,7 +208,7 @@ def whole_bytes(buf: Buffer) -> int:
 
 
 def behind_empty(buf: Buffer) -> int | None:
-    """Where the log goes on behind ``buf`` if that holds batches, and no record; None otherwise.
+    """Where the log goes on after ``buf`` if that holds batches, and no record; None otherwise.
 
     Compaction leaves batches without records.
     """
@@ -367,7 +367,7 @@ def place_batches(
     """The batches of ``buf``, whose ``headers`` are given, as they must stand in the log.
 
     They follow one another from ``base_offset`` on. What to write, without a copy of any body, and
-    headers that tell where each batch is.
+    headers that say where each batch is.
     """
     view, position = memoryview(buf), 0
     buffers: list[Buffer] = []

@@ -40,7 +40,7 @@ FORM: Final[Literal["compiled", "interpreted"]] = "compiled" if _compiled else "
 
 
 def with_form(version: str) -> str:
-    """What ``--version`` tells behind a program's name."""
+    """What ``--version`` says after a program's name."""
     return f"{version}, byte scans: {FORM}"
 
 

@@ -127,7 +127,7 @@ def _within_long(value: int) -> int:
 
 
 def _refusal(body: bytes, header: BatchHeader, rules: RecordRules) -> InvalidRecordsError:
-    """Looks at the records once more, one by one, for the first that are to blame."""
+    """Reads the records once more, one by one, for the first that are to blame."""
     found: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     for record in raw_records(body, header.record_count):

@@ -1,6 +1,6 @@
 """PURE. Records inside a v2 batch: building batches, and opening them.
 
-For the tools and for the metadata log. Brokers only look at where records begin and end, and at
+For the tools and for the metadata log. Brokers only read where records begin and end, and at
 their keys (byte_scans.py, raw_records.py); on the way of a Fetch nothing is opened.
 
 A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
@@ -194,7 +194,7 @@ def _read_record(
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
         header_value, position = _read_bytes(body, position, end)
-        # Brokers do not look into names; Java's clients read them like this, too.
+        # Brokers do not check names; Java's clients read them like this, too.
         headers.append(((name or b"").decode(errors="replace"), header_value))
     if position != end:
         raise CorruptRecordError(f"a record of {length} bytes ends elsewhere")
@@ -277,7 +277,7 @@ def _gunzip(packed: memoryview, max_bytes: int) -> bytes:
 def _unpack(
     unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int
 ) -> memoryview:
-    """These do not say how long it gets, so that room is offered until it is enough."""
+    """These do not say how long it gets, so that more memory is offered until it is enough."""
     import cramjam
 
     size_bytes = max(_FIRST_OPENED_BYTES, 4 * len(packed))

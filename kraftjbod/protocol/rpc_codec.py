@@ -79,7 +79,7 @@ MAX_ELEMENTS: Final = 200_000
 MAX_REQUEST_ELEMENTS: Final = 500_000
 #: A response may list what all of a cluster has.
 MAX_RESPONSE_ELEMENTS: Final = 4_000_000
-#: Where a request names its api: behind three bytes and a number of five.
+#: Where a request names its api: after three bytes and a number of five.
 _HEAD_BYTES: Final = 48
 _LONG_ANSWERS: Final = tuple(
     kind.api.encode()
@@ -211,7 +211,7 @@ def _frame(envelope: list[Any]) -> bytes:
 
 
 def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
-    """The envelope's fields behind its kind."""
+    """The envelope's fields after its kind."""
     max_elements = min(MAX_ELEMENTS, len(frame))
     count = _ElementCount(MAX_REQUEST_ELEMENTS if kind == _REQUEST else MAX_RESPONSE_ELEMENTS)
     # Each element takes a byte at least, so that most frames need no counting.

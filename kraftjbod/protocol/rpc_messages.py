@@ -7,7 +7,7 @@ Rules of this file:
 
 * a request names its ``api``, its ``version`` and the class of its ``Response``;
 * an error of the whole request is never a field of its response: the envelope carries it
-  (``rpc_codec.py``); a field only tells of errors where one request is about many things;
+  (``rpc_codec.py``); a field only reports errors where one request is about many things;
 * a field that a newer version adds has a default and names the version; a request is written in
   the version of the cluster's ``metadata.version`` and leaves out what that does not have;
 * unknown fields are ignored;
@@ -64,7 +64,7 @@ WireTopicId = Annotated[TopicId, PlainValidator(_as(TopicId))]
 WireDirectoryId = Annotated[DirectoryId, PlainValidator(_as(DirectoryId))]
 WireBrokerId = Annotated[BrokerId, Field(ge=0, le=MAX_BROKER_ID)]
 #: A name or an address that brokers repeat to clients, in every version of every answer.
-ToldText = Annotated[str, Field(max_length=1_000)]
+RepeatedText = Annotated[str, Field(max_length=1_000)]
 PathText = Annotated[str, Field(max_length=4_096)]
 Offset = Annotated[int, Field(ge=-1)]
 
@@ -121,8 +121,8 @@ class RpcRequest(RpcBody):
 class ListenerInfo(RpcBody):
     """One address under which clients reach a broker."""
 
-    name: ToldText
-    host: ToldText
+    name: RepeatedText
+    host: RepeatedText
     port: int = Field(ge=1, le=65535)
 
 
@@ -145,7 +145,7 @@ class BrokerRegistrationRequest(RpcRequest):
     The same incarnation may register again, with directories that came back, that are new to the
     cluster, or without those that ``forgotten_log_dirs`` releases for good; what it leaves out
     without forgetting it is offline.
-    ``previous_broker_epoch`` is the one its clean shutdown left behind, or -1.
+    ``previous_broker_epoch`` is the one its clean shutdown left, or -1.
     """
 
     api = "BrokerRegistration"
@@ -161,8 +161,8 @@ class BrokerRegistrationRequest(RpcRequest):
     cluster_id: str
     incarnation_id: WireUuid
     listeners: tuple[ListenerInfo, ...] = Field(min_length=1, max_length=16)
-    rack: ToldText | None = None
-    features: dict[ToldText, tuple[int, int]] = Field(default_factory=dict, max_length=100)
+    rack: RepeatedText | None = None
+    features: dict[RepeatedText, tuple[int, int]] = Field(default_factory=dict, max_length=100)
     log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(2)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
@@ -291,7 +291,7 @@ class AssignReplicasToDirsResponse(RpcResponse):
 
 
 class AssignReplicasToDirsRequest(RpcRequest):
-    """A broker tells which directory holds which of its replicas (KIP-858)."""
+    """A broker reports which directory holds which of its replicas (KIP-858)."""
 
     api = "AssignReplicasToDirs"
     Response = AssignReplicasToDirsResponse

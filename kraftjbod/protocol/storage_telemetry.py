@@ -5,7 +5,7 @@ One JSON object per record, keys as the fields here, in two kinds: :class:`LogDi
 older, and finds fields that it does not know harmless. Counters (``…_total``, ``io_counts``) begin
 at 0 with each ``incarnation`` of a broker; a directory that comes back from OFFLINE begins anew too
 and says so by another ``since_ms``. A replica's counters stay with it when it moves to another
-directory of its broker. docs/storage-telemetry.md tells the same for people.
+directory of its broker. docs/storage-telemetry.md says the same for people.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 TOPIC: Final = "__storage_telemetry"
 SCHEMA: Final = 1
-#: Topics of the cluster's own; clients are told so.
+#: Topics of the cluster's own; Metadata says so to clients.
 INTERNAL_TOPICS: Final = frozenset({TOPIC})
 
 

@@ -184,7 +184,7 @@ class Node:
         self.is_unheard = True
         self.tell(
             DirectoryFailed(
-                directory_id=self.dir, leads=lambda: False, has_untold_replicas=lambda: False
+                directory_id=self.dir, leads=lambda: False, has_unreported_replicas=lambda: False
             )
         )
 

@@ -182,7 +182,7 @@ class _Ring:
         else:
             _wait(
                 f"{dead} to be offline",
-                lambda: [] if self._told_offline(str(dead)) else self._story(),
+                lambda: [] if self._reported_offline(str(dead)) else self._story(),
             )
 
     def _heal(self, cell: Cell) -> None:
@@ -237,7 +237,7 @@ class _Ring:
             if name.startswith(f"{topic}-0.")
         ]
 
-    def _told_offline(self, path: str) -> bool:
+    def _reported_offline(self, path: str) -> bool:
         """Whether this life of the broker told that the directory is offline."""
         return any(
             event["event"] == "log_dir_offline" and event.get("log_dir") == path

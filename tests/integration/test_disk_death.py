@@ -75,14 +75,14 @@ def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
 def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:
     """Metadata lists the lost replicas as offline, outside the ISR and never as leader."""
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         return all(
             (broker in part.offline) == (index in lost)
             and (index not in lost or (broker not in part.isr and part.leader != broker))
             for index, part in cluster.partitions(TOPIC).items()
         )
 
-    cluster.wait(f"metadata to tell that broker {broker} lost {sorted(lost)}", is_told)
+    cluster.wait(f"metadata to tell that broker {broker} lost {sorted(lost)}", is_reported)
 
 
 def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], title: str) -> Load:

@@ -101,7 +101,7 @@ def told(cluster: Cluster, broker: int, event: str, topic: str) -> int:
     return sum(line.get("partition") == f"{topic}-0" for line in events)
 
 
-def wait_told(cluster: Cluster, broker: int, event: str, topic: str) -> None:
+def wait_reported(cluster: Cluster, broker: int, event: str, topic: str) -> None:
     cluster.wait(f"{event} of {topic}", lambda: told(cluster, broker, event, topic))
 
 
@@ -144,8 +144,8 @@ def test_a_follower_leaves_the_isr_cuts_its_log_and_fetches_it_anew(cluster: Clu
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     damage(copies[2], 8)
-    wait_told(cluster, 3, "log_damage_found_by_scrub", topic)
-    wait_told(cluster, 3, "damaged_follower_leaves_in_sync_set", topic)
+    wait_reported(cluster, 3, "log_damage_found_by_scrub", topic)
+    wait_reported(cluster, 3, "damaged_follower_leaves_in_sync_set", topic)
     cluster.wait(
         "the follower to cut its log", lambda: told(cluster, 3, "replica_truncated", topic)
     )
@@ -159,8 +159,8 @@ def test_a_leader_steps_down_and_heals_as_a_follower(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     damage(copies[0], 13)
-    wait_told(cluster, 1, "log_damage_found_by_scrub", topic)
-    wait_told(cluster, 1, "damaged_leader_steps_down", topic)
+    wait_reported(cluster, 1, "log_damage_found_by_scrub", topic)
+    wait_reported(cluster, 1, "damaged_leader_steps_down", topic)
     cluster.wait("another to lead", lambda: cluster.partitions(topic)[0].leader in (2, 3))
     require_healed(cluster, topic, copies)
 
@@ -170,8 +170,8 @@ def test_a_lone_leader_serves_what_is_sound_and_the_tool_says_so(cluster: Cluste
     copy = replica(cluster, 2, topic)
     cluster.wait("a pass", lambda: describe(cluster, copy)["lastScrubMs"])
     damage(copy, 5)
-    wait_told(cluster, 2, "log_damage_found_by_scrub", topic)
-    wait_told(cluster, 2, "damaged_leader_has_no_heir", topic)
+    wait_reported(cluster, 2, "log_damage_found_by_scrub", topic)
+    wait_reported(cluster, 2, "damaged_leader_has_no_heir", topic)
     assert fetch_code(cluster, 2, topic, 5 * PER_BATCH) == ErrorCode.CORRUPT_MESSAGE
     for number in (0, 4, 6, BATCHES - 1):
         assert fetch_code(cluster, 2, topic, number * PER_BATCH) == ErrorCode.NONE
@@ -188,7 +188,7 @@ def test_an_index_file_is_written_anew(cluster: Cluster) -> None:
     sound = path.read_bytes()
     assert sound
     path.write_bytes(b"\x5a" * len(sound))
-    wait_told(cluster, 2, "log_index_mended", topic)
+    wait_reported(cluster, 2, "log_index_mended", topic)
     cluster.wait("the file to be right", lambda: path.read_bytes() == sound)
 
 

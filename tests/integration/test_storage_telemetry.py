@@ -241,12 +241,12 @@ def test_leaders_die_and_come_back_and_telling_goes_on(make_cluster: MakeCluster
         "other leaders",
         lambda: 2 not in {p.leader for p in cluster.partitions(TOPIC, ask=1).values()},
     )
-    told_ms = max(sample["time_ms"] for sample in samples(cluster))
+    reported_ms = max(sample["time_ms"] for sample in samples(cluster))
     for broker_id in (1, 3):
         wait_sample(
             cluster,
             f"broker {broker_id} without broker 2",
-            lambda s: s["time_ms"] > told_ms,
+            lambda s: s["time_ms"] > reported_ms,
             broker_id=broker_id,
         )
     cluster.start_daemon(cluster.brokers[2])

@@ -1,7 +1,7 @@
 """LOOP. UpdateFeatures, forwarded to the controller (KIP-584).
 
 The broker decides nothing here, as in topic_apis.py. The controller's answer is one outcome per
-feature; from version 2 on Kafka has a place for one error only, which is then the telling one.
+feature; from version 2 on Kafka has a place for one error only, which is then the first one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """LOOP. Fetches of followers: answered from sessions, so that an idle replica costs nothing.
 
-A fetch updates its session, looks at the partitions that have news, waits if there is nothing to
-read among them, and tells what is new: records, an error, a divergence, or only a high watermark.
-A partition with an error is told once; its follower forgets it, and names it again later.
+A fetch updates its session, reads the partitions that have news, waits if there is nothing to
+read among them, and answers what is new: records, an error, a divergence, or only a high watermark.
+A partition with an error is reported once; its follower forgets it, and names it again later.
 Data of a throttled partition is left out while the quota is overdrawn (KIP-73); all else about it
 is told.
 """
@@ -206,7 +206,7 @@ class FollowerFetches:
             data = self._reads.read(
                 wanted._replace(max_bytes=0 if is_held_up else max(0, min(wanted.max_bytes, room))),
                 min_one_batch=not (has_found or is_held_up),
-                is_first_look=key in named,
+                is_first_read=key in named,
             )
             if _is_nothing(data) and wanted.fetch_offset < _end_of(replica):
                 data = data._replace(is_left_out=True, is_held_up=is_held_up)
@@ -303,7 +303,7 @@ def _is_urgent(part: SessionPart, data: FetchedData) -> bool:
     return (
         data.code is not ErrorCode.NONE
         or data.diverging is not None
-        or part.wanted.log_start_offset < data.log_start_offset != part.told_log_start_offset
+        or part.wanted.log_start_offset < data.log_start_offset != part.reported_log_start_offset
     )
 
 
@@ -326,11 +326,11 @@ def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> 
         bool(data.records)
         or data.code is not ErrorCode.NONE
         or data.diverging is not None
-        or data.high_watermark != part.told_high_watermark
-        or data.log_start_offset != part.told_log_start_offset
+        or data.high_watermark != part.reported_high_watermark
+        or data.log_start_offset != part.reported_log_start_offset
     )
-    part.told_high_watermark = data.high_watermark
-    part.told_log_start_offset = data.log_start_offset
+    part.reported_high_watermark = data.high_watermark
+    part.reported_log_start_offset = data.log_start_offset
     return is_new
 
 

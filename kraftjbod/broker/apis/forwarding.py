@@ -1,7 +1,7 @@
 """LOOP. Requests about many things on their way to the controller: in parts, one after the other.
 
 * A part is bounded in number and in bytes, so that neither the controller nor what else this broker
-  has to say to it waits for long behind a large request.
+  has to say to it waits for long after a large request.
 * Each part takes effect by itself, as each thing in Kafka's requests does. When one is refused as
   a whole, or not answered, its things and all that were not asked yet get that error.
 * A thing that is too large alone is refused here.

@@ -1,6 +1,6 @@
 """PURE. Who leads a partition now, for clients that asked the wrong broker (KIP-951).
 
-A client that is told with the error itself goes on at once, and needs no round of metadata first.
+A client that learns it with the error itself goes on at once, and needs no round of metadata first.
 Only a leader that metadata names, that is another broker and can be reached under the client's
 listener is told, and only in versions that have the fields; otherwise the client asks for metadata
 as it always did.
@@ -16,8 +16,8 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.records import Listener
 
-#: KIP-951, "Broker": the errors after which a client looks for another leader.
-_LOOKS_ELSEWHERE: Final = frozenset(
+#: KIP-951, "Broker": the errors after which a client asks for another leader.
+_ASKS_ELSEWHERE: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
 )
 
@@ -29,7 +29,7 @@ E = TypeVar("E")
 class LeaderHints(Generic[L, E]):
     """Of one response, which has structs ``leader`` and ``endpoint`` of its own.
 
-    ``has_leaders`` and ``has_endpoints`` say what the response's version can tell.
+    ``has_leaders`` and ``has_endpoints`` say what the response's version can carry.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class LeaderHints(Generic[L, E]):
         self._listener_name = listener_name
         self._has_leaders = has_leaders
         self._has_endpoints = has_endpoints
-        self._told: dict[BrokerId, Listener] = {}
+        self._reported: dict[BrokerId, Listener] = {}
 
     def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
         """``CurrentLeader`` for a partition that is answered with ``code``; None says nothing."""
-        if not self._has_leaders or code not in _LOOKS_ELSEWHERE:
+        if not self._has_leaders or code not in _ASKS_ELSEWHERE:
             return None
         partition = self._cache.state.partition_named(topic_partition)
         if partition is None or partition.leader == self._broker_id:
@@ -62,11 +62,11 @@ class LeaderHints(Generic[L, E]):
         listener = self._cache.endpoint(partition.leader, self._listener_name)
         if listener is None:
             return None
-        self._told[partition.leader] = listener
+        self._reported[partition.leader] = listener
         return self._leader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     def endpoints(self) -> list[E]:
-        """``NodeEndpoints``: where the leaders are that were told."""
+        """``NodeEndpoints``: where the leaders are that were answered."""
         if not self._has_endpoints:
             return []
         brokers = self._cache.state.brokers
@@ -77,5 +77,5 @@ class LeaderHints(Generic[L, E]):
                 port=listener.port,
                 rack=brokers[broker_id].rack,
             )
-            for broker_id, listener in sorted(self._told.items())
+            for broker_id, listener in sorted(self._reported.items())
         ]

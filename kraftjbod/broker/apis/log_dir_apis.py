@@ -9,7 +9,7 @@ them.
   described as any other, without an error, and its state says the rest.
 * A replica that is not here yet is made where it was asked for, once it comes; the answer is
   REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
-* Sizes and offsets are the published figures of the logs; room is what the directory's own thread
+* Sizes and offsets are the published figures of the logs; free is what the directory's own thread
   saw last. Nothing here touches a disk, so a sick one cannot hold up the answer.
 * A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds is said
   how many replicas metadata puts there, to those who understand that.
@@ -111,7 +111,7 @@ class LogDirApis:
             code = ErrorCode.INVALID_REQUEST
             if count <= MAX_ITEMS_PER_REQUEST:
                 code = await self._alter(
-                    topic_partition, path, is_told=told < MAX_LOGGED_PER_REQUEST
+                    topic_partition, path, is_reported=told < MAX_LOGGED_PER_REQUEST
                 )
             told += code is not ErrorCode.NONE
             results[topic_partition.topic].append(
@@ -124,14 +124,14 @@ class LogDirApis:
         )
 
     async def _alter(
-        self, topic_partition: TopicPartition, where: str, *, is_told: bool
+        self, topic_partition: TopicPartition, where: str, *, is_reported: bool
     ) -> ErrorCode:
         # A swap takes milliseconds; before its end nobody can say where the replica is.
         await self._moves.swap_over(topic_partition)
         try:
             self._move(topic_partition, where)
         except OperatingError as e:
-            if is_told:
+            if is_reported:
                 self._log.info(
                     "replica_move_refused",
                     partition=shortened(str(topic_partition)),

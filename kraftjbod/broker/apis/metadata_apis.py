@@ -4,7 +4,7 @@
 * A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
   so that a crowd of clients that refresh after a failure costs one encoding.
 * A topic that is not there is created through the controller where the configuration allows it;
-  the client is told to ask again. Internal topics are not: brokers create them as they shall be.
+  the client is asked to try again. Internal topics are not: brokers create them as they shall be.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MetadataApis:
             )
             if may_create:
                 await self._create_missing([topic.name for topic in wanted])
-            # A topic that is named twice is told once, so no answer is longer than that for all.
+            # A topic that is named twice is answered once: no answer is longer than that for all.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
                 self._wanted_topic(name, topic_id, may_create, context)

@@ -273,7 +273,7 @@ class ProduceFetchApis:
             if wanted.max_bytes > room:
                 wanted = wanted._replace(max_bytes=max(0, room))
             # The first batch is given even if it is larger than every limit (KIP-74).
-            data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_look=False)
+            data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_read=False)
             one.data = data
             found_bytes += len(data.records)
             if data.code != ErrorCode.NONE or data.diverging is not None:

@@ -2,12 +2,12 @@
 once.
 
 * Only its leader takes the request, and only up to the high watermark; -1 means just that.
-* Followers are told at once, take the new start over (see replica_fetcher.py) and say so with their
+* Followers hear of it, take the new start over (see replica_fetcher.py) and say so with their
   next fetch. The answer waits until all live ones have, so that none of them shows the records
   again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
 * Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
   are away they are not waited for.
-* The room comes back with retention, which a full directory applies at once.
+* The space comes back with retention, which a full directory applies at once.
 
 The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
 """

@@ -74,7 +74,7 @@ class TopicApis:
     # --- automatic creation ----------------------------------------------------------------------
 
     async def auto_create(self, names: Iterable[str]) -> None:
-        """Ask the controller for topics with default settings; :meth:`creation_outcome` tells."""
+        """Ask the controller for topics with default settings; see :meth:`creation_outcome`."""
         names = list(dict.fromkeys(names))
         fresh = [name for name in names if name not in self._creating]
         if fresh:
@@ -86,7 +86,7 @@ class TopicApis:
         await asyncio.gather(*map(asyncio.shield, under_way))
 
     def creation_outcome(self, name: str) -> ErrorCode:
-        """What to tell a client about a topic that is not there yet."""
+        """What to answer a client about a topic that is not there yet."""
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _auto_create(self, names: list[str]) -> None:

@@ -2,7 +2,7 @@
 time.
 
 * What does not fit is named by a cursor, from which the next request goes on.
-* It is the one answer that tells the eligible leader replicas, and who led last.
+* It is the one answer that names the eligible leader replicas, and who led last.
 """
 
 from __future__ import annotations

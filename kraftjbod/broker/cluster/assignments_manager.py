@@ -35,7 +35,7 @@ from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignReplicasToD
 
 
 class AssignmentsManager:
-    """Tells the controller which directory holds which replica.
+    """Reports to the controller which directory holds which replica.
 
     ``assign(partition, directory_id, on_accepted)`` at any time on the loop; ``queued`` counts
     what the controller has not accepted yet; ``await idle()`` returns once that is nothing;

@@ -6,7 +6,7 @@
 * What was refused is sent again after a back-off of its own, for as long as this broker hosts the
   replica, and holds up no other; one that is refused again and again does not hold up the broker.
 * A request that failed as a whole holds up everything for a back-off.
-* A wish is told to be accepted only while it is the last one: the late success of an older wish
+* A wish is reported as accepted only while it is the last one: the late success of an older wish
   says nothing about what is wished now.
 
 ``assignments_manager.py`` is the driver.

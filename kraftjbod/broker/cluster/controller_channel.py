@@ -6,8 +6,8 @@
 * The deadline is the caller's. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
   broker is made for that.
-* The metadata long-poll has a connection of its own, so that nothing waits behind it; so have the
-  requests that clients make, so that no heartbeat waits behind them.
+* The metadata long-poll has a connection of its own, so that nothing waits for it; so have the
+  requests that clients make, so that no heartbeat waits for them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Asks(Protocol[R_co]):
     def Response(self) -> type[R_co]: ...
 
 
-class _Lane(Enum):
+class _Purpose(Enum):
     CONTROL = "control"
     METADATA = "metadata"
     CLIENTS = "clients"
@@ -83,8 +83,8 @@ class ControllerChannel:
         )
         #: Index of the voter to ask first.
         self._active = 0
-        #: One per lane and voter at most.
-        self._clients: dict[tuple[_Lane, int], RpcClient] = {}
+        #: One per purpose and voter at most.
+        self._clients: dict[tuple[_Purpose, int], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
         self._log = get_logger(component="controller_channel")
 
@@ -99,7 +99,7 @@ class ControllerChannel:
             what went wrong last (NOT_CONTROLLER, or a :class:`ConnectionLostError`), or
             REQUEST_TIMED_OUT.
         """
-        return await self._call(_Lane.CONTROL, request, timeout_ms)
+        return await self._call(_Purpose.CONTROL, request, timeout_ms)
 
     async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
         """What a client wants of the controller; same errors as :meth:`call`.
@@ -116,21 +116,21 @@ class ControllerChannel:
             ) from e
         try:
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
-            return await self._call(_Lane.CLIENTS, request, remaining_ms)
+            return await self._call(_Purpose.CLIENTS, request, remaining_ms)
         finally:
             self._forwarding.release()
 
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
         """One long-poll; same errors as :meth:`call`."""
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
-        return await self._call(_Lane.METADATA, request, timeout_ms)
+        return await self._call(_Purpose.METADATA, request, timeout_ms)
 
     def close(self) -> None:
         """Close all connections; what is on its way fails."""
         for client in self._clients.values():
             client.close()
 
-    async def _call(self, lane: _Lane, request: Asks[R_co], timeout_ms: int) -> R_co:
+    async def _call(self, purpose: _Purpose, request: Asks[R_co], timeout_ms: int) -> R_co:
         assert isinstance(request, RpcRequest), request
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         failures = 0
@@ -138,7 +138,7 @@ class ControllerChannel:
             index = self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             try:
-                response = await self._client(lane, index).call(
+                response = await self._client(purpose, index).call(
                     request, timeout_ms=remaining_ms, version=request.version_at(self._level())
                 )
             except OperatingError as e:
@@ -156,11 +156,11 @@ class ControllerChannel:
                 return response
             await asyncio.sleep(wait_ms / 1000)
 
-    def _client(self, lane: _Lane, index: int) -> RpcClient:
-        client = self._clients.get((lane, index))
+    def _client(self, purpose: _Purpose, index: int) -> RpcClient:
+        client = self._clients.get((purpose, index))
         if client is None:
             voter = self._voters[index]
-            client = self._clients[lane, index] = RpcClient(
+            client = self._clients[purpose, index] = RpcClient(
                 voter.host, voter.port, backoff=self._backoff
             )
         return client

@@ -1,11 +1,11 @@
 """LOOP. ``DynamicConfigs``: what this broker takes over while it runs.
 
 For each dynamic key, the broker's own ConfigRecord wins over that of all brokers, and that over
-the broker's file. Subscribers are told once at once, and then of every change, in the order in
+the broker's file. Subscribers are notified at once, and then of every change, in the order in
 which they subscribed.
 
 The controller checked the values before they were committed; should one still not parse (an older
-or newer controller wrote it), it is told and passed over.
+or newer controller wrote it), it is logged and passed over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PURE. Failures of directories on their way to the controller, and how long that may take
 (KIP-858).
 
-Part of ``lifecycle_state.py``, which knows what was told.
+Part of ``lifecycle_state.py``, which knows what was reported.
 
 * Each failure has a deadline of its own until the controller is known to know of it.
 * The deadline stays while a replica's assignment into the failed directory has not come through:
@@ -31,41 +31,44 @@ class FailureReports:
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         #: Failures that the controller may not know of yet.
-        self._untold: dict[DirectoryId, DirectoryFailed] = {}
+        self._unreported: dict[DirectoryId, DirectoryFailed] = {}
         #: Those that it knows of, while it may not know of every replica in them.
-        self._half_told: dict[DirectoryId, DirectoryFailed] = {}
+        self._half_reported: dict[DirectoryId, DirectoryFailed] = {}
 
     @property
-    def untold(self) -> Set[DirectoryId]:
+    def unreported(self) -> Set[DirectoryId]:
         """Directories whose failure the controller may not know of yet."""
-        return self._untold.keys()
+        return self._unreported.keys()
 
     def began(self, failure: DirectoryFailed, now_ms: int) -> list[Action]:
-        self._untold[failure.directory_id] = failure
+        self._unreported[failure.directory_id] = failure
         return [ArmReportDeadline(failure.directory_id, now_ms + self._timeout_ms)]
 
-    def told(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        """The controller knows of these, all of which were ``untold``."""
+    def reported(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
+        """The controller knows of these, all of which were ``unreported``."""
         actions: list[Action] = []
         for directory_id in sorted(directory_ids):
-            failure = self._untold.pop(directory_id)
-            if failure.has_untold_replicas():
-                self._half_told[directory_id] = failure
+            failure = self._unreported.pop(directory_id)
+            if failure.has_unreported_replicas():
+                self._half_reported[directory_id] = failure
             else:
                 actions.append(DisarmReportDeadline(directory_id))
         return actions
 
     def over(self, directory_id: DirectoryId) -> list[Action]:
         """The directory is back or forgotten: nobody waits for its failure to be known."""
-        failures = (self._untold.pop(directory_id, None), self._half_told.pop(directory_id, None))
+        failures = (
+            self._unreported.pop(directory_id, None),
+            self._half_reported.pop(directory_id, None),
+        )
         return [DisarmReportDeadline(directory_id)] if any(failures) else []
 
     def deadline_passed(self, directory_id: DirectoryId, now_ms: int) -> list[Action]:
-        half_told = self._half_told.get(directory_id)
-        if half_told is not None and not half_told.has_untold_replicas():
-            del self._half_told[directory_id]
+        half_reported = self._half_reported.get(directory_id)
+        if half_reported is not None and not half_reported.has_unreported_replicas():
+            del self._half_reported[directory_id]
             return []
-        failure = self._untold.get(directory_id, half_told)
+        failure = self._unreported.get(directory_id, half_reported)
         if failure is None:
             return []
         if not failure.leads():
@@ -73,7 +76,7 @@ class FailureReports:
             return [ArmReportDeadline(directory_id, now_ms + self._timeout_ms)]
         why = (
             f"log directory {directory_id} is offline, this broker leads replicas there, and no "
-            f"controller could be told of all of that within "
+            f"controller heard all of that within "
             f"log.dir.failure.timeout.ms={self._timeout_ms}"
         )
         return [ShutDown(UnreportedLogDirError(why, directory_id=directory_id))]

@@ -26,7 +26,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswered:
-    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not told."""
+    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not known."""
 
     broker_epoch: BrokerEpoch
     metadata_offset: int = -1
@@ -76,13 +76,13 @@ class BecameReady:
 class DirectoryFailed:
     """``leads`` says, whenever asked, whether this broker leads a replica in the directory.
 
-    ``has_untold_replicas`` says whether a replica is in it that the controller may believe to be
+    ``has_unreported_replicas`` says whether it has a replica that the controller may believe to be
     elsewhere (an assignment into the directory is on its way).
     """
 
     directory_id: DirectoryId
     leads: Callable[[], bool]
-    has_untold_replicas: Callable[[], bool] = bool
+    has_unreported_replicas: Callable[[], bool] = bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

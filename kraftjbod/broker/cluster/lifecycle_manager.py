@@ -76,13 +76,13 @@ class BrokerLifecycleManager:
 
     ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
     ``set_ready_to_unfence()``, ``note_metadata(state)``,
-    ``report_offline(directory_id, leads, has_untold_replicas)``, ``report_impaired`` and
+    ``report_offline(directory_id, leads, has_unreported_replicas)``, ``report_impaired`` and
     ``report_recovered``, ``set_cordoned(directory_ids)``,
     ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``
     at any time in between;
     ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
-    ``state`` and ``broker_epoch`` tell the present; the epoch is -1 while not registered.
+    ``state`` and ``broker_epoch`` say how it is now; the epoch is -1 while not registered.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class BrokerLifecycleManager:
         #: Who waits for the controller's word on a directory; bounded by the directories.
         self._attaching: dict[DirectoryId, asyncio.Future[None]] = {}
         self._forgetting: dict[DirectoryId, asyncio.Future[None]] = {}
-        #: The controller has other metadata than this broker; only the first refusal is told.
+        #: The controller has other metadata than this broker; only the first refusal is logged.
         self._is_refused = False
-        #: Heartbeats that failed in a row; only the first is told.
+        #: Heartbeats that failed in a row; only the first is logged.
         self._failed_heartbeats = 0
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
 
@@ -195,16 +195,18 @@ class BrokerLifecycleManager:
         self,
         directory_id: DirectoryId,
         leads: Callable[[], bool],
-        has_untold_replicas: Callable[[], bool] = bool,
+        has_unreported_replicas: Callable[[], bool] = bool,
     ) -> None:
         """A directory died.
 
-        ``leads`` says, when asked later, whether we still lead there, and ``has_untold_replicas``
+        ``leads`` says, when asked later, if we still lead there, and ``has_unreported_replicas``
         whether a replica is there of which the controller may not know that.
         """
         self._post(
             DirectoryFailed(
-                directory_id=directory_id, leads=leads, has_untold_replicas=has_untold_replicas
+                directory_id=directory_id,
+                leads=leads,
+                has_unreported_replicas=has_unreported_replicas,
             )
         )
         died = KafkaStorageError("it died again", directory_id=directory_id)
@@ -299,9 +301,9 @@ class BrokerLifecycleManager:
             case AnnounceRegistered(broker_epoch):
                 _settle(self._registered, broker_epoch)
             case AnnounceChanges(changes):
-                self._tell_changes(changes, None)
+                self._settle_changes(changes, None)
             case AnnounceRefusal(changes, error):
-                self._tell_changes(changes, error)
+                self._settle_changes(changes, error)
             case AnnounceUnfenced():
                 self._log.info("unfenced_by_controller")
                 _settle(self._unfenced, None)
@@ -362,11 +364,11 @@ class BrokerLifecycleManager:
         if self._failed.done():
             self._failed.result()
         raise RequestTimedOutError(
-            f"the controller was not told of directory {directory_id} within {timeout_ms} ms; "
+            f"the controller did not hear of directory {directory_id} within {timeout_ms} ms; "
             "the broker goes on trying"
         )
 
-    def _tell_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
+    def _settle_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
         """``error`` None: the controller agreed."""
         for waiting, directory_ids in (
             (self._attaching, changes.attached),
@@ -389,7 +391,7 @@ class BrokerLifecycleManager:
         self._log.error("broker_must_stop", reason=str(error))
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # Told above; nobody is obliged to wait for it.
+            self._failed.exception()  # Logged above; nobody is obliged to wait for it.
 
     async def _unless_failed(self, wanted: asyncio.Future[T]) -> T:
         ends: set[asyncio.Future[Any]] = {wanted, self._failed}

@@ -12,9 +12,9 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
   left the directory out; ``failure_reports.py`` says what happens until then;
 * a directory that comes back before its failure was acknowledged waits for that: without it there
   would be no new leader epoch, and what leads there may have lost what it had acknowledged;
-* a change counts as known once metadata here has reached the registration that told it;
-* an impaired directory (KIP-928) and a change of the cordons (KIP-1066) are told at once and then
-  eagerly until a heartbeat that says so is answered. No deadline stands behind that: the broker
+* a change counts as known once metadata here has reached the registration that reported it;
+* an impaired directory (KIP-928) and changes of the cordons (KIP-1066) are reported at once, then
+  eagerly until a heartbeat that says so is answered. That has no deadline: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
   lost, and it loses nothing by staying.
 
@@ -22,7 +22,7 @@ A registration that the controller no longer knows is made anew, by the same inc
 One that is right but for its directories is amended: epoch and state stay, and heartbeats go on.
 That is so once the level of ``metadata.version`` has directories (KIP-858, "Compatibility,
 Deprecation, and Migration Plan"), and when a directory comes back, is added or is to be forgotten.
-``directory_standing.py`` knows what there is to tell.
+``reported_directories.py`` knows what there is to report.
 A broker with several directories cannot serve below that level: it stops.
 ``lifecycle_manager.py`` is the driver.
 """
@@ -178,7 +178,7 @@ class LifecycleState:
             clean_shutdowns=clean_shutdowns,
             incarnation_id=identity.incarnation_id,
         )
-        #: Directories that are back, by their paths, of which the failure has yet to be told.
+        #: Directories that are back, by their paths, of which the failure has yet to be reported.
         self._returning: dict[DirectoryId, str] = {}
         #: What the controller knows, and from which metadata offset on so does this broker.
         self._unseen: list[tuple[int, DirectoryChanges]] = []
@@ -204,7 +204,7 @@ class LifecycleState:
     def __repr__(self) -> str:
         return (
             f"<LifecycleState broker={self.identity.broker_id} {self.state.value} "
-            f"epoch={self.broker_epoch} unacknowledged={len(self._failures.untold)}>"
+            f"epoch={self.broker_epoch} unacknowledged={len(self._failures.unreported)}>"
         )
 
     @property
@@ -214,10 +214,10 @@ class LifecycleState:
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
-        return frozenset(self._failures.untold)
+        return frozenset(self._failures.unreported)
 
     def check_invariants(self) -> None:
-        assert not any(map(self._dirs.is_online, self._failures.untold)), self
+        assert not any(map(self._dirs.is_online, self._failures.unreported)), self
         assert not (self._is_registering and self._sent is not None), self
         assert self.state is not BrokerState.RUNNING or self.broker_epoch != NOT_REGISTERED, self
 
@@ -266,8 +266,8 @@ class LifecycleState:
             case DirectoryAttached(directory_id=directory_id, path=path):
                 self._returning[directory_id] = path
                 actions = self._welcome_back()
-                is_untold = directory_id in self._returning
-                return [*actions, *(self._heartbeat_at_once() if is_untold else self._amend())]
+                is_unreported = directory_id in self._returning
+                return [*actions, *(self._heartbeat_at_once() if is_unreported else self._amend())]
             case DirectoryForgotten(directory_id=directory_id):
                 self._returning.pop(directory_id, None)
                 self._dirs.forgotten(directory_id)
@@ -325,12 +325,12 @@ class LifecycleState:
         self._is_registering = False
         self._answered = None
         self.broker_epoch = answer.broker_epoch
-        told = self._failures.untold - set(self._dirs.asked)
+        told = self._failures.unreported - set(self._dirs.asked)
         changes = self._dirs.registration_answered(answer.broker_epoch)
         if changes:
             self._unseen.append((answer.metadata_offset, changes))
         return [
-            *self._failures.told(told),
+            *self._failures.reported(told),
             AnnounceRegistered(answer.broker_epoch),
             *self._announce_seen(),
             *self._heed_level(),
@@ -387,7 +387,7 @@ class LifecycleState:
         return self._heartbeat_at_once()
 
     def _heartbeat_at_once(self) -> list[Action]:
-        """One heartbeat is on its way at a time; the next follows right behind it."""
+        """One heartbeat is on its way at a time; the next follows right after it."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
         if self._sent is not None or self._is_registering:
@@ -410,8 +410,8 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
-        told = self._failures.untold & set(self._answered.offline_log_dirs)
-        actions = self._failures.told(told)
+        told = self._failures.unreported & set(self._answered.offline_log_dirs)
+        actions = self._failures.reported(told)
         if self.state is BrokerState.STARTING and response.is_caught_up:
             self.state = BrokerState.RECOVERY
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -443,8 +443,8 @@ class LifecycleState:
         if self.state is BrokerState.SHUTTING_DOWN:
             return []
         waits_for_answer = (
-            bool(self._failures.untold)
-            or self._has_untold_conditions()
+            bool(self._failures.unreported)
+            or self._has_unreported_conditions()
             or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
             or (self.is_ready and self.state is not BrokerState.RUNNING)
         )
@@ -471,7 +471,7 @@ class LifecycleState:
         if self.broker_epoch == NOT_REGISTERED or is_behind or self._heeded == (level, knows_dirs):
             return []
         self._heeded = (level, knows_dirs)
-        self._dirs.can_tell_impaired = level.has_cordoning or not level.has_directories
+        self._dirs.can_report_impaired = level.has_cordoning or not level.has_directories
         if self.identity.has_several_dirs and not level.has_directories:
             return [ShutDown(ClusterRefusedError(_needs_directories(level)))]
         if level.has_directories and not knows_dirs:
@@ -493,7 +493,7 @@ class LifecycleState:
 
     # --- directories -----------------------------------------------------------------------------
 
-    def _has_untold_conditions(self) -> bool:
+    def _has_unreported_conditions(self) -> bool:
         """Whether impairments or cordons are other than the last answered heartbeat says."""
         answered = self._answered
         dirs = self._dirs
@@ -505,7 +505,7 @@ class LifecycleState:
     def _welcome_back(self) -> list[Action]:
         """Take directories in of which the controller knows that they had failed."""
         actions: list[Action] = []
-        for directory_id in self._returning.keys() - self._failures.untold:
+        for directory_id in self._returning.keys() - self._failures.unreported:
             self._dirs.attached(directory_id, self._returning.pop(directory_id))
             actions += self._failures.over(directory_id)
         return actions

@@ -13,8 +13,8 @@ broker does, and doing what it says would take every replica out of service.
   orderly stop, and once in ``_WRITE_INTERVAL_MS`` while there is news. So a log that lost its last
   second may pass for whole after a crash of the broker, but none that lost a replica's coming or
   going.
-* A metadata dir that takes no writes now is told, and holds nothing up: it is the last resort of
-  two, behind a log that is synced before anybody hears of an entry.
+* A metadata dir that takes no writes now is logged, and holds nothing up: it is the last resort of
+  two, after a log that is synced before anybody hears of an entry.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MetadataMemory:
 
     @property
     def claimed_log_id(self) -> Uuid | None:
-        """What controllers are told; nothing by a broker that may take another log."""
+        """What controllers get to know; nothing by a broker that may take another log."""
         is_forgotten = self._written is not None and self._written.is_forgotten
         return None if is_forgotten else self.metadata_log_id
 

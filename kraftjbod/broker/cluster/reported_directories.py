@@ -1,14 +1,14 @@
-"""PURE. What a broker tells its controller about its directories, and what the controller knows.
+"""PURE. What a broker reports of its directories, and what the controller knows of them.
 
-Part of ``lifecycle_state.py``, which decides when something is told.
+Part of ``lifecycle_state.py``, which decides when something is reported.
 
 * A registration lists the directories that are online; an impaired one is online (KIP-928).
 * A heartbeat lists those of the registration that are offline now, those that are impaired now, and
   those that are cordoned now (KIP-858, KIP-928, KIP-1066).
-* Below the level that has impaired directories they are told as offline, for nothing else makes the
+* Below the level that has impaired directories they are reported offline, as nothing else makes the
   controller elect other leaders there; coming back takes a registration then.
 * A directory that the controller takes for offline or does not know counts again only through a
-  registration of the same incarnation: an *amendment*. One amendment tells all that is new.
+  registration of the same incarnation: an *amendment*. One amendment reports all that is new.
 * Each directory of a registration says up to which broker epoch its contents are known to be whole
   (KIP-966 has one clean mark per broker; a directory is a failure domain of its own here). One that
   failed is never whole before a registration that names it anew was answered.
@@ -59,7 +59,7 @@ class ReportedDirectories:
         #: What the registration that holds lists; one that failed may hold as well.
         self._registered: frozenset[DirectoryId] = frozenset()
         #: Those of them that a heartbeat named as offline since.
-        self._told_offline: set[DirectoryId] = set()
+        self._reported_offline: set[DirectoryId] = set()
         self._attached: set[DirectoryId] = set()
         self._forgotten: set[DirectoryId] = set()
         #: What the registration on its way lists, and whose waiters it answers.
@@ -70,7 +70,7 @@ class ReportedDirectories:
         #: Those of the registration on its way that did not fail since it was sent.
         self._asked_unbroken: set[DirectoryId] = set()
         #: Whether the cluster's level has a word for impaired directories.
-        self.can_tell_impaired = True
+        self.can_report_impaired = True
 
     def is_online(self, directory_id: DirectoryId) -> bool:
         return directory_id in self._online
@@ -85,7 +85,7 @@ class ReportedDirectories:
         listed = self._listed()
         return bool(
             listed - self._registered
-            or listed & self._told_offline
+            or listed & self._reported_offline
             or listed & self._attached
             or self._forgotten
         )
@@ -139,7 +139,7 @@ class ReportedDirectories:
         self._whole = dict.fromkeys(whole & self._online, stop)
         changes, self._asked_changes = self._asked_changes, DirectoryChanges()
         self._registered = frozenset(self._asked) - self._forgotten
-        self._told_offline.clear()
+        self._reported_offline.clear()
         self._attached -= set(changes.attached)
         self._forgotten -= set(changes.forgotten)
         return changes
@@ -180,7 +180,7 @@ class ReportedDirectories:
         return tuple(sorted(self._registered & self._cordoned))
 
     def heartbeat_sent(self) -> None:
-        self._told_offline.update(self.offline)
+        self._reported_offline.update(self.offline)
 
     # --- what happens to directories -------------------------------------------------------------
 
@@ -215,6 +215,6 @@ class ReportedDirectories:
         self._forgotten.add(directory_id)
 
     def _listed(self) -> frozenset[DirectoryId]:
-        if self.can_tell_impaired:
+        if self.can_report_impaired:
             return frozenset(self._online)
         return frozenset(self._online - self._impaired.keys())

@@ -115,10 +115,10 @@ class LogDirAdmin:
         #: Copies and moves of several directories are not sorted out at once.
         self._settling = asyncio.Lock()
         #: Why the loop could not have a directory back, as it was told last.
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._log = get_logger(component="log_dir_admin")
 
-    def tell_of_unknown(self) -> None:
+    def log_unknown(self) -> None:
         """Warn of replicas whose directory this broker was started without, before it acts on it.
 
         A disk that is taken out of ``log.dirs`` takes its replicas along.
@@ -151,11 +151,11 @@ class LogDirAdmin:
         try:
             await self._begin(LogDirOperation.REATTACH, dead.path, self._reattach(dead))
         except OperatingError as e:
-            if self._told.get(dead.path) != e.message:
-                self._told[dead.path] = e.message
+            if self._reported.get(dead.path) != e.message:
+                self._reported[dead.path] = e.message
                 self._log.info("log_dir_still_offline", log_dir=dead.path, reason=e.message)
         else:
-            self._told.pop(dead.path, None)
+            self._reported.pop(dead.path, None)
 
     async def perform(
         self, operation: LogDirOperation, target: str, *, force: bool, timeout_ms: int
@@ -263,7 +263,7 @@ class LogDirAdmin:
     async def _take_in(self, log_dir: LogDir, *, replaces: LogDir | None) -> int:
         """Load a dir that is on trial, and have it among ours; how many replicas came with it."""
         try:
-            loaded = await self._logs.arrivals.load(log_dir, self._tell_progress)
+            loaded = await self._logs.arrivals.load(log_dir, self._log_progress)
         except BaseException as e:
             self._attacher.dismiss(log_dir, str(e))
             raise
@@ -332,7 +332,7 @@ class LogDirAdmin:
             for _, registration in self._assigned_to(directory_id)
         )
 
-    def _tell_progress(self, progress: LoadProgress) -> None:
+    def _log_progress(self, progress: LoadProgress) -> None:
         is_end = progress.logs_done == progress.logs_total
         if is_end or progress.logs_done % _PROGRESS_EVERY_LOGS == 0:
             self._log.info(

@@ -28,7 +28,7 @@ class LogDirCordons:
         self._lifecycle = lifecycle
         self._cordoned: tuple[str, ...] = ()
         #: What the controller was or will be told; at first, what the registration says.
-        self._told = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
+        self._reported = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
         self._log = get_logger(component="log_dir_cordons")
         metrics.gauge("CordonedLogDirectoryCount", lambda: len(self._cordoned_dirs()))
 
@@ -48,8 +48,8 @@ class LogDirCordons:
             log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
         cordoned = self._cordoned_dirs()
         ids = {log_dir.directory_id for log_dir in cordoned}
-        if ids != self._told:
-            self._told = ids
+        if ids != self._reported:
+            self._reported = ids
             self._log.info("log_dirs_cordoned", paths=[log_dir.path for log_dir in cordoned])
             self._lifecycle.set_cordoned(ids)
 

@@ -117,7 +117,7 @@ class LogDirStateHandler:
             self._lifecycle.report_offline(
                 directory_id,
                 leads=lambda: self._replicas.leads_in(directory_id, lost),
-                has_untold_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
+                has_unreported_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
             # A replica that waited for room there waits for something else now.
             self._publisher.look_again()

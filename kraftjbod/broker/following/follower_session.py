@@ -74,9 +74,9 @@ class FollowerSession:
         self._limits = limits
         self._followed: dict[TopicPartition, Followed] = {}
         #: Those of them that the leader has to be told of: new, or moved since it was told.
-        self._untold: dict[TopicPartition, Followed] = {}
+        self._unreported: dict[TopicPartition, Followed] = {}
         #: What the leader's session holds.
-        self._told: dict[TopicIdPartition, Followed] = {}
+        self._reported: dict[TopicIdPartition, Followed] = {}
         #: What it holds and shall forget.
         self._left: set[TopicIdPartition] = set()
         self._session_id = 0
@@ -86,13 +86,13 @@ class FollowerSession:
         return len(self._followed)
 
     @property
-    def untold(self) -> Collection[Followed]:
-        return self._untold.values()
+    def unreported(self) -> Collection[Followed]:
+        return self._unreported.values()
 
     @property
-    def has_told(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether the leader knows of anything that it could answer about."""
-        return bool(self._told)
+        return bool(self._reported)
 
     # --- what is followed ------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class FollowerSession:
     def drop(self, topic_partition: TopicPartition) -> None:
         one = self._followed.pop(topic_partition, None)
         if one is not None:
-            self._untold.pop(topic_partition, None)
+            self._unreported.pop(topic_partition, None)
             self.leave(one)
 
     def is_followed(self, one: Followed) -> bool:
@@ -116,7 +116,7 @@ class FollowerSession:
 
     def told(self, key: TopicIdPartition) -> Followed | None:
         """The replica that an answer about ``key`` is for."""
-        one = self._told.get(key)
+        one = self._reported.get(key)
         return one if one is not None and self.is_followed(one) else None
 
     # --- what the leader is told -----------------------------------------------------------------
@@ -124,24 +124,24 @@ class FollowerSession:
     def tell(self, one: Followed) -> None:
         """Name the replica in the next fetch."""
         if self.is_followed(one):
-            self._untold[one.topic_partition] = one
+            self._unreported[one.topic_partition] = one
 
-    def tell_last(self, one: Followed) -> None:
+    def log_last(self, one: Followed) -> None:
         """Name the replica after all that wait to be named now."""
-        self._untold.pop(one.topic_partition, None)
+        self._unreported.pop(one.topic_partition, None)
         self.tell(one)
 
     def leave(self, one: Followed) -> None:
         """Let the leader forget the replica, unless it is named again first."""
-        if self._told.pop(one.replica.key, None) is not None:
+        if self._reported.pop(one.replica.key, None) is not None:
             self._left.add(one.replica.key)
 
     def begin_anew(self) -> None:
         """Tell the leader everything in the next fetch; it closes the old session then."""
         self._session_epoch = 0
-        for one in self._told.values():
+        for one in self._reported.values():
             self.tell(one)
-        self._told, self._left = {}, set()
+        self._reported, self._left = {}, set()
 
     def was_answered(self, session_id: int) -> None:
         self._session_id = session_id
@@ -155,9 +155,9 @@ class FollowerSession:
         forgetting: dict[TopicId, list[int]] = defaultdict(list)
         for one in ready:
             naming[one.replica.topic_id].append(one)
-            self._told[one.replica.key] = one
+            self._reported[one.replica.key] = one
             self._left.discard(one.replica.key)
-            self._untold.pop(one.topic_partition, None)
+            self._unreported.pop(one.topic_partition, None)
         for key in self._left:
             forgetting[key.topic_id].append(key.partition)
         self._left = set()

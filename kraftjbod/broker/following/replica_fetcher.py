@@ -154,14 +154,14 @@ class ReplicaFetcher:
         """
         self._changed.clear()
         now_ms = self._clock.now_ms()
-        untold = self._session.untold
-        later = [one.not_before_ms for one in untold if one.not_before_ms > now_ms]
+        unreported = self._session.unreported
+        later = [one.not_before_ms for one in unreported if one.not_before_ms > now_ms]
         wait_ms = min([self._limits.max_wait_ms, *(at_ms - now_ms for at_ms in later)])
-        asking = [one for one in untold if one.not_before_ms <= now_ms]
+        asking = [one for one in unreported if one.not_before_ms <= now_ms]
         due = self._admit(asking, now_ms)
         if len(due) < len(asking):
             wait_ms = min(wait_ms, self._quota.wait_ms(now_ms) or wait_ms)
-        if not due and not self._session.has_told:
+        if not due and not self._session.has_reported:
             await self._pause(wait_ms)
             return False
         connection = await self._connected()
@@ -171,7 +171,7 @@ class ReplicaFetcher:
         if unaligned:
             await self._align(connection, unaligned)
         ready = [one for one in due if one.is_aligned and self._session.is_followed(one)]
-        if ready or self._session.has_told:
+        if ready or self._session.has_reported:
             await self._fetch(connection, ready, wait_ms)
         return True
 
@@ -398,7 +398,7 @@ class ReplicaFetcher:
             self._quota.spend(len(records), self._clock.now_ms())
         self._turns.end(one.topic_partition)
         if self._session.is_followed(one):
-            self._session.tell_last(one)
+            self._session.log_last(one)
             self._note_fetched(one, data.high_watermark)
             if data.log_start_offset > one.handle.log_start_offset:
                 await self._follow_start(one, data.log_start_offset)

@@ -21,7 +21,7 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.storage.dirs.log_dir import LogDir
 
 
-class _Lane(NamedTuple):
+class _Purpose(NamedTuple):
     leader: BrokerId
     log_dir_path: str
 
@@ -38,18 +38,18 @@ class ReplicaFetcherManager:
     ) -> None:
         self._make_fetcher = make_fetcher
         self._tasks = tasks
-        self._fetchers: dict[_Lane, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
-        self._lane_of: dict[TopicPartition, _Lane] = {}
+        self._fetchers: dict[_Purpose, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
+        self._lane_of: dict[TopicPartition, _Purpose] = {}
         metrics.gauge("ReplicaFetcherCount", lambda: len(self._fetchers))
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch these, each from its leader of now; a replica that is followed already moves."""
-        by_lane: dict[_Lane, list[HostedReplica]] = defaultdict(list)
-        left: set[_Lane] = set()
+        by_lane: dict[_Purpose, list[HostedReplica]] = defaultdict(list)
+        left: set[_Purpose] = set()
         for replica in replicas:
             if replica.partition is None or replica.handle is None:
                 continue
-            lane = _Lane(replica.partition.leader, replica.handle.log_dir.path)
+            lane = _Purpose(replica.partition.leader, replica.handle.log_dir.path)
             left |= self._leave_lane(replica.topic_partition)
             if replica.handle.log_dir.is_impaired:
                 continue
@@ -60,7 +60,7 @@ class ReplicaFetcherManager:
         self._end_empty(left)
 
     def unfollow(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        left: set[_Lane] = set()
+        left: set[_Purpose] = set()
         for topic_partition in topic_partitions:
             left |= self._leave_lane(topic_partition)
         self._end_empty(left)
@@ -79,25 +79,25 @@ class ReplicaFetcherManager:
         for lane in list(self._fetchers):
             self._end(lane)
 
-    def _fetcher(self, lane: _Lane) -> ReplicaFetcher:
+    def _fetcher(self, lane: _Purpose) -> ReplicaFetcher:
         if lane not in self._fetchers:
             fetcher = self._make_fetcher(lane.leader, lane.log_dir_path)
             task = self._tasks.keep(fetcher.run, f"replica-fetcher-{lane}")
             self._fetchers[lane] = (fetcher, task)
         return self._fetchers[lane][0]
 
-    def _leave_lane(self, topic_partition: TopicPartition) -> set[_Lane]:
+    def _leave_lane(self, topic_partition: TopicPartition) -> set[_Purpose]:
         lane = self._lane_of.pop(topic_partition, None)
         if lane is None:
             return set()
         self._fetchers[lane][0].remove(topic_partition)
         return {lane}
 
-    def _end_empty(self, lanes: Iterable[_Lane]) -> None:
+    def _end_empty(self, lanes: Iterable[_Purpose]) -> None:
         for lane in lanes:
             if lane in self._fetchers and not self._fetchers[lane][0]:
                 self._end(lane)
 
-    def _end(self, lane: _Lane) -> None:
+    def _end(self, lane: _Purpose) -> None:
         _, task = self._fetchers.pop(lane)
         task.cancel()

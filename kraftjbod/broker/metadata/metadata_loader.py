@@ -66,7 +66,7 @@ class MetadataLoader:
         #: Last committed offset that the controller told; -1 before its first answer.
         self._high_watermark = -1
         self._progress = asyncio.Event()
-        self._tell_again_at_ms = 0
+        self._log_again_at_ms = 0
         #: Of the controllers, all of them.
         self._outage = Outage()
         self._log = get_logger(component="metadata_loader")
@@ -79,7 +79,7 @@ class MetadataLoader:
                 self._note_answer()
             except (OperatingError, RemoteProtocolError) as e:
                 if isinstance(e, OperatingError) and e.code in _REFUSALS:
-                    self._tell_refusal(e)
+                    self._log_refusal(e)
                     await asyncio.sleep(_REFUSED_WAIT_MS / 1000)
                     continue
                 if self._outage.failed(self._clock.now_ms()):
@@ -93,11 +93,11 @@ class MetadataLoader:
         if lasted_ms is not None:
             self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
 
-    def _tell_refusal(self, error: OperatingError) -> None:
+    def _log_refusal(self, error: OperatingError) -> None:
         """It lasts until an operator has put it right."""
         now_ms = self._clock.now_ms()
-        if self.refusal is None or now_ms >= self._tell_again_at_ms:
-            self._tell_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
+        if self.refusal is None or now_ms >= self._log_again_at_ms:
+            self._log_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
             self._log.error("metadata_refused", reason=error.message)
         self.refusal = error.message
 

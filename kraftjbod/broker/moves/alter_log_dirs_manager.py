@@ -389,7 +389,7 @@ class ReplicaAlterLogDirsManager:
             await self._whole(move.source.run(OpKind.READ, _nothing))
             handle = await self._whole(self._logs.promote_future(move.topic_partition, executor))
         except OperatingError as e:
-            self._tell_failure(move, e)
+            self._log_failure(move, e)
             failure = self._failure(move)
             if isinstance(failure, TargetFilledUp):
                 self._handle(move, failure)  # That is what the failed swap then comes to.
@@ -476,7 +476,7 @@ class ReplicaAlterLogDirsManager:
             self._handle(move, failure)
             return
         if not isinstance(error, LogDirImpairedError):
-            self._tell_failure(move, error)
+            self._log_failure(move, error)
         elif move.failures == 0:
             self._log.info(
                 "replica_move_paused", partition=str(move.topic_partition), reason=str(error)
@@ -485,7 +485,7 @@ class ReplicaAlterLogDirsManager:
         await move.pause(self._backoff.wait_ms(move.failures))
         await self._while_stalled(move)
 
-    def _tell_failure(self, move: ReplicaMove, error: OperatingError) -> None:
+    def _log_failure(self, move: ReplicaMove, error: OperatingError) -> None:
         self._log.warning(
             "replica_move_step_failed",
             partition=str(move.topic_partition),

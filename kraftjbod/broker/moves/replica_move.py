@@ -59,7 +59,7 @@ class ReplicaMove:
         self.was_source_left = False
         #: When it last came further; None while it waits for its turn.
         self._progress_at_ms: int | None = None
-        self._is_stall_told = False
+        self._is_stall_reported = False
 
     def __repr__(self) -> str:
         return f"<ReplicaMove {self.topic_partition} {self.state!r}>"
@@ -85,15 +85,15 @@ class ReplicaMove:
 
     def note_progress(self, now_ms: int) -> None:
         self._progress_at_ms = now_ms
-        self._is_stall_told = False
+        self._is_stall_reported = False
 
     def has_stalled(self, now_ms: int, after_ms: int) -> bool:
         """True once per time that it has not come further for ``after_ms``."""
         since_ms = self._progress_at_ms
-        if since_ms is None or self._is_stall_told or self.state.is_over:
+        if since_ms is None or self._is_stall_reported or self.state.is_over:
             return False
-        self._is_stall_told = now_ms - since_ms >= after_ms
-        return self._is_stall_told
+        self._is_stall_reported = now_ms - since_ms >= after_ms
+        return self._is_stall_reported
 
     async def pause(self, wait_ms: int) -> None:
         """Until there is something to look at, at most ``wait_ms``."""

@@ -59,12 +59,12 @@ class FetchFrom(NamedTuple):
 class SessionPart:
     """One partition of a session: what its follower said and heard last."""
 
-    __slots__ = ("told_high_watermark", "told_log_start_offset", "wanted")
+    __slots__ = ("reported_high_watermark", "reported_log_start_offset", "wanted")
 
     def __init__(self, wanted: FetchFrom) -> None:
         self.wanted = wanted
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.reported_high_watermark = -1
+        self.reported_log_start_offset = -1
 
 
 class Follower(NamedTuple):

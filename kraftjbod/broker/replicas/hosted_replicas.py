@@ -130,15 +130,15 @@ class HostedReplica:
             and not self.gate.is_closed
         )
 
-    def lacks_a_log(self, *, is_told: bool = False) -> bool:
+    def lacks_a_log(self, *, is_reported: bool = False) -> bool:
         """Whether news of it may find it a log.
 
-        One that lost its directory waits for that and for nothing else, unless it ``is_told`` that
+        One that lost its directory waits for that alone, unless it ``is_reported`` that
         metadata names another one, or it was looked at since.
         """
         if self.handle is not None or self.state is ReplicaState.MAKING:
             return False
-        return self.partition is None or self.waits_because_of is not None or is_told
+        return self.partition is None or self.waits_because_of is not None or is_reported
 
     def count_appended(self, size_bytes: int) -> None:
         """So many bytes of records were appended; its directory counts them too."""
@@ -315,7 +315,7 @@ class HostedReplicas:
         partition.require_leader()
         return partition.low_watermark(handle.log_start_offset, self._cache.state.brokers)
 
-    def follower_start_told(self, replica: HostedReplica) -> None:
+    def follower_start_reported(self, replica: HostedReplica) -> None:
         """A follower said where its log starts, which may be what a deletion waits for."""
         if not self.deletions.is_waited_for(replica.topic_partition):
             return
@@ -330,7 +330,7 @@ class HostedReplicas:
         """Another broker or directory counts now: of those partitions that a deletion waits for."""
         for topic_partition in self.deletions.partitions:
             # One that is not hosted any more has ended its waits.
-            self.follower_start_told(self._by_name[topic_partition])
+            self.follower_start_reported(self._by_name[topic_partition])
 
     def close(self) -> None:
         self.produces.close()

@@ -231,11 +231,11 @@ class ReplicaManager:
             self._host(topic_partition, key, registration, changes, is_new=is_new)
         else:
             named = registration.directory_of(self._broker_id)
-            is_told = replica.registration.directory_of(self._broker_id) != named
+            is_reported = replica.registration.directory_of(self._broker_id) != named
             replica.registration = registration
             if replica.partition is not None:
                 self._apply_role(replica, changes)
-            if replica.lacks_a_log(is_told=is_told):
+            if replica.lacks_a_log(is_reported=is_reported):
                 self._settle(replica, changes)
             if replica.handle is not None:
                 self._correct_assignment(replica, replica.handle)
@@ -269,7 +269,7 @@ class ReplicaManager:
                     replica.note(ReplicaEvent.WANTED)
                     changes.create.append(replica)
                 case Assign() | KeepAsIs() if handle is not None:
-                    self._tell_if_elsewhere(replica, handle)
+                    self._report_if_elsewhere(replica, handle)
                     self._open(replica, handle, changes)
                 case ResumeMove():
                     changes.resume.append(MoveToResume(replica, action.is_accepted))
@@ -278,7 +278,7 @@ class ReplicaManager:
                 case _:
                     assert_never(action)
 
-    def _tell_if_elsewhere(self, replica: HostedReplica, handle: LogHandle) -> None:
+    def _report_if_elsewhere(self, replica: HostedReplica, handle: LogHandle) -> None:
         """Somebody moved the copy by hand while the broker was down; it is accepted."""
         named = self._wanted(replica).directory_id
         if named in _ids(self._logs.online_dirs()) and named != handle.log_dir.directory_id:

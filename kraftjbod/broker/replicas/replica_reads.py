@@ -88,14 +88,14 @@ class ReplicaReads:
 
     # --- fetch -----------------------------------------------------------------------------------
 
-    def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+    def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_read: bool) -> FetchedData:
         """What can be answered without waiting; never raises an :class:`OperatingError`.
 
-        ``is_first_look`` is False when a fetch that waited looks again: a follower's progress is
+        ``is_first_read`` is False when a fetch that waited looks again: a follower's progress is
         told once per request.
         """
         try:
-            return self._read(wanted, min_one_batch, is_first_look)
+            return self._read(wanted, min_one_batch, is_first_read)
         except LogDirImpairedError as e:
             return self._impaired(wanted, e)
         except OffsetOutOfRangeError as e:
@@ -133,7 +133,7 @@ class ReplicaReads:
             may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
         )
 
-    def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_look: bool) -> FetchedData:
+    def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_read: bool) -> FetchedData:
         replica, partition, handle = self._readable(wanted)
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _divergence(wanted, partition, handle)
@@ -144,7 +144,7 @@ class ReplicaReads:
                     diverging=diverging,
                 )
         _require_in_range(wanted.fetch_offset, handle)
-        if is_first_look and wanted.replica_id >= 0:
+        if is_first_read and wanted.replica_id >= 0:
             self._note_follower(wanted, replica, partition)
         end = self._end_for(wanted, partition)
         if wanted.fetch_offset >= end or (wanted.max_bytes <= 0 and not min_one_batch):
@@ -157,7 +157,7 @@ class ReplicaReads:
         is_again = wanted.replica_id >= 0 and partition.is_sent_again(
             wanted.replica_id, wanted.fetch_offset
         )
-        if not (is_again and is_first_look):
+        if not (is_again and is_first_read):
             start = wanted.fetch_offset
             for _ in range(_READS_FOR_RECORDS):
                 result = handle.read_cached(start, wanted.max_bytes, end, min_one_batch)
@@ -189,7 +189,7 @@ class ReplicaReads:
         if has_committed is None:
             wanted.speaker.unheard[replica.key] = None
             return
-        self._replicas.follower_start_told(replica)
+        self._replicas.follower_start_reported(replica)
         if has_committed:
             self._replicas.high_watermark_moved(replica)
         if wanted.replica_id not in partition.isr:

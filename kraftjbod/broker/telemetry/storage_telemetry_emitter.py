@@ -136,11 +136,11 @@ class StorageTelemetryEmitter:
     async def _records(self, subjects: Sequence[Subject]) -> list[Record]:
         records: list[Record] = []
         for at in range(0, len(subjects), _SLICE_RECORDS):
-            records += self._told_now(subjects[at : at + _SLICE_RECORDS])
+            records += self._reported_now(subjects[at : at + _SLICE_RECORDS])
             await asyncio.sleep(0)
         return records
 
-    def _told_now(self, subjects: Sequence[Subject]) -> Iterator[Record]:
+    def _reported_now(self, subjects: Sequence[Subject]) -> Iterator[Record]:
         now_ms = self._clock.wall_ms()
         origin = Origin(
             cluster_id=self._cache.cluster_id,

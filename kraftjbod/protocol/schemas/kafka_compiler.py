@@ -1,7 +1,7 @@
 """PURE. Message schemas compiled to Python: one class per struct, one reader and writer per
 version.
 
-The generated source is plain and can be looked at (``kafka_codec.source_of``). Its rules:
+The generated source is plain and can be read (``kafka_codec.source_of``). Its rules:
 
 * ``read_X(b, p, end, q) -> (message, p)``: ``b`` is a memoryview of the frame, ``p`` the position,
   ``end`` where this struct must end at the latest, ``q[0]`` how many array elements the frame may
@@ -281,7 +281,7 @@ class Compiler:
         return size
 
     def _may_lack(self, f: FieldSchema) -> bool:
-        """A struct that may be null: a byte tells, below 0 for null."""
+        """A struct that may be null: a byte says so, below 0 for null."""
         return f.struct is not None and not f.is_array and self._version in f.nullable
 
     def _put(self, depth: int, *lines: str) -> None:

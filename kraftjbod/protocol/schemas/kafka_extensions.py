@@ -6,12 +6,12 @@ here is lost on them. Rules:
 
 * numbers start at :data:`FIRST_OWN_TAG`, far above the handful that Kafka has given out, and no
   number is ever used again for something else;
-* a field has a default that means "was not told", so that its absence is no statement;
+* a field has a default that means "was not reported", so that its absence is no statement;
 * nothing that must be heard may travel this way.
 
-Fields are written as in Kafka's schemas; kafka_schema.py puts them behind Kafka's own.
+Fields are written as in Kafka's schemas; kafka_schema.py puts them after Kafka's own.
 
-What *must* be heard is a request of our own, far above Kafka's numbers. It is told only to those
+What *must* be heard is a request of our own, far above Kafka's numbers. It is sent only to those
 who introduce themselves as ours (KIP-511), so that no other client ever meets the number, and a
 tool of ours that talks with a broker of Kafka's learns that there is no such thing.
 """
@@ -38,7 +38,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
         },
     ),
     # To a follower: offsets may be missing between the leader's batches, because compaction took
-    # them away. A follower that is not told takes what is missing for damage of the leader.
+    # them away. A follower that does not hear of it takes what is missing for damage of the leader.
     ("FetchResponse", "PartitionData"): (
         {
             "name": "MayHaveGaps",
@@ -50,7 +50,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
-    # Strays are told to whoever asks for them: there may be as many as replicas.
+    # Strays are reported to whoever asks for them: there may be as many as replicas.
     ("DescribeLogDirsRequest", "DescribeLogDirsRequest"): (
         {
             "name": "IncludeStrays",
@@ -84,7 +84,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
-    # Kafka tells a directory's path only, while metadata speaks of ids.
+    # Kafka reports a directory's path only, while metadata speaks of ids.
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (
         {
             "name": "DirectoryId",
@@ -203,7 +203,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Replicas that metadata puts there, for a directory that cannot be looked into; -1 if
+            # Replicas that metadata puts there, for a directory that cannot be read; -1 if
             # not told.
             "name": "AssignedReplicas",
             "type": "int32",
@@ -222,7 +222,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "tag": FIRST_OWN_TAG + 10,
             "ignorable": True,
             "fields": (
-                # As the directory's name says; "" and -1 where it had to be cut.
+                # As the directory's name says; "" and -1 where it had to be shortened.
                 {"name": "TopicName", "type": "string", "versions": "2+"},
                 {"name": "PartitionIndex", "type": "int32", "versions": "2+"},
                 # Zeros if it does not say.
@@ -237,7 +237,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
         },
     ),
     # What metadata knows of log directories, for brokers that cannot be asked themselves. It takes
-    # a pass over all partitions, so only who asks for it is told.
+    # a pass over all partitions, so only who asks for it gets it.
     ("DescribeClusterRequest", "DescribeClusterRequest"): (
         {
             "name": "IncludeLogDirs",

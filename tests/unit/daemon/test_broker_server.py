@@ -305,7 +305,7 @@ class Process:
             text=True,
         )
 
-    async def has_told(self, event: str) -> None:
+    async def has_reported(self, event: str) -> None:
         while f'"{event}"' not in self.telemetry.read_text():
             assert self._child.poll() is None, self._child.communicate()
             await asyncio.sleep(0.02)
@@ -342,7 +342,7 @@ async def test_a_signal_stops_the_process_in_order(tmp_path: Path) -> None:
         controller() as port,
         running(tmp_path, broker_properties(port, path)) as process,
     ):
-        await process.has_told("broker_started")
+        await process.has_reported("broker_started")
         process.signal(signal.SIGTERM)
         assert await process.end() == (EXIT_CLEAN, "")
         assert (tmp_path / "d1" / ".kafka_cleanshutdown").exists()
@@ -354,7 +354,7 @@ async def test_a_signal_stops_a_process_that_still_looks_for_its_controller(
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with running(tmp_path, broker_properties(free_port(), path)) as process:
-        await process.has_told("broker_registration_failed")
+        await process.has_reported("broker_registration_failed")
         process.signal(signal.SIGINT)
         assert await process.end() == (EXIT_CLEAN, "")
 
@@ -366,7 +366,7 @@ async def test_a_process_without_its_metadata_ends_with_74(tmp_path: Path) -> No
         controller() as port,
         running(tmp_path, broker_properties(port, path)) as process,
     ):
-        await process.has_told("broker_started")
+        await process.has_reported("broker_started")
         (tmp_path / "d1" / "meta.properties").unlink()
         assert (await process.end())[0] == EXIT_METADATA_DIR_LOST
 
@@ -377,7 +377,7 @@ async def test_a_process_without_a_log_dir_ends_with_73(tmp_path: Path) -> None:
     async with controller() as port:
         properties = broker_properties(port, path, metadata_log_dir=metadata)
         async with running(tmp_path, properties) as process:
-            await process.has_told("broker_started")
+            await process.has_reported("broker_started")
             (tmp_path / "d1" / "meta.properties").unlink()
             assert (await process.end())[0] == EXIT_LOG_DIRS_LOST
         async with running(tmp_path, properties) as process:

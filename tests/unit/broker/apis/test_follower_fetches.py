@@ -64,7 +64,7 @@ async def lead_two(rig: BrokerRig) -> None:
     await rig.follow(topic(), *(partition(i, replicas=(1, 2)) for i in (0, 1)))
 
 
-async def test_only_what_has_news_is_told_after_the_first_fetch():
+async def test_only_what_has_news_is_reported_after_the_first_fetch():
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -138,7 +138,7 @@ async def test_a_session_belongs_to_the_follower_that_opened_it():
         assert (await rig.ask(other, VERSION)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_forgotten_partition_is_not_told_of():
+async def test_a_forgotten_partition_is_not_reported_of():
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -147,7 +147,7 @@ async def test_a_forgotten_partition_is_not_told_of():
         assert told(second) == {}
 
 
-async def test_a_diverging_log_is_told_where_to_cut():
+async def test_a_diverging_log_is_reported_where_to_cut():
     """KIP-595: the follower's last epoch ended earlier here."""
     async with brokers() as (rig,):
         await lead_two(rig)
@@ -158,7 +158,7 @@ async def test_a_diverging_log_is_told_where_to_cut():
         assert (diverging.epoch, diverging.end_offset) == (0, 2)
 
 
-async def test_errors_and_unknown_topics_are_told_at_once():
+async def test_errors_and_unknown_topics_are_reported_at_once():
     async with brokers() as (rig,):
         await lead_two(rig)
         stale = await rig.ask(request(0, current_leader_epoch=9, max_wait_ms=60_000), VERSION)
@@ -168,7 +168,7 @@ async def test_errors_and_unknown_topics_are_told_at_once():
         assert told(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_a_lost_session_is_told_as_such():
+async def test_a_lost_session_is_reported_as_such():
     async with brokers() as (rig,):
         response = await rig.ask(request(session=(77, 3)), VERSION)
         assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -186,7 +186,7 @@ async def test_losing_the_leadership_ends_a_wait():
         assert told(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_dead_directory_is_told_at_once():
+async def test_a_dead_directory_is_reported_at_once():
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -200,7 +200,7 @@ async def test_a_dead_directory_is_told_at_once():
         assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
 
 
-async def test_what_a_hanging_directory_does_not_give_is_told_when_it_does():
+async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does():
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         directories = [[dir_of(1, n), dir_of(2, 1)] for n in (1, 2)]
@@ -316,7 +316,7 @@ async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the
         assert sizes(second) == {1: size}
 
 
-async def test_reads_from_disk_keep_to_the_room_of_the_answer_too():
+async def test_reads_from_disk_keep_to_the_space_of_the_answer_too():
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await lead_two(rig)
@@ -385,7 +385,7 @@ async def test_an_in_sync_follower_is_never_held_up():
         assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.
 
 
-async def test_a_follower_is_told_that_offsets_may_be_missing():
+async def test_a_follower_is_reported_that_offsets_may_be_missing():
     async with brokers() as (rig,):
         await lead_two(rig)
         handle = rig.logs.get(TP)

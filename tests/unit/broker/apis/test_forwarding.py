@@ -89,7 +89,7 @@ async def test_what_was_done_stays_done_when_a_later_part_fails() -> None:
     assert len(controller.seen) == 2
 
 
-async def test_a_broker_s_own_words_do_not_wait_behind_those_of_its_clients() -> None:
+async def test_a_broker_s_own_words_do_not_wait_after_those_of_its_clients() -> None:
     controller = ScriptedController(answer)
     async with serving(controller), channel_to(controller.voter()) as channel:
         controller.may_answer.clear()

@@ -20,7 +20,7 @@ async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
     return await rig.ask(request(operation=operation, target=target, timeout_ms=WAIT_MS))
 
 
-async def test_what_was_done_is_told_with_id_and_state():
+async def test_what_was_done_is_reported_with_id_and_state():
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:
@@ -53,7 +53,7 @@ async def test_a_path_that_is_not_allowed_is_answered_as_one_where_nothing_is():
         await rig.parts.lifecycle.close()
 
 
-async def test_what_was_refused_is_told_with_its_reason():
+async def test_what_was_refused_is_reported_with_its_reason():
     async with registered() as rig:
         answer = await ask(rig, 0, "/nowhere")
         assert answer.error_code == ErrorCode.LOG_DIR_NOT_FOUND

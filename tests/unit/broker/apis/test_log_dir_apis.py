@@ -58,7 +58,7 @@ async def test_a_broker_says_which_one_it_is():
         assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
 
 
-async def test_a_replica_that_is_lost_for_all_is_told_though_it_is_in_no_directory():
+async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_directory():
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
         rig.parts.publisher.open()
@@ -66,7 +66,7 @@ async def test_a_replica_that_is_lost_for_all_is_told_though_it_is_in_no_directo
         assert list((await rig.ask(KIND(topics=[]), 1)).lost_replicas) == []
 
 
-async def test_a_cordoned_directory_is_told_as_one():
+async def test_a_cordoned_directory_is_reported_as_one():
     async with brokers() as (rig,):
         rig.dirs[1].is_cordoned = True
         told = await rig.ask(KIND(topics=None))
@@ -99,7 +99,7 @@ async def test_how_a_directory_does():
         assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
 
 
-async def test_growth_is_that_of_the_logs_and_what_others_write_is_told_apart():
+async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         monitor, (ours, others) = rig.parts.monitor, rig.dirs
@@ -139,7 +139,7 @@ async def test_only_the_partitions_asked_for():
         assert list(second.topics) == []
 
 
-async def test_a_future_copy_is_told_as_one_with_its_lag_and_what_the_controller_has_to_learn():
+async def test_a_future_copy_is_reported_as_one_with_its_lag_and_what_the_controller_has_to_learn():
     """An id for each path, so that metadata and disks can be compared by anybody."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -185,7 +185,7 @@ async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool):
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_the_first_of_several_errors_is_told_in_kafka_s_order():
+async def test_the_first_of_several_errors_is_reported_in_kafka_s_order():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
@@ -262,7 +262,7 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
         assert handle is not None and handle.log_dir is rig.dirs[0]
 
 
-async def test_a_move_is_told_from_the_moment_that_it_is_ordered():
+async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered():
     """Before its copy has a directory; a tool would take the move for over otherwise."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
@@ -291,7 +291,7 @@ async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_
         assert await alter(rig, "/d1") == 0, "that is where it is"
 
 
-async def test_strays_are_told_to_whoever_asks_for_them():
+async def test_strays_are_reported_to_whoever_asks_for_them():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)

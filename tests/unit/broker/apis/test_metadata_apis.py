@@ -60,7 +60,7 @@ async def test_an_answer_shows_a_change_at_once():
         assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_an_internal_topic_is_told_as_one_and_not_created_for_who_asks():
+async def test_an_internal_topic_is_reported_as_one_and_not_created_for_who_asks():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         absent, plain = (await rig.ask(asking("__storage_telemetry", "t"))).topics
@@ -166,7 +166,7 @@ async def test_ids_are_refused_in_the_versions_that_cannot_answer_them(version: 
         ]
 
 
-async def test_a_topic_that_is_named_twice_is_told_once():
+async def test_a_topic_that_is_named_twice_is_reported_once():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         named = [KIND.MetadataRequestTopic(name=TOPIC) for _ in range(50)]

@@ -50,7 +50,7 @@ async def test_ends_of_the_log_and_offsets_by_time():
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_nobody_is_told_of_more_than_what_is_committed():
+async def test_nobody_is_reported_more_than_what_is_committed():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)

@@ -129,7 +129,7 @@ async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit():
         assert len(only(await rig.ask(request, BY_NAME)).records) > 500
 
 
-async def test_an_offset_outside_of_the_log_is_told_at_once():
+async def test_an_offset_outside_of_the_log_is_reported_at_once():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         read = only(await rig.ask(fetch(7, max_wait_ms=60_000), BY_NAME))

@@ -57,7 +57,7 @@ def log_of(rig: BrokerRig) -> LogHandle:
     return handle
 
 
-async def test_the_log_starts_where_it_was_told_to():
+async def test_the_log_starts_where_it_was_reported_to():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
@@ -120,7 +120,7 @@ async def test_followers_take_the_new_start_over():
         assert log_of(rigs[1]).log_end_offset == 9
 
 
-async def test_a_full_directory_gets_its_room_back_at_once():
+async def test_a_full_directory_gets_its_space_back_at_once():
     vfs = MemVfs()
     async with brokers(1, vfs) as (rig,):
         await rig.follow(topic(), partition())
@@ -261,7 +261,7 @@ async def test_a_directory_that_dies_ends_the_wait():
         assert (await asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_followers_are_told_at_once_though_nothing_is_written():
+async def test_followers_are_reported_at_once_though_nothing_is_written():
     """Their fetch would wait for records much longer than the request waits for them."""
     async with brokers(2, replica_fetch_wait_max_ms="20000") as rigs:
         for rig in rigs:

@@ -143,7 +143,7 @@ async def test_every_producer_gets_an_id_of_its_own_from_blocks():
         assert ids == [5_000, 5_001, 9_000]
 
 
-async def test_transactions_are_refused_and_told():
+async def test_transactions_are_refused_and_reported():
     async with brokers() as (rig,):
         with capture_logs() as told:
             response = await rig.ask(INIT(transactional_id="tx"))

@@ -65,7 +65,7 @@ async def test_who_is_eligible_and_who_led_last():
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("names", [(), ("b", "a")])
-async def test_page_by_page_everything_is_told_once_and_in_order(
+async def test_page_by_page_everything_is_reported_once_and_in_order(
     limit: int, names: tuple[str, ...]
 ) -> None:
     async with brokers() as (rig,):
@@ -96,7 +96,7 @@ async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) ->
         assert (told.name, told.error_code) == ("a", ErrorCode.INVALID_REQUEST)
 
 
-async def test_what_does_not_exist_is_told_where_it_was_asked_for():
+async def test_what_does_not_exist_is_reported_where_it_was_asked_for():
     async with brokers() as (rig,):
         await _two_topics(rig)
         answer = await rig.ask(_asking("nope", "a"))

@@ -207,7 +207,7 @@ async def test_a_wish_may_follow_from_an_accepted_one() -> None:
     assert cluster.directories == {key: B}
 
 
-async def test_a_replica_that_left_is_not_told_of() -> None:
+async def test_a_replica_that_left_is_not_reported_of() -> None:
     told = list[str]()
     async with assigning(Cluster()) as (manager, _):
         manager.assign(TopicIdPartition(T, 666), A, lambda: told.append("gone"))

@@ -73,7 +73,7 @@ def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() 
     assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0
 
 
-def test_a_full_batch_goes_out_at_once_and_the_rest_behind_it() -> None:
+def test_a_full_batch_goes_out_at_once_and_the_rest_after_it() -> None:
     m = machine()
     wish(m, 0)
     wish(m, 1)
@@ -186,7 +186,7 @@ def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
     assert m.handle(WokeUp(), 130) == [Dropped((key(1),))] and m.queued == 0
 
 
-def test_the_late_success_of_an_older_wish_is_not_told_to_the_newer_one() -> None:
+def test_the_late_success_of_an_older_wish_is_not_reported_to_the_newer_one() -> None:
     """KIP-858's two steps: a move that was cancelled and begun anew is not accepted by the
     answer to the first one."""
     m = machine()

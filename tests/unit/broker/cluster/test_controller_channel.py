@@ -119,7 +119,7 @@ async def test_it_asks_again_until_a_controller_becomes_active() -> None:
         assert (await calling).producer_id_count == 1_000
 
 
-async def test_when_the_time_is_up_the_last_trouble_is_told() -> None:
+async def test_when_the_time_is_up_the_last_trouble_is_reported() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:
         with pytest.raises(OperatingError) as caught:

@@ -63,7 +63,7 @@ def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig:
     assert rig.rate == 1000
 
 
-def test_another_brokers_value_changes_nothing_and_nobody_is_told(rig: Rig) -> None:
+def test_another_brokers_value_changes_nothing_and_nobody_is_reported(rig: Rig) -> None:
     rig.set("8", leader_replication_throttled_rate="6")
     assert len(rig.told) == 1
 
@@ -74,7 +74,7 @@ def test_keys_are_independent(rig: Rig) -> None:
     assert rig.rate == 1000
 
 
-def test_an_unusable_value_is_told_and_the_next_one_holds(rig: Rig) -> None:
+def test_an_unusable_value_is_reported_and_the_next_one_holds(rig: Rig) -> None:
     rig.set("", leader_replication_throttled_rate="5")
     with capture_logs() as told:
         rig.set("7", leader_replication_throttled_rate="soon")
@@ -82,7 +82,7 @@ def test_an_unusable_value_is_told_and_the_next_one_holds(rig: Rig) -> None:
     assert [(line["event"], line["key"]) for line in told] == [("dynamic_config_unusable", RATE)]
 
 
-def test_a_change_is_told_to_operators(rig: Rig) -> None:
+def test_a_change_is_reported_to_operators(rig: Rig) -> None:
     with capture_logs() as told:
         rig.set("", leader_replication_throttled_rate="5")
     assert told[-1]["event"] == "dynamic_config_changed"

@@ -15,19 +15,21 @@ A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
 
 
 def failure(
-    directory_id: DirectoryId, *, leads: bool = True, untold: list[str] | None = None
+    directory_id: DirectoryId, *, leads: bool = True, unreported: list[str] | None = None
 ) -> DirectoryFailed:
     return DirectoryFailed(
-        directory_id=directory_id, leads=lambda: leads, has_untold_replicas=lambda: bool(untold)
+        directory_id=directory_id,
+        leads=lambda: leads,
+        has_unreported_replicas=lambda: bool(unreported),
     )
 
 
-def test_what_is_told_in_time_has_no_deadline_any_more() -> None:
+def test_what_is_reported_in_time_has_no_deadline_any_more() -> None:
     reports = FailureReports(timeout_ms=100)
     assert reports.began(failure(B), 0) == [ArmReportDeadline(B, 100)]
     assert reports.began(failure(A), 5) == [ArmReportDeadline(A, 105)]
-    assert reports.told({B, A}) == [DisarmReportDeadline(A), DisarmReportDeadline(B)]
-    assert not reports.untold and reports.deadline_passed(A, 105) == []
+    assert reports.reported({B, A}) == [DisarmReportDeadline(A), DisarmReportDeadline(B)]
+    assert not reports.unreported and reports.deadline_passed(A, 105) == []
 
 
 def test_whoever_leads_there_past_the_deadline_stops_and_others_ask_again() -> None:
@@ -39,21 +41,21 @@ def test_whoever_leads_there_past_the_deadline_stops_and_others_ask_again() -> N
     assert isinstance(stop, ShutDown) and "timeout.ms=100" in str(stop.error)
 
 
-def test_a_directory_that_is_over_has_no_deadline_be_it_told_by_half_or_not_at_all() -> None:
-    reports, untold = FailureReports(timeout_ms=100), ["t-0"]
-    reports.began(failure(A, untold=untold), 0)
+def test_a_directory_that_is_over_has_no_deadline_be_it_reported_by_half_or_not_at_all() -> None:
+    reports, unreported = FailureReports(timeout_ms=100), ["t-0"]
+    reports.began(failure(A, unreported=unreported), 0)
     reports.began(failure(B), 0)
-    assert reports.told({A}) == [] and reports.untold == {B}
+    assert reports.reported({A}) == [] and reports.unreported == {B}
     assert reports.over(A) == [DisarmReportDeadline(A)]
     assert reports.over(B) == [DisarmReportDeadline(B)]
-    assert reports.over(B) == [] and not reports.untold
+    assert reports.over(B) == [] and not reports.unreported
     for directory_id in (A, B):
         assert reports.deadline_passed(directory_id, 100) == []
 
 
 def test_an_assignment_that_came_through_later_ends_the_deadline_by_itself() -> None:
-    reports, untold = FailureReports(timeout_ms=100), ["t-0"]
-    reports.began(failure(A, untold=untold), 0)
-    reports.told({A})
-    untold.clear()
+    reports, unreported = FailureReports(timeout_ms=100), ["t-0"]
+    reports.began(failure(A, unreported=unreported), 0)
+    reports.reported({A})
+    unreported.clear()
     assert reports.deadline_passed(A, 100) == [] and reports.over(A) == []

@@ -286,7 +286,7 @@ async def test_dirs_come_back_and_are_forgotten_in_the_same_epoch() -> None:
         assert manager.state is BrokerState.RUNNING
 
 
-async def test_a_refused_change_is_told_to_whoever_asked_and_stops_nobody() -> None:
+async def test_a_refused_change_is_reported_to_whoever_asked_and_stops_nobody() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, _):
         await come_up(manager)

@@ -122,11 +122,13 @@ def no(code: ErrorCode) -> HeartbeatFailed:
 
 
 def dead(
-    directory_id: DirectoryId, *, leads: bool = True, untold: list[str] | None = None
+    directory_id: DirectoryId, *, leads: bool = True, unreported: list[str] | None = None
 ) -> DirectoryFailed:
-    """``untold`` are replicas whose assignment into the directory has not come through."""
+    """``unreported`` are replicas whose assignment into the directory has not come through."""
     return DirectoryFailed(
-        directory_id=directory_id, leads=lambda: leads, has_untold_replicas=lambda: bool(untold)
+        directory_id=directory_id,
+        leads=lambda: leads,
+        has_unreported_replicas=lambda: bool(unreported),
     )
 
 
@@ -217,7 +219,7 @@ def test_a_dir_that_dies_during_registration_is_reported_right_after_it() -> Non
     assert DisarmReportDeadline(B) in m.handle(alive(), 20)
 
 
-def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_told() -> None:
+def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_reported() -> None:
     m = machine()
     m.handle(Started(), 0)
     m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 0)
@@ -444,7 +446,7 @@ def test_a_broker_that_leaves_does_not_amend() -> None:
     assert m.handle(alive(), 20) == [WakeAt(120)]
 
 
-def test_several_directories_need_their_level_and_the_operator_is_told_what_to_do() -> None:
+def test_several_directories_need_their_level_and_the_operator_is_reported_what_to_do() -> None:
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)
@@ -471,26 +473,26 @@ def test_a_replica_that_the_controller_takes_for_healthy_keeps_the_deadline() ->
     """KIP-858: not only the failure has to come through, also an assignment into the dead dir.
     A move that had been accepted is taken back so, and the controller knows no better until then.
     """
-    m, untold = running(), ["t-0"]
-    m.handle(dead(A, untold=untold), 1_000)
+    m, unreported = running(), ["t-0"]
+    m.handle(dead(A, unreported=unreported), 1_000)
     assert DisarmReportDeadline(A) not in m.handle(alive(), 1_010)
     assert m.unacknowledged_dirs == frozenset()
     (stop,) = m.handle(ReportDeadlinePassed(directory_id=A), 31_000)
-    assert isinstance(stop, ShutDown) and "could be told of all of that" in str(stop.error)
+    assert isinstance(stop, ShutDown) and "heard all of that" in str(stop.error)
 
 
 def test_an_assignment_into_a_dead_dir_that_came_through_ends_the_deadline() -> None:
-    m, untold = running(), ["t-0"]
-    m.handle(dead(A, untold=untold), 1_000)
+    m, unreported = running(), ["t-0"]
+    m.handle(dead(A, unreported=unreported), 1_000)
     m.handle(alive(), 1_010)
-    untold.clear()
+    unreported.clear()
     for at_ms in (31_000, 61_000):
         assert m.handle(ReportDeadlinePassed(directory_id=A), at_ms) == []
 
 
 def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> None:
     m = running()
-    m.handle(dead(A, leads=False, untold=["t-0"]), 1_000)
+    m.handle(dead(A, leads=False, unreported=["t-0"]), 1_000)
     m.handle(alive(), 1_010)
     assert m.handle(ReportDeadlinePassed(directory_id=A), 31_000) == [ArmReportDeadline(A, 61_000)]
 
@@ -513,7 +515,7 @@ def impaired(beat: BrokerHeartbeatRequest) -> list[tuple[DirectoryId, LogDirStat
     return [(said.directory_id, said.state) for said in beat.impaired_log_dirs]
 
 
-def test_an_impaired_dir_is_told_at_once_and_in_every_heartbeat_until_it_recovers() -> None:
+def test_an_impaired_dir_is_reported_at_once_and_in_every_heartbeat_until_it_recovers() -> None:
     m = running()
     beat = heartbeat(m.handle(full(B), 1_000))
     assert impaired(beat) == [(B, FULL)] and beat.offline_log_dirs == ()
@@ -526,7 +528,7 @@ def test_an_impaired_dir_is_told_at_once_and_in_every_heartbeat_until_it_recover
     assert impaired(heartbeat(m.handle(WokeUp(), 4_510))) == [(A, HUNG)]
 
 
-def test_an_impairment_that_is_not_known_yet_is_told_eagerly_without_a_deadline() -> None:
+def test_an_impairment_that_is_not_known_yet_is_reported_eagerly_without_a_deadline() -> None:
     m = running()
     assert ArmReportDeadline not in map(type, m.handle(full(B), 1_000))
     assert m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010) == [WakeAt(1_110)]
@@ -583,7 +585,7 @@ def test_a_level_that_gets_the_word_for_impaired_dirs_brings_them_back_as_that()
 # --- cordons -------------------------------------------------------------------------------------
 
 
-def test_other_cordons_are_told_at_once() -> None:
+def test_other_cordons_are_reported_at_once() -> None:
     m = running()
     assert heartbeat(
         m.handle(CordonsChanged(cordoned=frozenset({A, D})), 1_000)
@@ -639,7 +641,7 @@ def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_
     m.check_invariants()
 
 
-def test_a_dir_that_came_back_and_died_before_that_was_told_is_just_dead() -> None:
+def test_a_dir_that_came_back_and_died_before_that_was_reported_is_just_dead() -> None:
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(attached(B), 1_010)
@@ -722,7 +724,7 @@ def test_a_dir_that_the_cluster_will_not_have_is_given_up_and_the_broker_lives()
     assert m.handle(alive(), 1_020) == [WakeAt(3_020)]
 
 
-def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_told_again() -> None:
+def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_reported_again() -> None:
     """The registration may have come through; only another one says that the directory is dead."""
     m = running()
     registration(m.handle(attached(D), 1_000))
@@ -735,7 +737,7 @@ def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_told_aga
     assert DisarmReportDeadline(D) in actions
 
 
-def test_a_dir_that_dies_again_before_its_return_was_told_comes_back_all_the_same() -> None:
+def test_a_dir_that_dies_again_before_its_return_was_reported_comes_back_all_the_same() -> None:
     """No registration lists it, so no heartbeat can name it: it is told by a registration, too."""
     m = lost_b()
     registration(m.handle(attached(D), 2_000))
@@ -853,8 +855,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         if self.m.broker_epoch == NOT_REGISTERED:
             return
         assert self.known_impaired in (self.impaired, {})
-        untold = self.impaired.keys() - self.known_impaired.keys()
-        assert self.known_online == self.online - untold, "at a low level they are offline"
+        unreported = self.impaired.keys() - self.known_impaired.keys()
+        assert self.known_online == self.online - unreported, "at a low level they are offline"
 
     @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
     def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:

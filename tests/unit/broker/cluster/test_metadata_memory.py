@@ -82,7 +82,7 @@ async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs
     assert len(writes) == 1
 
 
-async def test_a_full_disk_is_told_once_and_holds_nothing_up(vfs: FaultVfs) -> None:
+async def test_a_full_disk_is_reported_once_and_holds_nothing_up(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     memory.heard_of(OURS)
     memory.note_applied(3)
@@ -99,7 +99,7 @@ async def test_a_full_disk_is_told_once_and_holds_nothing_up(vfs: FaultVfs) -> N
     assert found.offset == 3
 
 
-async def test_a_broker_that_was_told_to_forget_takes_another_log_and_no_less_of_its_own(
+async def test_a_broker_that_was_reported_to_forget_takes_another_log_and_no_less_of_its_own(
     vfs: FaultVfs,
 ) -> None:
     memory = memory_on(vfs)

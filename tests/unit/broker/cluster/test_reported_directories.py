@@ -42,9 +42,9 @@ def test_only_a_registration_makes_a_dir_count_again() -> None:
     assert not dirs.needs_amendment
 
 
-def test_an_impaired_dir_that_was_told_as_offline_needs_one_too() -> None:
+def test_an_impaired_dir_that_was_reported_as_offline_needs_one_too() -> None:
     dirs = registered()
-    dirs.can_tell_impaired = False
+    dirs.can_report_impaired = False
     dirs.became_impaired(A, LogDirState.SATURATED)
     assert (dirs.offline, dirs.impaired) == ((A,), ())
     dirs.recovered(A)

@@ -59,7 +59,7 @@ def test_paths_are_spelt_as_log_dirs_are(text: str, value: str) -> None:
         ("*,d1", "When cordoned.log.dirs is set to *, it must not contain other values"),
     ],
 )
-def test_what_is_refused_is_told_in_kafkas_words(text: str, why: str) -> None:
+def test_what_is_refused_is_reported_in_kafkas_words(text: str, why: str) -> None:
     with pytest.raises(OperatingError) as refused:
         _checked(text)
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, why)

@@ -85,7 +85,7 @@ async def test_what_is_not_cordoned_by_its_name_is_left_to_the_operator() -> Non
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER])
-async def test_a_cordon_that_cannot_be_lifted_is_told_and_the_directory_is_gone_all_the_same(
+async def test_a_cordon_that_cannot_be_lifted_is_reported_and_the_directory_is_gone_all_the_same(
     code: ErrorCode,
 ) -> None:
     async with registered(answer=controller(code)) as rig:

@@ -296,7 +296,7 @@ async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_direc
         assert log_end(rig) == 3
 
 
-async def test_the_loop_tries_again_and_tells_a_reason_once():
+async def test_the_loop_tries_again_and_reports_a_reason_once():
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await die(rig)
@@ -451,7 +451,7 @@ async def test_a_lost_directory_is_released_and_its_replicas_made_anew():
         assert handle.log_dir.directory_id == ONE
 
 
-async def test_a_release_that_metadata_tells_of_later_finds_the_replica_a_home_too():
+async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_too():
     """Another directory is offline, so nothing is made anew before metadata says unassigned."""
     disks = [FaultVfs(MemVfs()) for _ in range(3)]
     async with registered(*disks) as rig:
@@ -541,7 +541,7 @@ async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless
         }
 
 
-async def test_a_directory_that_dies_while_it_is_registered_is_told_to_be_dead():
+async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_dead():
     """The registration may have come through, though its answer is lost."""
 
     def lossy(request: RpcRequest) -> RpcResponse:
@@ -584,7 +584,7 @@ async def test_the_next_start_opens_what_was_added():
         log_dir.close()
 
 
-async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_told():
+async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_reported():
     async with brokers(1, MemVfs(), MemVfs(), opens=False) as (rig,):
         rig.replay(
             topic(),
@@ -594,6 +594,6 @@ async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_told():
             partition(3, directories=[UNASSIGNED_DIR]),
         )
         with capture_logs() as logs:
-            rig.parts.admin.tell_of_unknown()
+            rig.parts.admin.log_unknown()
     (told,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
     assert (told["directory_id"], told["replicas"]) == (str(directory_id(77)), 2)

@@ -64,7 +64,7 @@ async def test_the_file_holds_from_the_start_until_something_is_set() -> None:
         assert _cordoned(rig) == ["/d1"]
 
 
-async def test_the_controller_is_told_of_changes_only() -> None:
+async def test_the_controller_is_reported_changes_only() -> None:
     async with brokers() as (rig,):
         told = _Told()
         cordons = _cordons(rig, told)
@@ -76,7 +76,7 @@ async def test_the_controller_is_told_of_changes_only() -> None:
         assert events == [["/d1"], ["/d1", "/d2"], []]
 
 
-async def test_a_directory_that_came_back_under_its_id_is_told() -> None:
+async def test_a_directory_that_came_back_under_its_id_is_reported() -> None:
     async with brokers() as (rig,):
         told = _Told()
         cordons = _cordons(rig, told)
@@ -86,7 +86,7 @@ async def test_a_directory_that_came_back_under_its_id_is_told() -> None:
         assert told.cordoned == [{dir_of(1, 2)}, {dir_of(1, 9)}]
 
 
-async def test_a_path_of_another_broker_is_told_once_and_passed_over() -> None:
+async def test_a_path_of_another_broker_is_reported_once_and_passed_over() -> None:
     async with brokers() as (rig,):
         told = _Told()
         cordons = _cordons(rig, told)
@@ -98,7 +98,7 @@ async def test_a_path_of_another_broker_is_told_once_and_passed_over() -> None:
         assert _cordoned(rig) == ["/d1"]
 
 
-async def test_a_figure_tells_how_many() -> None:
+async def test_a_figure_reports_how_many() -> None:
     async with brokers() as (rig,):
         metrics = Metrics()
         _cordons(rig, _Told(), metrics).take(_config("/d2"))

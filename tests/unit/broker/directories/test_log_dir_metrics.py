@@ -20,7 +20,7 @@ def figures(rig: BrokerRig, path: str = "/d1") -> dict[str, float]:
     }
 
 
-async def test_room_replicas_and_operations():
+async def test_space_replicas_and_operations():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         records = batch(3)

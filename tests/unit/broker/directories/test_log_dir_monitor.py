@@ -54,7 +54,7 @@ def events(told: list[Any]) -> list[str]:
     return [line["event"] for line in told]
 
 
-async def test_a_disk_that_fills_is_told_of_once_with_what_is_left():
+async def test_a_disk_that_fills_is_reported_once_with_what_is_left():
     rig = Rig()
     free_bytes = 12 * GIB
     for _ in range(1_000):
@@ -78,7 +78,7 @@ async def test_a_disk_that_fills_is_told_of_once_with_what_is_left():
     assert (over["event"], over["free_bytes"]) == ("log_dir_no_longer_filling_up", 20 * GIB)
 
 
-async def test_nothing_is_said_of_a_disk_nobody_looked_at_or_that_is_gone():
+async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone():
     rig = Rig()
     assert rig.looks(3) == []
     rig.set_free(GIB, 1)
@@ -90,7 +90,7 @@ async def test_nothing_is_said_of_a_disk_nobody_looked_at_or_that_is_gone():
     assert rig.monitor.seconds_until_full(rig.dirs[1]) is None
 
 
-async def test_a_slow_directory_is_told_of_and_left_alone_by_default():
+async def test_a_slow_directory_is_reported_and_left_alone_by_default():
     rig = Rig()
     rig.dirs[1].statistics.latency_ms = 75.0
     told = rig.looks(CHECKS_TO_SLOW + 20)
@@ -159,7 +159,7 @@ async def test_a_probe_that_fails_is_judged_by_the_directory():
     assert not rig.monitor.is_slow(rig.dirs[1])
 
 
-async def test_a_clock_that_jumps_is_told_of_once_until_it_is_back():
+async def test_a_clock_that_jumps_is_reported_once_until_it_is_back():
     rig = Rig()
     guard, jumped = WallGuard(), [0]
     rig.clock.possible_now = lambda: guard.sample(rig.clock.ms, rig.clock.ms + jumped[-1])

@@ -216,7 +216,7 @@ async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_bac
         assert await write(rig) == 0
 
 
-async def test_a_follower_in_a_full_directory_fetches_no_more_and_catches_up_when_there_is_room():
+async def test_a_follower_in_a_full_directory_fetches_no_more_and_catches_up_when_there_is_space():
     async with brokers(2) as (leader, rig):
         rig.tasks.start(handler_of(rig).run(), "handler")
         for one in (leader, rig):
@@ -277,7 +277,7 @@ async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on():
         assert state_of(rig) is ReplicaState.OFFLINE, "offline from any state"
 
 
-async def test_a_replica_that_no_directory_takes_is_made_when_there_is_room_again():
+async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_again():
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await fill(rig.dirs[0])

@@ -87,7 +87,7 @@ def events(told: list[Any]) -> list[str]:
     return [line["event"] for line in told]
 
 
-async def test_a_follower_is_cut_once_it_left_the_in_sync_set_and_fetches_the_rest():
+async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_the_rest():
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         sound = contents(rigs[0])
@@ -109,7 +109,7 @@ async def test_a_follower_is_cut_once_it_left_the_in_sync_set_and_fetches_the_re
         await until(lambda: figures.replicas_repaired == 1)
 
 
-async def test_a_follower_out_of_sync_is_cut_at_once():
+async def test_a_follower_out_of_sync_is_truncated_at_once():
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs, isr=[1])
         sound = contents(rigs[0])

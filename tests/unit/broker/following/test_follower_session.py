@@ -26,8 +26,8 @@ class Rig:
         self.session = FollowerSession(broker_id=BrokerId(1), limits=LIMITS)
 
     def fetch(self) -> tuple[list[int], list[int]]:
-        """Name all that is untold; the partitions named and those to be forgotten."""
-        ready = list(self.session.untold)
+        """Name all that is unreported; the partitions named and those to be forgotten."""
+        ready = list(self.session.unreported)
         request: Any = self.session.request(ready, broker_epoch=BrokerEpoch(5), wait_ms=7)
         named = [p.partition for t in request.topics for p in t.partitions]
         forgotten = [i for t in request.forgotten_topics_data for i in t.partitions]
@@ -46,9 +46,9 @@ async def rig() -> AsyncIterator[Rig]:
 async def test_everything_is_named_once_and_then_only_what_moved(rig: Rig) -> None:
     for replica in rig.replicas:
         rig.session.follow(replica)
-    assert (rig.session.has_told, len(rig.session)) == (False, COUNT)
+    assert (rig.session.has_reported, len(rig.session)) == (False, COUNT)
     assert rig.fetch() == ([0, 1, 2], [])
-    assert rig.session.has_told
+    assert rig.session.has_reported
     assert rig.fetch() == ([], [])
     one = rig.session.told(rig.replicas[1].key)
     assert one is not None
@@ -80,7 +80,7 @@ async def test_a_session_begun_anew_names_everything_again(rig: Rig) -> None:
     request: Any = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=7)
     assert (request.session_id, request.session_epoch) == (77, 1)
     rig.session.begin_anew()
-    assert not rig.session.has_told
+    assert not rig.session.has_reported
     request = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=-7)
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (77, 0, 0)
     assert rig.fetch() == ([0, 1, 2], [])
@@ -91,7 +91,7 @@ async def test_who_was_served_stands_at_the_end_of_the_queue(rig: Rig) -> None:
         rig.session.follow(replica)
     first = rig.session.get(rig.replicas[0].topic_partition)
     assert first is not None
-    rig.session.tell_last(first)
+    rig.session.log_last(first)
     assert rig.fetch() == ([1, 2, 0], [])
 
 

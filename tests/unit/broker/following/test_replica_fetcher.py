@@ -73,7 +73,7 @@ async def test_a_follower_truncations_what_the_leader_does_not_have():
         assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
 
 
-async def test_a_follower_far_behind_starts_where_the_leaders_log_starts():
+async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         leader = rigs[0].logs.get(TP)
@@ -85,7 +85,7 @@ async def test_a_follower_far_behind_starts_where_the_leaders_log_starts():
         assert "replica_starts_anew" in [line["event"] for line in told]
 
 
-async def test_a_leader_that_cannot_be_reached_is_asked_again_and_told_of_once():
+async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once():
     async with brokers(2) as rigs:
         leader = rigs[0].registration()
         nowhere = (dataclasses.replace(leader.listeners[0], port=1),)

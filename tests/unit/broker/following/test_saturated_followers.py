@@ -62,7 +62,7 @@ async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of():
         assert log_of(follower).log_end_offset == 6
 
 
-async def test_one_that_is_behind_the_start_begins_anew():
+async def test_one_that_is_after_the_start_begins_anew():
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -94,7 +94,7 @@ async def test_nothing_goes_that_is_not_known_to_be_committed():
         assert log_of(follower).log_start_offset == 3
 
 
-async def test_a_directory_that_has_room_is_left_to_the_fetchers():
+async def test_a_directory_that_has_space_is_left_to_the_fetchers():
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)

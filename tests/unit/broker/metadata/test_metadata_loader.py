@@ -82,7 +82,7 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
         assert rig.logs.get(TP) is not None
 
 
-async def test_a_poll_that_fails_is_told_and_tried_again():
+async def test_a_poll_that_fails_is_reported_and_tried_again():
     fails = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:

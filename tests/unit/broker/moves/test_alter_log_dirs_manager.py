@@ -306,7 +306,7 @@ async def test_a_topic_that_is_deleted_ends_its_moves():
 # --- impaired directories -------------------------------------------------------------------------
 
 
-async def test_a_target_that_fills_up_ends_the_move_and_gets_its_room_back():
+async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back():
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -395,7 +395,7 @@ async def test_a_target_that_dies_leaves_the_replica_where_it_is():
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
 
 
-async def test_a_source_that_dies_tells_the_controller_where_the_replica_was():
+async def test_a_source_that_dies_reports_the_controller_where_the_replica_was():
     """KIP-858: else the controller would take the replica for a healthy one in the target."""
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
@@ -439,7 +439,7 @@ async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
         assert await read_values(rig) == 4 and not hosted(rig).gate.is_closed
 
 
-async def test_a_source_that_dies_at_the_first_rename_is_told_of():
+async def test_a_source_that_dies_at_the_first_rename_is_reported_of():
     sick = FaultVfs(MemVfs())
     async with one_broker(sick, FaultVfs(MemVfs())) as rig, with_handler(rig):
         sick.inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
@@ -462,7 +462,7 @@ async def test_a_target_that_is_too_busy_is_tried_again():
         assert not told(lines, "replica_move_failed") and moves.moves() == []
 
 
-async def test_a_step_that_fails_without_a_dead_directory_is_told_and_tried_again():
+async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_again():
     """A mover that lacks file handles, say: neither disk is to blame."""
     sick = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), sick) as rig:
@@ -779,7 +779,7 @@ async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go():
         assert where(rig) is rig.dirs[1]
 
 
-async def test_a_move_that_stands_still_is_told_once():
+async def test_a_move_that_stands_still_is_reported_once():
     """A future copy that never catches up, or a controller that never answers, is not silent."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()

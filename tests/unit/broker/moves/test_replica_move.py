@@ -25,7 +25,7 @@ def a_move() -> ReplicaMove:
     return ReplicaMove(replica, source, target, state)
 
 
-async def test_a_stall_is_told_once_until_the_move_comes_further() -> None:
+async def test_a_stall_is_reported_once_until_the_move_comes_further() -> None:
     move = a_move()
     assert not move.has_stalled(100_000, 60_000), "it waits for its turn"
     move.note_progress(1_000)

@@ -179,7 +179,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         (MovePhase.SWAPPING, BEHIND),
     ],
 )
-def test_what_makes_no_sense_is_a_bug_and_tells_the_story(phase: MovePhase, event: Event) -> None:
+def test_what_makes_no_sense_is_a_bug_and_reports_the_story(phase: MovePhase, event: Event) -> None:
     m = machine(phase)
     with pytest.raises(InvalidTransition) as caught:
         m.handle(event)

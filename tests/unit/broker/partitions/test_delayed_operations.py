@@ -105,7 +105,7 @@ async def test_produces_are_bounded() -> None:
     assert "waiting=0" in repr(waits)
 
 
-async def test_a_partition_that_hangs_leaves_room_for_others() -> None:
+async def test_a_partition_that_hangs_leaves_space_for_others() -> None:
     waits = OffsetPurgatory(kind="produces", clock=RealClock(), max_per_partition=2)
     for offset in (1, 2):
         waits.wait(T0, offset, LONG_MS)

@@ -15,7 +15,7 @@ def test_before_its_first_fetch_nothing_is_known_but_the_grace_it_was_given() ->
     assert f.log_end_offset == UNKNOWN_OFFSET and f.last_caught_up_ms == 500
 
 
-def test_a_first_fetch_behind_the_end_does_not_count_as_caught_up() -> None:
+def test_a_first_fetch_after_the_end_does_not_count_as_caught_up() -> None:
     f = follower(last_caught_up_ms=500)
     f.fetched(10, 100, 1_000)
     assert (f.log_end_offset, f.last_caught_up_ms) == (10, 500)

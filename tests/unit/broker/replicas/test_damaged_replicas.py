@@ -89,10 +89,10 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
             refused = only(await rigs[0].ask(fetch(3), 12))
             assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
 
-            def is_told(seen: list[RpcRequest]) -> bool:
+            def is_reported(seen: list[RpcRequest]) -> bool:
                 return assigned(rigs[0])[-2:] == [LOST_DIR, dir_of(1, 1)]
 
-            await rigs[0].controller.wait_seen(is_told)
+            await rigs[0].controller.wait_seen(is_reported)
         events = [line["event"] for line in told]
         assert events.count("log_damaged") == 1
         assert events.count("damaged_leader_steps_down") == 1
@@ -186,7 +186,7 @@ async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again():
         assert not replica.partition.is_sent_again(replica.partition.replicas[0], 3)
 
 
-async def test_before_directories_nobody_can_be_told_so_the_leader_stays():
+async def test_before_directories_nobody_can_be_reported_so_the_leader_stays():
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])

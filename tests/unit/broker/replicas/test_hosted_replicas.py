@@ -14,7 +14,7 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 
 
-async def test_what_a_request_is_told_when_there_is_no_replica_to_serve_it():
+async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it():
     async with brokers(2) as (rig, _):
         rig.replay(topic(), partition(), partition(1, replicas=(2,), leader=2))
         hosted = rig.parts.hosted

@@ -68,7 +68,7 @@ async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
             await asyncio.sleep(0.001)
 
 
-async def test_too_few_in_sync_replicas_are_told_before_anything_is_written():
+async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written():
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         appends = appends_of(rig)
@@ -95,7 +95,7 @@ async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_told_too():
+async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_too():
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
@@ -133,7 +133,7 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_write_that_reached_a_directory_in_its_last_moment_is_told_of_the_disk():
+async def test_a_write_that_reached_a_directory_in_its_last_moment_is_reported_the_disk():
     """The client shall learn that the disk is gone, not that another broker leads."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
@@ -219,7 +219,7 @@ async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_on
         appends.close()
 
 
-async def test_a_large_batch_that_is_refused_lets_those_behind_it_pass():
+async def test_a_large_batch_that_is_refused_lets_those_after_it_pass():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)

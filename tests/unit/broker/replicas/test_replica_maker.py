@@ -27,7 +27,7 @@ def place_of(rig: BrokerRig) -> str:
     return handle.log_dir.path
 
 
-async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_room():
+async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_space():
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
@@ -78,7 +78,7 @@ async def test_a_cordoned_directory_is_used_where_there_is_no_other():
         assert place_of(rig) == "/d2"
 
 
-async def test_what_waits_for_room_is_made_elsewhere_when_that_directory_dies():
+async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies():
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])

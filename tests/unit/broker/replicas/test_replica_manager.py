@@ -222,7 +222,7 @@ async def test_copies_nobody_knows_are_set_aside_and_never_served():
     assert "stray_replica_set_aside" in [line["event"] for line in told]
 
 
-async def test_a_removal_from_a_dying_directory_is_only_told():
+async def test_a_removal_from_a_dying_directory_is_only_reported():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
@@ -260,7 +260,7 @@ async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_told():
+async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_reported():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         with capture_logs() as told:

@@ -41,19 +41,19 @@ async def test_consumers_see_what_is_committed_and_followers_everything():
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(), acks=1), 9)
         reads = reads_of(rig)
-        consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_look=True)
-        follower = reads.read(follower_from(0), min_one_batch=True, is_first_look=True)
+        consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_read=True)
+        follower = reads.read(follower_from(0), min_one_batch=True, is_first_read=True)
         assert (len(consumer.records) > 0, len(follower.records) > 0) == (False, True)
 
 
-async def test_a_request_without_room_is_told_that_something_is_left_out():
+async def test_a_request_without_space_is_reported_that_something_is_left_out():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
         reads = reads_of(rig)
         wanted = FetchFrom(TP, 0, 0)
-        assert reads.read(wanted, min_one_batch=False, is_first_look=True).is_left_out
-        assert reads.read(wanted, min_one_batch=True, is_first_look=True).records
+        assert reads.read(wanted, min_one_batch=False, is_first_read=True).is_left_out
+        assert reads.read(wanted, min_one_batch=True, is_first_read=True).records
 
 
 async def test_what_is_not_in_memory_comes_from_the_disk():
@@ -66,16 +66,16 @@ async def test_what_is_not_in_memory_comes_from_the_disk():
         assert gone.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE)
 
 
-async def test_a_follower_outside_of_the_isr_is_told_of_and_a_stranger_is_refused():
+async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refused():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         reads = reads_of(rig)
         wanted = follower_from(0)
-        reads.read(wanted, min_one_batch=True, is_first_look=True)
-        reads.read(wanted, min_one_batch=True, is_first_look=False)
+        reads.read(wanted, min_one_batch=True, is_first_read=True)
+        reads.read(wanted, min_one_batch=True, is_first_read=False)
         assert caught_up == [2]
         stranger = wanted._replace(replica_id=BrokerId(9))
-        refused = reads.read(stranger, min_one_batch=True, is_first_look=True)
+        refused = reads.read(stranger, min_one_batch=True, is_first_read=True)
         assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -86,17 +86,17 @@ async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked(
         reads = reads_of(rig)
         wanted = follower_from(0)
         looks = [
-            reads.read(wanted, min_one_batch=True, is_first_look=is_first).is_in_memory
+            reads.read(wanted, min_one_batch=True, is_first_read=is_first).is_in_memory
             for is_first in (True, False, True)
         ]
         assert looks == [True, True, False]
         # Somebody else, or from somewhere else, is no sign of anything.
         consumer = wanted._replace(replica_id=BrokerId(-1))
         for again in (consumer, consumer):
-            assert reads.read(again, min_one_batch=True, is_first_look=True).is_in_memory
+            assert reads.read(again, min_one_batch=True, is_first_read=True).is_in_memory
 
 
-async def test_damage_is_told_with_the_range_of_the_log_and_met_once_per_read():
+async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_read():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for _ in range(2):
@@ -111,7 +111,7 @@ async def test_damage_is_told_with_the_range_of_the_log_and_met_once_per_read():
         assert len(met) == 1
         for damaged in (
             await reads.read_from_disk(FetchFrom(TP, 2, 1000), min_one_batch=True),
-            reads.read(FetchFrom(TP, 3, 1000), min_one_batch=True, is_first_look=True),
+            reads.read(FetchFrom(TP, 3, 1000), min_one_batch=True, is_first_read=True),
         ):
             assert damaged.code is ErrorCode.CORRUPT_MESSAGE
             assert (damaged.log_start_offset, damaged.high_watermark) == (0, 4)
@@ -125,7 +125,7 @@ async def test_a_full_directory_is_read_by_everybody():
         await fill(rig.dirs[0])
         for replica_id in (-1, 2):
             wanted = follower_from(0, replica_id)
-            cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+            cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_read=True)
             cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
             assert cached.records and cold.records
 
@@ -136,12 +136,12 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         await rig.ask(produce(batch(), acks=1), 9)
         stall(rig.dirs[0])
         wanted = FetchFrom(TP, 0, 1000)
-        cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_look=True)
+        cached = reads_of(rig).read(wanted, min_one_batch=True, is_first_read=True)
         cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
         for data in (cached, cold):
             assert (data.code, len(data.records), data.high_watermark) == (ErrorCode.NONE, 0, 1)
             assert data.is_in_memory, "it is not to be asked for in the directory's thread"
-        data = reads_of(rig).read(follower_from(0), min_one_batch=True, is_first_look=True)
+        data = reads_of(rig).read(follower_from(0), min_one_batch=True, is_first_read=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
         rig.parts.manager.mark_offline(rig.dirs[0])
         data = await reads_of(rig).read_from_disk(FetchFrom(TP, 0, 1000), min_one_batch=True)
@@ -159,7 +159,7 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again():
         await handle.append_as_follower(b"".join(empty))
         await rig.ask(produce(batch(2)), 9)
         reads, wanted = reads_of(rig), FetchFrom(TP, 0, 100)
-        data = reads.read(wanted, min_one_batch=True, is_first_look=True)
+        data = reads.read(wanted, min_one_batch=True, is_first_read=True)
         assert [h.base_offset for h in headers_of(data.records)] == [6]
         data = await reads.read_from_disk(wanted, min_one_batch=True)
         assert [h.base_offset for h in headers_of(data.records)] == [6]
@@ -178,16 +178,16 @@ async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is
         hosted.partition.fetched_from_leader(leader_high_watermark=4, log_end_offset=6)
         wanted = FetchFrom(TP, 0, 1000, replica_id=REPLICA_READER)
         reads = reads_of(rig)
-        cached = reads.read(wanted, min_one_batch=True, is_first_look=True)
+        cached = reads.read(wanted, min_one_batch=True, is_first_read=True)
         cold = await reads.read_from_disk(wanted, min_one_batch=True)
         for data in (cached, cold):
             assert [h.base_offset for h in headers_of(data.records)] == [0, 2]
             assert (data.code, data.high_watermark) == (ErrorCode.NONE, 4)
-        consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_look=True)
+        consumer = reads.read(FetchFrom(TP, 0, 1000), min_one_batch=True, is_first_read=True)
         assert consumer.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_compares_replicas_is_told_of_a_follower_s_damage_and_of_another_epoch():
+async def test_who_compares_replicas_is_reported_a_follower_s_damage_and_of_another_epoch():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)
@@ -201,5 +201,5 @@ async def test_who_compares_replicas_is_told_of_a_follower_s_damage_and_of_anoth
         damaged = await reads.read_from_disk(wanted, min_one_batch=True)
         assert (damaged.code, met) == (ErrorCode.CORRUPT_MESSAGE, [hosted])
         fenced = wanted._replace(current_leader_epoch=2)
-        data = reads.read(fenced, min_one_batch=True, is_first_look=True)
+        data = reads.read(fenced, min_one_batch=True, is_first_read=True)
         assert data.code is ErrorCode.FENCED_LEADER_EPOCH

@@ -60,7 +60,7 @@ async def test_a_stray_is_kept_under_another_name():
         assert any(name.endswith("-stray") for name in names) and "t-0" not in names
 
 
-async def test_a_future_copy_that_cannot_be_removed_is_told():
+async def test_a_future_copy_that_cannot_be_removed_is_reported():
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())

@@ -157,7 +157,7 @@ async def test_a_stop_waits_for_nothing():
 # --- what is not ----------------------------------------------------------------------------------
 
 
-async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_told_once():
+async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_once():
     async with brokers() as (rig,):
         await lead_topic(rig)
         with capture_logs() as lines:
@@ -173,7 +173,7 @@ async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_told_once()
         assert figures(rig) == (4, 9)
 
 
-async def test_a_bug_in_a_round_is_told_and_costs_that_round_only(monkeypatch: Any):
+async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatch: Any):
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         monitor, is_slow = rig.parts.monitor, rig.parts.monitor.is_slow
@@ -222,7 +222,7 @@ async def test_more_brokers_are_waited_for_without_a_word():
         assert wishes(rig) == [2]
 
 
-async def test_why_it_was_not_created_is_told():
+async def test_why_it_was_not_created_is_reported():
     refusal = creator(ErrorCode.INVALID_REPLICATION_FACTOR)
     async with brokers(3, answer=refusal) as (rig, *_):
         with capture_logs() as lines:

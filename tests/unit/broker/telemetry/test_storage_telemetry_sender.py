@@ -117,7 +117,7 @@ async def test_the_next_leader_gets_what_the_last_one_did_not():
     ],
     ids=["no topic", "no leader"],
 )
-async def test_when_the_time_is_up_the_last_trouble_is_told(records: list, code: ErrorCode):
+async def test_when_the_time_is_up_the_last_trouble_is_reported(records: list, code: ErrorCode):
     async with brokers() as (rig,):
         await rig.follow(*records)
         with pytest.raises(OperatingError) as told:

@@ -49,7 +49,7 @@ class Scene:
         await asyncio.to_thread(began.wait)
         return hold
 
-    async def until_told(self, count: int) -> None:
+    async def until_reported(self, count: int) -> None:
         while len(self.told) < count:
             await asyncio.sleep(0.001)
 
@@ -59,7 +59,7 @@ async def test_a_suspicion_is_reported_once_and_so_is_its_end():
     hold = await scene.hang(1)
     scene.watch.start()
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     scene.clock.ms += 200
     checks = scene.checks
     while scene.checks < checks + 20:
@@ -67,7 +67,7 @@ async def test_a_suspicion_is_reported_once_and_so_is_its_end():
     assert scene.told == ["suspect 101"]
     assert scene.watch.is_suspicious
     hold.set()
-    await scene.until_told(2)
+    await scene.until_reported(2)
     assert scene.told == ["suspect 101", "answer"]
     scene.watch.stop()
 
@@ -78,7 +78,7 @@ async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
     behind = scene.queues[0].submit_op(lambda: 5)
     scene.watch.start()
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     hold.set()
     assert await behind == 5
     assert scene.told[-1] == "answer"
@@ -90,12 +90,12 @@ async def test_one_queue_that_answers_does_not_speak_for_the_other():
     first, second = await scene.hang(0), await scene.hang(1)
     scene.watch.start()
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     first.set()
     assert await scene.queues[0].submit_op(lambda: 1) == 1
     assert scene.told == ["suspect 101"]
     second.set()
-    await scene.until_told(2)
+    await scene.until_reported(2)
     scene.watch.stop()
 
 
@@ -109,10 +109,10 @@ async def test_each_queue_is_suspected_after_a_time_of_its_own():
         await asyncio.sleep(0.001)
     assert scene.told == []
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     assert scene.told == ["suspect 501"]
     hold.set()
-    await scene.until_told(2)
+    await scene.until_reported(2)
     scene.watch.stop()
 
 
@@ -121,7 +121,7 @@ async def test_what_never_ends_is_given_up():
     hold = await scene.hang()
     scene.watch.start()
     scene.clock.ms += 1001
-    await scene.until_told(1)
+    await scene.until_reported(1)
     assert scene.told == ["hung 1001"]
     hold.set()
 
@@ -140,7 +140,7 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     assert scene.told == []
     assert scene.watch.running_ms() <= 100
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     assert scene.told[0].startswith("suspect")
     hold.set()
     scene.watch.stop()
@@ -151,7 +151,7 @@ async def test_nothing_is_reported_after_the_stop():
     hold = await scene.hang()
     scene.watch.start()
     scene.clock.ms += 101
-    await scene.until_told(1)
+    await scene.until_reported(1)
     scene.watch.stop()
     hold.set()
     await scene.queues[0].submit_op(lambda: None)
