@@ -48,7 +48,7 @@ _MAX_OBSERVE_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0.1, max=600)
 
 
-@tool(help=(__doc__ or "").replace("`", ""))
+@tool(help=(__doc__ or "").removeprefix("WIRE. ").replace("`", ""))
 @connection_options
 @click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="What to break.")
 @click.option("--observe", is_flag=True, help="Break nothing, only measure. Ctrl-C ends it.")

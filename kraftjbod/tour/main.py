@@ -53,7 +53,9 @@ _POLL_S: Final = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="kraftjbod-tour", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="kraftjbod-tour", description=(__doc__ or "").removeprefix("WIRE. ")
+    )
     parser.add_argument("--run-dir", type=Path, default=Path("run"), help="where state lives")
     parser.add_argument(
         "--without-pipeline", action="store_true", help="end before the part on Spark"

@@ -174,7 +174,7 @@ def test_a_standard_error_that_nobody_reads_holds_nothing_up(
     assert 0 < heard < 10_000
 
 
-def test_the_stream_to_the_journal_is_reported_by_its_inode(listening: Listening) -> None:
+def test_the_stream_to_the_journal_is_known_by_its_inode(listening: Listening) -> None:
     found = os.fstat(listening.stderr)
     named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
     assert is_journal(listening.stderr, named)

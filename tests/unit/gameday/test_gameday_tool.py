@@ -36,6 +36,7 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
 
 def test_help_names_every_scenario_and_the_exit_codes() -> None:
     text = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
+    assert "WIRE" not in text
     assert all(name in text for name in SCENARIOS)
     assert "130, 143" in text
 

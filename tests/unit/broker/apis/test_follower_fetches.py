@@ -385,7 +385,7 @@ async def test_an_in_sync_follower_is_never_held_up():
         assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.
 
 
-async def test_a_follower_is_reported_that_offsets_may_be_missing():
+async def test_a_follower_learns_that_offsets_may_be_missing():
     async with brokers() as (rig,):
         await lead_two(rig)
         handle = rig.logs.get(TP)

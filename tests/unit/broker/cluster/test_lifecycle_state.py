@@ -446,7 +446,7 @@ def test_a_broker_that_leaves_does_not_amend() -> None:
     assert m.handle(alive(), 20) == [WakeAt(120)]
 
 
-def test_several_directories_need_their_level_and_the_operator_is_reported_what_to_do() -> None:
+def test_several_directories_need_their_level_and_the_operator_hears_what_to_do() -> None:
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)

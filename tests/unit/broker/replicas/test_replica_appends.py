@@ -133,7 +133,7 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_write_that_reached_a_directory_in_its_last_moment_is_reported_the_disk():
+async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_disk_did():
     """The client shall learn that the disk is gone, not that another broker leads."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):

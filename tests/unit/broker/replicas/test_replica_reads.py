@@ -46,7 +46,7 @@ async def test_consumers_see_what_is_committed_and_followers_everything():
         assert (len(consumer.records) > 0, len(follower.records) > 0) == (False, True)
 
 
-async def test_a_request_without_space_is_reported_that_something_is_left_out():
+async def test_a_request_without_space_learns_that_something_is_left_out():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -187,7 +187,7 @@ async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is
         assert consumer.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_compares_replicas_is_reported_a_follower_s_damage_and_of_another_epoch():
+async def test_who_compares_replicas_hears_of_a_follower_s_damage_and_of_another_epoch():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)

@@ -69,7 +69,7 @@ def test_batch_larger_than_a_scan_step():
     assert again.scan(check_crc_of_each=True).next_offset == 2
 
 
-def test_reader_that_must_not_wait_is_reported_to_ask_elsewhere():
+def test_reader_that_must_not_wait_has_to_ask_elsewhere():
     segment = make()
     add(segment, batch(base_offset=0))
 
