@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -280,21 +280,7 @@ def _greedy(sums: DataFrame, placed: DataFrame, *, across: bool) -> tuple[Greedy
 def _spread_of(greedy: Greedy, dirs: list[PlannedDir]) -> Spread:
     held = {(place.broker, path): place.held_bytes for (_, path), place in greedy.places.items()}
     return spread(
-        [
-            PlannedDir(
-                broker_id=one.broker_id,
-                path=one.path,
-                load=one.load,
-                fixed_bytes=one.fixed_bytes,
-                largest_bytes=one.largest_bytes,
-                bytes_before=one.bytes_before,
-                bytes_after=held[one.broker_id, one.path],
-                write_rate_before=one.write_rate_before,
-                write_rate_after=one.write_rate_after,
-                replicas_after=one.replicas_after,
-            )
-            for one in dirs
-        ],
+        [replace(one, bytes_after=held[one.broker_id, one.path]) for one in dirs],
         is_after=True,
     )
 
