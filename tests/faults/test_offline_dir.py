@@ -88,13 +88,13 @@ async def test_high_watermarks_are_checkpointed_beside_an_offline_directory():
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         for _ in range(2):
             # The first round finds out, the second is the one that has to pass it over.
-            await rig.parts.replicas.checkpoint_high_watermarks()
+            await rig.parts.manager.checkpoint_high_watermarks()
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
         text = good.read_if_exists("/d2/replication-offset-checkpoint")
         assert text is not None
         assert b"t 1 3" in text
         await until(lambda: rig.logs.get(TP) is None)
-        await rig.parts.replicas.checkpoint_high_watermarks()
+        await rig.parts.manager.checkpoint_high_watermarks()
 
 
 async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only():
@@ -166,5 +166,5 @@ async def test_a_leader_whose_directory_died_shrinks_no_in_sync_set():
         much_later_ms = RealClock().now_ms() + 1_000_000
         assert replica.partition.isr_shrink_candidates(much_later_ms) == (2,)
         rig.dirs[0].go_offline("test")
-        rig.parts.replicas.mark_offline(rig.dirs[0])
+        rig.parts.manager.mark_offline(rig.dirs[0])
         assert replica.partition.isr_shrink_candidates(much_later_ms) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from tests.spark.running import QUICK_JAVA
 
 __all__ = ["cluster_dirs", "collected_sockets", "make_cluster", "make_shared_cluster"]
 
+_HERE = Path(__file__).parent
 #: Small on purpose: frames of tests have ten rows.
 CONF = {
     "spark.sql.shuffle.partitions": "2",
@@ -25,6 +27,15 @@ CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
 }
+
+#: A time-out in the middle of a call to Java leaves the session of all later tests out of step.
+_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 from tests.unit.balance.clusters import drawn_cluster
 
 #: Of clusters with drains, limits, moves under way and several turns between brokers.
-SEEDS = (4, 6, 11)
+SEEDS = (4, 6)
 
 
 def test_values_have_the_columns_of_the_tables() -> None:
