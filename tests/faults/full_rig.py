@@ -26,6 +26,7 @@ from kraftjbod.storage.log.leader_epochs import (
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.simulation.memory_vfs import MemFile, MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -39,7 +40,6 @@ from tests.faults.rig import (
     open_dir,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemFile, MemVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)

@@ -17,6 +17,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,
@@ -31,7 +32,6 @@ from tests.faults.rig import (
     random_bytes_of,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
 OTHER = TopicPartition("t", 1)

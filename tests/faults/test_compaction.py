@@ -19,6 +19,7 @@ from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.compaction_rig import (
     NOW_MS,
     History,
@@ -30,7 +31,6 @@ from tests.faults.compaction_rig import (
 )
 from tests.faults.rig import TOPIC_ID, TP, chores, format_dir, open_dir
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
 VALUES = st.one_of(st.none(), st.sampled_from(["1", "22", "x" * 120]))

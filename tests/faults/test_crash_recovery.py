@@ -9,6 +9,7 @@ import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -22,7 +23,6 @@ from tests.faults.rig import (
     stamped,
 )
 from tests.faults.vfs_fault import WRITING_KINDS, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)

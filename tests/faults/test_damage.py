@@ -10,6 +10,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -20,7 +21,6 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 BATCHES = 24

@@ -14,6 +14,7 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, VfsFile
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.compaction_rig import NOW_MS, compacting_manager, flush_and_roll
 from tests.faults.rig import (
     TOPIC_ID,
@@ -26,7 +27,6 @@ from tests.faults.rig import (
     open_dir,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.tiny_records import tiny
 
 SUSPECT_MS = 2000

@@ -12,9 +12,9 @@ from collections import Counter
 
 import pytest
 
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.move_rig import Written, check, node_on, story, two_disks, watched
 from tests.faults.vfs_fault import WRITING_KINDS
-from tests.faults.vfs_mem import MemVfs
 
 
 @pytest.mark.sampled(1)

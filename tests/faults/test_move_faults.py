@@ -21,6 +21,7 @@ from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.move_rig import (
     TP,
     Written,
@@ -34,7 +35,6 @@ from tests.faults.move_rig import (
 )
 from tests.faults.rig import ManualClock
 from tests.faults.vfs_fault import Effect, Fault
-from tests.faults.vfs_mem import MemVfs
 
 #: Parts of a sweep.
 SHARES = 4

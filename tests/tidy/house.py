@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kraftjbod"
 MAP = PACKAGE / "ARCHITECTURE.md"
 
-_ROOM_ROW = re.compile(r"^\| `(?P<room>[a-z]+)` \| (?P<sees>[^|]*) \|")
+_ROOM_ROW = re.compile(r"^\| `(?P<room>[a-z.]+)` \| (?P<sees>[^|]*) \|")
 _DOOR_ROW = re.compile(r"^\| ([a-z_0-9]+) \| (?P<doors>`[^|]*) \|$")
 _COLOUR = re.compile(r"(PURE|DISK|LOOP|WIRE|FRAME)\. ")
 
@@ -25,13 +25,14 @@ class Drawing:
     doors: dict[str, frozenset[str]]
 
 
+@cache
 def read_drawing() -> Drawing:
     """The two tables of the map that people write."""
     sees: dict[str, frozenset[str]] = {}
     doors: dict[str, frozenset[str]] = {}
     for line in MAP.read_text().splitlines():
         if room := _ROOM_ROW.match(line):
-            sees[room["room"]] = frozenset(re.findall(r"[a-z]+", room["sees"]))
+            sees[room["room"]] = frozenset(re.findall(r"[a-z.]+", room["sees"]))
         elif door := _DOOR_ROW.match(line):
             doors[door[1]] = frozenset(re.findall(r"`([^`]+)`", door["doors"]))
     return Drawing(sees, doors)
@@ -53,7 +54,9 @@ class SourceFile:
 
     @property
     def room(self) -> str:
-        return self.path.split("/")[0]
+        """The first folder, or a folder within that has a row of its own on the map."""
+        within = self.folder.replace("/", ".")
+        return within if within in read_drawing().sees else self.path.split("/")[0]
 
     @property
     def folder(self) -> str:

@@ -62,9 +62,9 @@ from kraftjbod.protocol.rpc_messages import (
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.gates import no_bugs
 from tests.unit.broker.scripted_controller import RealClock, ScriptedController, serving
 

@@ -18,8 +18,8 @@ from kraftjbod.daemon.rooms.broker_disks import open_disks
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir
-from tests.faults.vfs_mem import MemVfs
 
 BROKER_ID = BrokerId(2)
 PATIENCE_S = 30.0

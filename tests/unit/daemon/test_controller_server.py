@@ -11,9 +11,9 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import KafkaStorageError, StartupError
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 def _server(

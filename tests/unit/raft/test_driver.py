@@ -25,9 +25,9 @@ from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 NO_OP = b"no-op"
 PATH = "/d1"

@@ -12,8 +12,8 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.log_space import LogSpace
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir
-from tests.faults.vfs_mem import MemVfs
 
 LAST = 1000
 

@@ -12,8 +12,8 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot, StoredLog
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 ROOT = "/meta"
 DIRECTORY = "/meta/__cluster_metadata-0"

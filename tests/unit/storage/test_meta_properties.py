@@ -13,8 +13,8 @@ from kraftjbod.storage.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, NODE_ID, directory_id
-from tests.faults.vfs_mem import MemVfs
 
 
 def properties(number: int = 1, **changes: object) -> MetaProperties:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs, write_atomically
-from tests.faults.vfs_mem import MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -12,9 +12,9 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.messages import FetchRequest
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, batch
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import AlterLogDirsRequest
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
 from tests.unit.broker.directories.test_log_dir_admin import WAIT_MS, in_order, registered
 

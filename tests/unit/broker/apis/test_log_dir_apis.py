@@ -11,9 +11,9 @@ from kraftjbod.core.ids import LOST_DIR, TopicId, TopicPartition
 from kraftjbod.protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TP,
     BrokerRig,

@@ -7,9 +7,9 @@ from typing import Any
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TP,
     BrokerRig,

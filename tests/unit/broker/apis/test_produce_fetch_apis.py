@@ -13,9 +13,9 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from kraftjbod.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TIMEOUT_MS,
     TOPIC_ID,

@@ -20,8 +20,8 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.protocol.messages import DeleteRecordsRequest, FetchRequest
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,

@@ -15,9 +15,9 @@ from kraftjbod.storage.identity.applied_metadata import (
     forget_applied_metadata,
     read_applied_metadata,
 )
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 OURS, OTHER = Uuid(b"l" * 16), Uuid(b"o" * 16)
 

@@ -35,9 +35,9 @@ from kraftjbod.protocol.rpc_messages import (
 from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.identity.known_dirs import read_known_dirs
 from kraftjbod.storage.vfs import write_atomically
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, batch, directory_id, format_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,

@@ -11,7 +11,7 @@ from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
-from tests.faults.vfs_mem import MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.unit.broker.broker_rig import BrokerRig, brokers, dir_of
 from tests.unit.broker.directories.test_log_dir_admin import die, perform, registered
 

@@ -13,9 +13,9 @@ from kraftjbod.core.loop.wall_guard import WallGuard
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
 from kraftjbod.storage.vfs import Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.gates import until
 
 GIB = 1 << 30

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of, read_log
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TIMEOUT_MS,
     TP,

@@ -6,8 +6,8 @@ import asyncio
 
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TP, brokers, dir_of, partition, topic
 
 

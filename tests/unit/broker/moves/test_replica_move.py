@@ -9,8 +9,8 @@ from kraftjbod.broker.moves.replica_move_state import Cancelled, ReplicaMoveStat
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.ids import Uuid
 from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, dir_of, partition
 
 

@@ -19,9 +19,9 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.metadata.records import PartitionRecord, Record
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,

@@ -16,9 +16,9 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from kraftjbod.protocol.record_batch import Compression, compute_crc
 from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, BrokerRig, brokers, partition, topic
 from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.scripted_controller import RealClock

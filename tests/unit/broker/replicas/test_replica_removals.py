@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import TopicId, Uuid
 from kraftjbod.metadata.records import RemoveTopicRecord
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 from tests.unit.broker.gates import Gate
 from tests.unit.broker.impaired_dirs import answer, fill, stall

@@ -6,9 +6,9 @@ from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemet
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.protocol.storage_telemetry import LogDirSample, ReplicaSample
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,

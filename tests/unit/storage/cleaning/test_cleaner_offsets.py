@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.compaction_rig import (
     History,
     compacting_dir,
@@ -12,7 +13,6 @@ from tests.faults.compaction_rig import (
     keyed,
 )
 from tests.faults.rig import TOPIC_ID, TP, format_dir
-from tests.faults.vfs_mem import MemVfs
 
 FILE = "/d1/cleaner-offset-checkpoint"
 

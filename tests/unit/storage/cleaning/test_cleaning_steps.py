@@ -7,6 +7,7 @@ import pytest
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaning.cleaning_steps import Cleanable, KeyReading, find_cleanable
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.compaction_rig import (
     CONFIG,
     NOW_MS,
@@ -17,7 +18,6 @@ from tests.faults.compaction_rig import (
     keyed,
 )
 from tests.faults.rig import TOPIC_ID, TP, format_dir
-from tests.faults.vfs_mem import MemVfs
 
 
 async def three_segments(vfs: MemVfs | None = None):  # type: ignore[no-untyped-def]  # a handle

@@ -21,6 +21,7 @@ from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.compaction_rig import (
     CONFIG,
     NOW_MS,
@@ -33,7 +34,6 @@ from tests.faults.compaction_rig import (
 )
 from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, directory_id, format_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 OTHER = TopicPartition("t", 1)
 #: Of a batch's header.

@@ -8,9 +8,9 @@ import pytest
 
 from kraftjbod.storage.dirs.disk_check import check_disk, holds_replicas
 from kraftjbod.storage.vfs import OpenMode, Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import directory_id, format_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 def make() -> tuple[FaultVfs, MemVfs]:

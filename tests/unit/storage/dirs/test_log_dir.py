@@ -21,9 +21,9 @@ from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 def fail_with(number: int) -> None:

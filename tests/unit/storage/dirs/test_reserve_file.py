@@ -11,8 +11,8 @@ from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.dirs.reserve_file import ReserveFile
 from kraftjbod.storage.log.log_loader import list_log_dir
 from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import random_bytes_of
-from tests.faults.vfs_mem import MemVfs
 
 SIZE = 2 * 1024 * 1024 + 5000
 

@@ -21,8 +21,8 @@ from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.dirs.reserve_file import ReserveFile
 from kraftjbod.storage.dirs.saturation import Saturation
 from kraftjbod.storage.vfs import Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, directory_id, random_bytes_of
-from tests.faults.vfs_mem import MemVfs
 
 MIB = 1024 * 1024
 

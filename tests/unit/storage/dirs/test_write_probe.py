@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.storage.dirs.write_probe import write_probe
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 def seen_by(vfs: FaultVfs) -> list[str]:

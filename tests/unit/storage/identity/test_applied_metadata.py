@@ -16,7 +16,7 @@ from kraftjbod.storage.identity.applied_metadata import (
     write_applied_metadata,
 )
 from kraftjbod.storage.vfs import write_atomically
-from tests.faults.vfs_mem import MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 APPLIED = AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=41)
 

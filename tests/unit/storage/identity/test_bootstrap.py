@@ -7,7 +7,7 @@ import pytest
 from kraftjbod.core.errors import StartupError
 from kraftjbod.storage.identity.bootstrap import read_bootstrap, write_bootstrap
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.vfs_mem import MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 def test_bootstrap_features():

@@ -17,6 +17,7 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,
@@ -26,7 +27,6 @@ from tests.faults.rig import (
     random_bytes_of,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 class Place:

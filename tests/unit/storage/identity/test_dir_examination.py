@@ -9,8 +9,8 @@ from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_examination import examine, give_id
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, NODE_ID, ManualClock, directory_id, format_dir
-from tests.faults.vfs_mem import MemVfs
 
 
 def log_dir(vfs: Vfs) -> LogDir:

@@ -18,6 +18,7 @@ from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import OpenMode, Vfs, write_atomically
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     CLUSTER_ID,
     NODE_ID,
@@ -27,7 +28,6 @@ from tests.faults.rig import (
     random_bytes_of,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 RESERVE = 10_000
 

@@ -12,8 +12,8 @@ from kraftjbod.storage.identity.known_dirs import (
     read_known_dirs,
     write_known_dirs,
 )
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import directory_id
-from tests.faults.vfs_mem import MemVfs
 
 TWO = KnownDirs(ids={"/a": directory_id(1), "/b": directory_id(2)})
 

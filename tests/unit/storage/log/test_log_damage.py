@@ -8,8 +8,8 @@ from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.log.log_damage import LogDamage
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 
 class Log:

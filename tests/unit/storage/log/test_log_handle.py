@@ -15,6 +15,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -28,7 +29,6 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=10)

@@ -9,8 +9,8 @@ from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.log.log_loader import LoadedLog, LogLoader, create_log, list_log_dir
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 

@@ -11,9 +11,9 @@ from kraftjbod.storage.dir_names import GAPS_MARK, offset_file_name
 from kraftjbod.storage.log.log_segments import LogSegments
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 DIR = "/d/t-0"
 BATCH_BYTES = len(batch(2))

@@ -9,8 +9,8 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_loader import create_log
 from kraftjbod.storage.log.log_view import LogView, read_view
 from kraftjbod.storage.segments.batch_walk import Damage
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 
 def make() -> LogView:

@@ -12,8 +12,8 @@ from kraftjbod.storage.log.producer_snapshots import (
 )
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 
 def test_only_the_newest_are_kept_and_those_outside_go():

@@ -16,8 +16,8 @@ from kraftjbod.storage.log.log_values import AppendResult
 from kraftjbod.storage.log.published_log import PublishedLog
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, open_dir
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 BATCH = batch(body=bytes(300))

@@ -14,8 +14,8 @@ from kraftjbod.storage.log.leader_epochs import EpochEntry
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch, youngest
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import headers_of
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.tiny_records import tiny
 
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_ms=10_000)

@@ -12,9 +12,9 @@ from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, directory_id, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.replicas.test_replica_swap import (
     MOVE,
     Node,

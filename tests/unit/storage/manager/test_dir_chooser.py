@@ -12,8 +12,8 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.dir_chooser import DirChooser
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.vfs import Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, ManualClock, format_dir, manager_of, open_dir
-from tests.faults.vfs_mem import MemVfs
 
 GIB = 1024**3
 CONFIG = TopicConfig(segment_bytes=GIB)

@@ -14,6 +14,7 @@ from kraftjbod.core.loop.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -29,7 +30,6 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, flush_ms=50)
 

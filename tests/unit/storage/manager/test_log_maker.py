@@ -11,6 +11,7 @@ from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -23,7 +24,6 @@ from tests.faults.rig import (
     open_dir,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 async def start(*vfss: MemVfs | FaultVfs) -> LogManager:

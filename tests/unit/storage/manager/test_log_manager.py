@@ -19,6 +19,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -32,7 +33,6 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 NO_LIMIT = 2**62
 

@@ -10,8 +10,8 @@ from kraftjbod.storage.log.log_loader import create_log
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.moves.future_checkpoint import parse_future
 from kraftjbod.storage.moves.future_log import FutureLog
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, directory_id, headers_of
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.replicas.test_replica_swap import MOVE
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)

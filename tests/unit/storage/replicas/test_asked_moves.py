@@ -12,9 +12,9 @@ from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicIdPartition
 from kraftjbod.storage.replicas.asked_moves import AskedMoves
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 A, B, C = (directory_id(n) for n in (1, 2, 3))
 KEYS = [TopicIdPartition(TOPIC_ID, n) for n in range(5)]

@@ -15,7 +15,7 @@ from kraftjbod.storage.replicas.stray_mark import (
     write_stray_mark,
 )
 from kraftjbod.storage.vfs import write_atomically
-from tests.faults.vfs_mem import MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 @pytest.mark.parametrize("log_id", [None, Uuid(b"l" * 16)])

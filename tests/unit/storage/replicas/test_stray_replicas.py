@@ -11,9 +11,9 @@ from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition, Uuid
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.stray_mark import StrayReason
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, directory_id, format_dir, headers_of, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 TP = TopicPartition("t", 3)
 TOPIC_ID = TopicId(b"t" * 16)

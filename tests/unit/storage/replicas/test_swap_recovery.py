@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import TopicId
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.storage.replicas.test_replica_swap import (
     MOVE,
     Node,

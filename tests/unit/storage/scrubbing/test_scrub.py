@@ -21,6 +21,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.scrubbing.scrub import Scrub
 from kraftjbod.storage.scrubbing.scrub_state import ScrubState, parse_scrub_state
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     ManualClock,
     batch,
@@ -31,7 +32,6 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 from tests.unit.broker.gates import until
 
 BATCHES = 24

@@ -8,9 +8,9 @@ import pytest
 
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 
 def make(vfs: Vfs | None = None, size_bytes: int = 0) -> LogSegment:

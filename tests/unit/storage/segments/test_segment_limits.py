@@ -7,8 +7,8 @@ import pytest
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 DAY_MS = 86_400_000
 

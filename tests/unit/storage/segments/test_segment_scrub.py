@@ -9,8 +9,8 @@ from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, TIME_ENT
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import STEP_BYTES, SegmentScrub
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_mem import MemVfs
 
 BATCHES = 40
 RECORDS = 2

@@ -15,9 +15,9 @@ from kraftjbod.storage.segments.segment_swap import (
     open_target,
     place_of,
 )
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.faults.vfs_mem import MemVfs
 
 DIR = "/d/t-0"
 

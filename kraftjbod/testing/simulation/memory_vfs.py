@@ -1,4 +1,4 @@
-"""``MemVfs``: a file system in memory that knows what a crash would leave of it.
+"""WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
 
 * Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
   beginning, and may leave rubbish behind it.
@@ -19,6 +19,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR
+from functools import partial
 from os import strerror
 from typing import Any
 
@@ -207,7 +208,7 @@ class MemVfs:
                 step = "/" + "/".join(parts[: i + 1])
                 if step not in self._tree:
                     self._require_inode(step)
-                    self._change(lambda tree, step=step: tree.__setitem__(step, None))
+                    self._change(partial(_make_dir, step))
 
     def rename(self, source: str, target: str) -> None:
         with self._mutex:
@@ -296,6 +297,10 @@ class MemVfs:
             raise _error(ENOENT, path)
         if self._tree[path] is not None:
             raise _error(ENOTDIR, path)
+
+
+def _make_dir(path: str, tree: _Tree) -> None:
+    tree[path] = None
 
 
 def _parent(path: str) -> str:
