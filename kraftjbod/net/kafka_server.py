@@ -10,10 +10,12 @@ An exception that leaves it is a bug: ``request_handler_failed``, and that conne
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
+from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.guests import Guests
@@ -91,6 +93,25 @@ class _Requests:
         request.encode = partial(_encode, header)
         return self._hand_on(header, body)
 
+    def authenticated(self, principal: str) -> None:
+        """Requests that begin from now on are those of ``principal``."""
+        self._context = replace(self._context, principal=principal)
+
+    def held_until_known(
+        self, make_authenticator: MakeAuthenticator, limits: AuthenticationLimits
+    ) -> HeldRequests:
+        """The way in of a listener that asks who is there."""
+        return HeldRequests(
+            self._connection,
+            make_authenticator(self._context),
+            open_answer=self.answer,
+            may_be_large=may_be_large,
+            decode=_decode,
+            encode=_encode,
+            authenticated=self.authenticated,
+            limits=limits,
+        )
+
     async def _answer_in_slices(
         self, request: PendingRequest, *, is_hot: bool
     ) -> Sequence[Buffer] | None:
@@ -124,6 +145,7 @@ DEFAULT_SESSION_LIMITS = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=128 * 1024 * 1024
 )
 DEFAULT_LISTENER_LIMITS = ListenerLimits()
+DEFAULT_AUTHENTICATION_LIMITS = AuthenticationLimits()
 
 
 def kafka_server(
@@ -138,6 +160,8 @@ def kafka_server(
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
     listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
+    authenticator: MakeAuthenticator | None = None,
+    authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
 ) -> Listener:
     """A listener, not started yet, that speaks Kafka's wire protocol on one port.
 
@@ -145,17 +169,23 @@ def kafka_server(
     :param features: what ApiVersions says of them when it is asked.
     :param is_broker: who shows itself as one has a place of its own.
     :param memory: of the daemon, if it has several doors.
+    :param authenticator: makes one per connection, which is held until it knows who is there;
+        without it everybody is ``User:ANONYMOUS`` at once.
     """
 
     def make_session(connection: Connection) -> RequestSession:
         requests = _Requests(connection, door.guests, handler, features, is_broker, listener_name)
+        answer, is_large = requests.answer, may_be_large
+        if authenticator is not None:
+            held = requests.held_until_known(authenticator, authentication_limits)
+            answer, is_large = held.answer, held.may_be_large
         return RequestSession(
             connection,
-            answer=requests.answer,
+            answer=answer,
             in_order=True,
             limits=session_limits,
             memory=door.memory,
-            may_be_large=may_be_large,
+            may_be_large=is_large,
         )
 
     door = Listener(

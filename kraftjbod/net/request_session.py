@@ -51,7 +51,7 @@ class PendingRequest:
         self.frame = frame
         self.size_bytes = len(frame)
         self.api = "?"
-        self.encode: Callable[[Any], Sequence[Buffer] | None] = _as_it_is
+        self.encode: Callable[[Any], Sequence[Buffer] | None] = as_it_is
         self.is_answered = False
         self.answer: Sequence[Buffer] | None = None
 
@@ -64,7 +64,7 @@ def _never(_frame: Frame) -> bool:
     return False
 
 
-def _as_it_is(answer: Sequence[Buffer] | None) -> Sequence[Buffer] | None:
+def as_it_is(answer: Sequence[Buffer] | None) -> Sequence[Buffer] | None:
     return answer
 
 

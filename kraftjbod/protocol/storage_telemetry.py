@@ -17,8 +17,6 @@ from typing import Any, Final
 
 TOPIC: Final = "__storage_telemetry"
 SCHEMA: Final = 1
-#: Topics of the cluster's own; Metadata says so to clients.
-INTERNAL_TOPICS: Final = frozenset({TOPIC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

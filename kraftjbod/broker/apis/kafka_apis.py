@@ -21,6 +21,7 @@ from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
@@ -43,6 +44,8 @@ from kraftjbod.protocol.messages import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
     UpdateFeaturesRequest,
 )
 
@@ -65,6 +68,7 @@ class KafkaApis:
         log_dir_admin: LogDirAdminApis,
         reassignments: ReassignmentApis,
         features: FeatureApis,
+        sasl: SaslApis,
     ) -> None:
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -88,6 +92,8 @@ class KafkaApis:
         self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
+        self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
+        self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
 
     def _serve(
         self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]

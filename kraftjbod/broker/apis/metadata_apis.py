@@ -14,6 +14,7 @@ from typing import Final
 
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
+from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
@@ -26,7 +27,6 @@ from kraftjbod.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
 
 #: Before version 4 a client could not say whether it wants topics created, so it did.
 _AUTO_CREATION_FLAG_SINCE: Final = 4
@@ -45,11 +45,13 @@ class MetadataApis:
         broker_id: BrokerId,
         cache: MetadataCache,
         topic_apis: TopicApis,
+        internal_topics: InternalTopics,
         auto_create_topics: bool,
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
         self._topic_apis = topic_apis
+        self._internal_topics = internal_topics
         self._auto_create_topics = auto_create_topics
         #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, topic id).
         self._encoded: dict[tuple[int, str, TopicId], bytes] = {}
@@ -86,7 +88,9 @@ class MetadataApis:
         missing = [
             name
             for name in names
-            if name and name not in self._cache.state.topic_ids and name not in INTERNAL_TOPICS
+            if name
+            and name not in self._cache.state.topic_ids
+            and name not in self._internal_topics
         ]
         if missing:
             await self._topic_apis.auto_create(missing)
@@ -106,7 +110,7 @@ class MetadataApis:
             topic = self._cache.state.topic(name)
             topic_id = TopicId(ZERO_UUID)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if may_create and name not in INTERNAL_TOPICS:
+            if may_create and name not in self._internal_topics:
                 code = self._topic_apis.creation_outcome(name)
         return self._absent(code, name, topic_id) if topic is None else self._topic(topic, context)
 
@@ -131,7 +135,7 @@ class MetadataApis:
         return Topic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name in INTERNAL_TOPICS,
+            is_internal=topic.name in self._internal_topics,
             partitions=[
                 self._describe_partition(index, partition, listener_name)
                 for index, partition in sorted(topic.partitions.items())

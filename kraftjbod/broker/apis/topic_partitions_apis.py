@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
@@ -20,7 +21,6 @@ from kraftjbod.protocol.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from kraftjbod.protocol.storage_telemetry import INTERNAL_TOPICS
 
 Response = DescribeTopicPartitionsResponse
 Topic = Response.DescribeTopicPartitionsResponseTopic
@@ -29,8 +29,9 @@ _COMPLETE: Final = -1
 
 
 class TopicPartitionsApis:
-    def __init__(self, *, cache: MetadataCache) -> None:
+    def __init__(self, *, cache: MetadataCache, internal_topics: InternalTopics) -> None:
         self._cache = cache
+        self._internal_topics = internal_topics
 
     async def describe_topic_partitions(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
@@ -91,7 +92,7 @@ class TopicPartitionsApis:
         described = Topic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name in INTERNAL_TOPICS,
+            is_internal=topic.name in self._internal_topics,
             partitions=[
                 self._describe_partition(index, topic.partitions[index], listener_name)
                 for index in range(first, end)

@@ -4,7 +4,7 @@ Takes each changed directory from the channel, looks at the state that it is in 
 through one method from the top to the bottom:
 
 * :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
-  its logs, report it;
+  its logs, publish that they are not led here any more, report it;
 * :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the room
   that moves into a full one took, report it. Its replicas keep their logs, for what is there can
   be read, and the directory itself refuses what it cannot take;
@@ -27,6 +27,7 @@ from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.errors import KafkaStorageError, LastLogDirLostError
 from kraftjbod.core.log_dir_state import LogDirState
@@ -50,6 +51,7 @@ class LogDirStateHandler:
         logs: LogManager,
         lifecycle: BrokerLifecycleManager,
         metadata_dir: str,
+        leaderships: Leaderships,
     ) -> None:
         self._channel = channel
         self._fetchers = fetchers
@@ -60,6 +62,7 @@ class LogDirStateHandler:
         self._logs = logs
         self._lifecycle = lifecycle
         self._metadata_dir = metadata_dir
+        self._leaderships = leaderships
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._log = get_logger(component="log_dir_state_handler")
 
@@ -102,6 +105,7 @@ class LogDirStateHandler:
         self._moves.cancel_in(log_dir)
         partitions = self._replicas.mark_offline(log_dir)
         self._logs.drop(log_dir)
+        self._leaderships.publish()
         self._log.error("log_dir_replicas_offline", path=log_dir.path, replicas=len(partitions))
         if log_dir.path == self._metadata_dir:
             self._stop_broker(

@@ -3,7 +3,8 @@ order.
 
 1. configurations, so that everything after sees the new values;
 2. roles: leaders and followers begin and end, at once and without waiting;
-3. fetchers follow and stop, and moves between directories end;
+3. fetchers follow and stop, moves between directories end, and who builds on what is led hears of
+   it (``leaderships.py``);
 4. logs are removed and made, each in its own task, so that no directory waits for another, and
    none before it is remembered by which metadata that is done;
 5. the controller hears how far this broker is.
@@ -27,6 +28,7 @@ from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
@@ -49,6 +51,7 @@ class BrokerMetadataPublisher:
         dynamic_configs: DynamicConfigs,
         jobs: JobGuard,
         memory: MetadataMemory,
+        leaderships: Leaderships,
     ) -> None:
         self._cache = cache
         self._replicas = replicas
@@ -59,6 +62,7 @@ class BrokerMetadataPublisher:
         self._dynamic_configs = dynamic_configs
         self._disk_work = BackgroundTasks(jobs)
         self._memory = memory
+        self._leaderships = leaderships
         self._is_open = False
 
     def publish(self, delta: MetadataDelta) -> None:
@@ -103,6 +107,7 @@ class BrokerMetadataPublisher:
             self._moves.end(topic_partition)
         for replica, is_accepted in changes.resume:
             self._moves.resume(replica, is_accepted=is_accepted)
+        self._leaderships.publish()
         for topic_partition in changes.set_aside:
             self._disk_work.attempt(
                 partial(self._set_aside, topic_partition), f"set-aside-{topic_partition}"

@@ -1,6 +1,7 @@
 """LOOP. ``IsrManager``: keeps the in-sync sets of the partitions that this broker leads.
 
-* From time to time it looks for members that lag, and wants them out.
+* It hears which partitions are led here (``leaderships.py``); from time to time it looks at those
+  for members that lag, and wants them out.
 * A follower that has caught up is wanted in; its own fetch tells, at once. One that could not be
   let in then (its broker was still fenced, or another change was on its way) is found by looking,
   because it asks for nothing more while there is nothing new.
@@ -22,8 +23,9 @@ from kraftjbod.broker.partitions.isr_change import IsrChange, IsrVerdict
 from kraftjbod.broker.partitions.partition import Partition
 from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.leaderships import Leadership
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, TopicIdPartition
+from kraftjbod.core.ids import BrokerId, TopicIdPartition, TopicPartition
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.protocol.rpc_messages import (
@@ -63,10 +65,23 @@ class IsrManager:
         self._metrics = metrics
         self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
         self._request_timeout_ms = request_timeout_ms
+        #: The partitions led here; an ordered set.
+        self._led: dict[TopicPartition, None] = {}
         #: Wishes to be sent, the newest of each partition. Bounded by the partitions hosted here.
         self._unsent: dict[TopicIdPartition, _Wish] = {}
         self._wakeup = asyncio.Event()
         self._log = get_logger(component="isr_manager")
+
+    def elected(self, leadership: Leadership) -> None:
+        """A partition is led here from now on."""
+        self._led[leadership.topic_partition] = None
+
+    def resigned(self, leadership: Leadership) -> None:
+        """It is not led here any more; what was wished for its in-sync set is void."""
+        del self._led[leadership.topic_partition]
+        self._unsent.pop(
+            TopicIdPartition(leadership.topic_id, leadership.topic_partition.partition), None
+        )
 
     def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
         """A follower outside the ISR has fetched; it may be good enough to join."""
@@ -81,8 +96,9 @@ class IsrManager:
         while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
             now_ms = self._clock.now_ms()
-            for replica in self._replicas:
-                if replica.partition is not None and replica.partition.is_leader:
+            for topic_partition in self._led:
+                replica = self._replicas.get(topic_partition)
+                if replica is not None and replica.partition is not None:
                     self._look(replica, replica.partition, now_ms)
 
     def _look(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
-from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition
+from kraftjbod.broker.partitions.partition import ANY_EPOCH, NO_EPOCH, Partition
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
 from kraftjbod.core.ids import TopicPartition
@@ -71,6 +71,7 @@ class PendingAppend(Completion[AppendOutcome]):
     __slots__ = (
         "acks",
         "checked",
+        "expected_epoch",
         "is_being_checked",
         "is_written",
         "leader_epoch",
@@ -87,12 +88,14 @@ class PendingAppend(Completion[AppendOutcome]):
         *,
         acks: int = ACKS_ALL,
         timeout_ms: int = 0,
+        expected_epoch: int = ANY_EPOCH,
     ) -> None:
         super().__init__()
         self.topic_partition = topic_partition
         self.records = records
         self.acks = acks
         self.timeout_ms = timeout_ms
+        self.expected_epoch = expected_epoch
         #: Its records wait for the thread that checks them, or behind others that do.
         self.is_being_checked = False
         #: Once its records were found to be good.
@@ -172,10 +175,25 @@ class ReplicaAppends:
         self._give_up_at_s = math.inf
 
     def append(
-        self, topic_partition: TopicPartition, records: Buffer | None, *, acks: int, timeout_ms: int
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer | None,
+        *,
+        acks: int,
+        timeout_ms: int,
+        leader_epoch: int = ANY_EPOCH,
     ) -> PendingAppend:
-        """Queue one partition's batches; never raises an :class:`OperatingError`."""
-        pending = PendingAppend(topic_partition, records or b"", acks=acks, timeout_ms=timeout_ms)
+        """Queue one partition's batches; never raises an :class:`OperatingError`.
+
+        :param leader_epoch: the only one in which it may be written.
+        """
+        pending = PendingAppend(
+            topic_partition,
+            records or b"",
+            acks=acks,
+            timeout_ms=timeout_ms,
+            expected_epoch=leader_epoch,
+        )
         self._try(pending)
         return pending
 
@@ -213,7 +231,7 @@ class ReplicaAppends:
             replica.gate.hold(lambda: self._try(pending))
             return
         partition, handle = replica.require_open()
-        partition.require_appendable(pending.acks)
+        partition.require_appendable(pending.acks, pending.expected_epoch)
         checked = pending.checked or self._check(pending)
         if checked is None:
             return

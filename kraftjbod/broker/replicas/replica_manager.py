@@ -42,6 +42,7 @@ from kraftjbod.broker.replicas.directory_reconcile import (
     reconcile,
 )
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_changes import MoveToResume, ReplicaChanges
 from kraftjbod.broker.replicas.replica_maker import ReplicaMaker
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
@@ -81,6 +82,7 @@ class ReplicaManager:
         removals: ReplicaRemovals,
         metrics: Metrics,
         asked_moves: AskedMoves,
+        leaderships: Leaderships,
         replica_lag_time_max_ms: int,
     ) -> None:
         self._broker_id = broker_id
@@ -94,6 +96,7 @@ class ReplicaManager:
         #: A new log of the same name waits for those on their way out.
         self._removals = removals
         self._asked_moves = asked_moves
+        self._leaderships = leaderships
         self._maker = ReplicaMaker(
             replicas=replicas,
             removals=removals,
@@ -316,6 +319,7 @@ class ReplicaManager:
     ) -> None:
         self._replicas.remove(replica)
         replica.note(ReplicaEvent.LEFT)
+        self._leaderships.note_end(replica)
         self._replicas.end_waits(replica, code)
         changes.unfollow.append(replica.topic_partition)
         changes.left.append(replica.topic_partition)
@@ -405,6 +409,7 @@ class ReplicaManager:
                 pass
             case _:
                 assert_never(change)
+        self._leaderships.note(replica)
         self._replicas.in_sync_set_changed(replica, high_watermark)
 
     def _end_waits_of_old_epoch(self, replica: HostedReplica) -> None:
@@ -458,6 +463,7 @@ class ReplicaManager:
             handle.high_watermark = replica.partition.high_watermark
             replica.handle = handle
             replica.note_dir_state()
+        self._leaderships.publish()
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -513,6 +519,7 @@ class ReplicaManager:
         replica.partition.mark_offline(log_dir.directory_id)
         replica.note(ReplicaEvent.LOST)
         replica.handle = None
+        self._leaderships.note_end(replica)
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:

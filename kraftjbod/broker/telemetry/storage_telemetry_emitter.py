@@ -17,22 +17,21 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
+from kraftjbod.broker.internal.internal_topics import InternalTopic
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
-from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
-from kraftjbod.broker.telemetry.storage_telemetry_topic import (
-    TelemetryTopicPlan,
-    TelemetryTopicSettings,
-)
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, Uuid
 from kraftjbod.core.loop.timing import Clock, Deadline
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.protocol.storage_telemetry import TOPIC, Origin, encode, record_key
+from kraftjbod.protocol.storage_telemetry import Origin, encode, record_key
 
+#: The leader alone answers: samples are not worth waiting for followers.
+_ACKS: Final = 1
 _BATCH_RECORDS: Final = 250
 _SLICE_RECORDS: Final = 50
 
@@ -48,29 +47,26 @@ class StorageTelemetryEmitter:
         incarnation: Uuid,
         cache: MetadataCache,
         gatherer: StorageTelemetryGatherer,
-        sender: StorageTelemetrySender,
-        channel: ControllerChannel,
+        producer: InternalProducer,
+        creator: InternalTopicCreator,
         clock: Clock,
         metrics: Metrics,
-        topic: TelemetryTopicSettings,
+        topic: InternalTopic,
         log_dir_interval_ms: int,
         replica_interval_ms: int,
-        request_timeout_ms: int,
     ) -> None:
         self._broker_id = broker_id
         self._rack = rack
         self._incarnation = str(incarnation)
         self._cache = cache
         self._gatherer = gatherer
-        self._sender = sender
-        self._channel = channel
+        self._producer = producer
+        self._creator = creator
         self._clock = clock
         self._metrics = metrics
         self._topic = topic
-        self._plan = TelemetryTopicPlan(replication_factor=topic.replication_factor)
         self._interval_ms = log_dir_interval_ms
         self._replica_interval_ms = replica_interval_ms
-        self._request_timeout_ms = request_timeout_ms
         self._is_in_trouble = False
         self._log = get_logger(component="storage_telemetry", broker_id=broker_id)
 
@@ -89,7 +85,7 @@ class StorageTelemetryEmitter:
                 due_ms = max(deadline.at_ms, now_ms)
                 await asyncio.sleep((due_ms - now_ms) / 1000)
         finally:
-            self._sender.close()
+            self._producer.close()
 
     async def _round_or_bug(self, deadline: Deadline, *, with_replicas: bool) -> bool:
         """Not even a bug in here is worth a broker; it is told as one."""
@@ -116,7 +112,7 @@ class StorageTelemetryEmitter:
                 if records:
                     # Every client opens gzip, and names that come again shrink to a tenth.
                     batch = build_batch(records, compression=Compression.GZIP)
-                    await self._sender.send(batch, deadline)
+                    await self._send(batch, deadline)
                     self._metrics.count("StorageTelemetrySentTotal", len(records))
                 told += len(part)
         except OperatingError as e:
@@ -129,6 +125,16 @@ class StorageTelemetryEmitter:
             self._is_in_trouble = False
             self._log.info("storage_telemetry_sent_again")
         return True
+
+    async def _send(self, batch: bytes, deadline: Deadline) -> None:
+        # All of this broker's go to one partition, so that a round is one conversation.
+        await self._producer.send(
+            self._topic.name,
+            batch,
+            acks=_ACKS,
+            deadline=deadline,
+            choose=lambda partitions: self._broker_id % partitions,
+        )
 
     def _drop(self, count: int) -> None:
         self._metrics.count("StorageTelemetryDroppedTotal", count)
@@ -155,30 +161,15 @@ class StorageTelemetryEmitter:
             )
 
     async def _has_topic(self) -> bool:
-        """Whether samples have anywhere to go, or will soon: see storage_telemetry_topic.py.
+        """Whether samples have anywhere to go, or will soon.
 
         :raises OperatingError: why the controller does not create the topic.
         """
-        if self._cache.state.topic(TOPIC) is not None:
-            self._plan.there()
-            return True
-        factor = self._plan.missing(len(self._cache.alive_brokers()))
-        if factor is None:
-            return False
-        response = await self._channel.call(
-            self._topic.creation(factor), timeout_ms=self._request_timeout_ms
-        )
-        (created,) = response.topics
-        if created.error_code is ErrorCode.INVALID_REPLICATION_FACTOR:
-            self._plan.refused()
-        if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise OperatingError(
-                created.error_message or f"{TOPIC} was not created", code=created.error_code
-            )
-        if created.error_code is ErrorCode.NONE:
+        creation = await self._creator.ensure(self._topic)
+        if creation.created is not None:
             self._log.info(
                 "storage_telemetry_topic_created",
-                partitions=created.num_partitions,
-                replication_factor=created.replication_factor,
+                partitions=creation.created.num_partitions,
+                replication_factor=creation.created.replication_factor,
             )
-        return True
+        return creation.is_there

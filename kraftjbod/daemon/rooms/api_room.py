@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches
@@ -20,19 +18,17 @@ from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
-from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
-from kraftjbod.broker.telemetry.storage_telemetry_topic import TelemetryTopicSettings
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
-from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom
 from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.net.memory_budget import Ledger
-
-_TELEMETRY_BACKOFF_MAX_MS: Final = 2_000
 
 
 class ApiRoom:
@@ -46,6 +42,7 @@ class ApiRoom:
         cluster: ClusterRoom,
         replicas: ReplicaRoom,
         directories: DirectoryRoom,
+        internal: InternalRoom,
         answers: Ledger,
     ) -> None:
         self._config = config
@@ -54,6 +51,7 @@ class ApiRoom:
         self._cluster = cluster
         self._replicas = replicas
         self._directories = directories
+        self._internal = internal
         self._answers = answers
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
@@ -87,9 +85,12 @@ class ApiRoom:
                 broker_id=config.node_id,
                 cache=cluster.cache,
                 topic_apis=topics,
+                internal_topics=self._internal.internal_topics,
                 auto_create_topics=config.auto_create_topics_enable,
             ),
-            topic_partitions=TopicPartitionsApis(cache=cluster.cache),
+            topic_partitions=TopicPartitionsApis(
+                cache=cluster.cache, internal_topics=self._internal.internal_topics
+            ),
             topics=topics,
             configs=ConfigApis(
                 config=config,
@@ -104,6 +105,7 @@ class ApiRoom:
             ),
             reassignments=ReassignmentApis(channel=cluster.channel),
             features=FeatureApis(channel=cluster.channel),
+            sasl=SaslApis(),
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,
@@ -168,25 +170,11 @@ class ApiRoom:
                 assignments=cluster.assignments,
                 monitor=directories.monitor,
             ),
-            sender=StorageTelemetrySender(
-                broker_id=config.node_id,
-                cache=cluster.cache,
-                appends=replicas.appends,
-                connector=cluster.connector,
-                clock=around.clock,
-                backoff=backoff(around, _TELEMETRY_BACKOFF_MAX_MS),
-                suspect_after_ms=config.log_dir_io_suspect_ms,
-            ),
-            channel=cluster.channel,
+            producer=self._internal.producer("storage-telemetry"),
+            creator=self._internal.topic_creator,
             clock=around.clock,
             metrics=around.metrics,
-            topic=TelemetryTopicSettings(
-                partitions=config.storage_telemetry_topic_partitions,
-                replication_factor=config.storage_telemetry_topic_replication_factor,
-                retention_ms=config.storage_telemetry_topic_retention_ms,
-                retention_bytes=config.storage_telemetry_topic_retention_bytes,
-            ),
+            topic=self._internal.storage_telemetry,
             log_dir_interval_ms=config.storage_telemetry_log_dir_interval_ms,
             replica_interval_ms=config.storage_telemetry_replica_interval_ms,
-            request_timeout_ms=config.controller_request_timeout_ms,
         )

@@ -17,6 +17,7 @@ from kraftjbod.daemon.rooms.api_room import ApiRoom
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
 from kraftjbod.daemon.rooms.cluster_room import ClusterRoom
 from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
@@ -28,6 +29,7 @@ class BrokerRooms:
     cluster: ClusterRoom
     replicas: ReplicaRoom
     directories: DirectoryRoom
+    internal: InternalRoom
     apis: ApiRoom
 
 
@@ -50,10 +52,12 @@ def build_rooms(
     cluster = ClusterRoom(config, around, disks, advertised)
     replicas = ReplicaRoom(config, around, disks, cluster, tasks)
     directories = DirectoryRoom(config, around, disks, cluster, replicas, tasks)
+    internal = InternalRoom(config, around, cluster, replicas)
     around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
     return BrokerRooms(
         cluster=cluster,
         replicas=replicas,
         directories=directories,
-        apis=ApiRoom(config, around, disks, cluster, replicas, directories, answers),
+        internal=internal,
+        apis=ApiRoom(config, around, disks, cluster, replicas, directories, internal, answers),
     )

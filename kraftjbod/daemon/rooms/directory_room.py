@@ -48,6 +48,7 @@ class DirectoryRoom:
             logs=disks.logs,
             lifecycle=cluster.lifecycle,
             metadata_dir=config.metadata_dir,
+            leaderships=replicas.leaderships,
         )
         self.cordons = LogDirCordons(
             logs=disks.logs, lifecycle=cluster.lifecycle, metrics=around.metrics

@@ -15,6 +15,7 @@ from kraftjbod.broker.partitions.delayed_operations import FetchPurgatory, Offse
 from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replicas.isr_manager import IsrManager
+from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.leftover_copies import LeftoverCopies
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
@@ -67,6 +68,7 @@ class ReplicaRoom:
             backoff=backoff(around, config.replica_fetch_backoff_ms),
         )
         self.asked_moves = AskedMoves(disks.metadata_dir)
+        self.leaderships = Leaderships()
         self.manager = ReplicaManager(
             broker_id=config.node_id,
             replicas=self.hosted,
@@ -79,6 +81,7 @@ class ReplicaRoom:
             backoff=backoff(around, config.replica_fetch_backoff_ms),
             metrics=around.metrics,
             asked_moves=self.asked_moves,
+            leaderships=self.leaderships,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
 
@@ -99,6 +102,7 @@ class ReplicaRoom:
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
+        self.leaderships.subscribe(self.isr)
         self.appends = ReplicaAppends(
             replicas=self.hosted,
             topic_configs=cluster.topic_configs,
@@ -170,6 +174,7 @@ class ReplicaRoom:
             dynamic_configs=cluster.dynamic_configs,
             jobs=tasks.jobs,
             memory=cluster.memory,
+            leaderships=self.leaderships,
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,

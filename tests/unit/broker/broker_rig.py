@@ -237,7 +237,13 @@ def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
     return SimpleNamespace(
         **{
             name: part
-            for room in (rooms.cluster, rooms.replicas, rooms.directories, rooms.apis)
+            for room in (
+                rooms.cluster,
+                rooms.replicas,
+                rooms.directories,
+                rooms.internal,
+                rooms.apis,
+            )
             for name, part in vars(room).items()
             if not name.startswith("_")
         }

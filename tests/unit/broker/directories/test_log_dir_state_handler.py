@@ -59,6 +59,7 @@ def handler_of(
         logs=rig.logs,
         lifecycle=lifecycle or rig.parts.lifecycle,
         metadata_dir=metadata_dir,
+        leaderships=rig.parts.leaderships,
     )
 
 

@@ -1,70 +1,23 @@
-"""When brokers ask for the topic of storage telemetry, and what it is made like."""
+"""What the topic of storage telemetry is made like."""
 
 from __future__ import annotations
 
 import pytest
 
-from kraftjbod.broker.telemetry.storage_telemetry_topic import (
-    TelemetryTopicPlan,
-    TelemetryTopicSettings,
-)
+from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
 from kraftjbod.core.topic_config import TopicConfig
 
 MIB = 1024 * 1024
-
-
-def plan(wanted: int = 3) -> TelemetryTopicPlan:
-    return TelemetryTopicPlan(replication_factor=wanted, patience_rounds=2)
-
-
-@pytest.mark.parametrize("alive", [3, 4, 100])
-def test_with_enough_brokers_it_is_asked_for_at_once(alive: int) -> None:
-    assert plan().missing(alive) == 3
-
-
-def test_with_fewer_after_some_rounds() -> None:
-    brief = plan()
-    assert [brief.missing(1), brief.missing(2)] == [None, None]
-    assert [brief.missing(2), brief.missing(1)] == [2, 1]
-
-
-def test_who_comes_in_time_ends_the_waiting() -> None:
-    brief = plan()
-    assert [brief.missing(2), brief.missing(3)] == [None, 3]
-
-
-def test_one_replica_needs_nobody_else() -> None:
-    assert plan(1).missing(1) == 1
-
-
-def test_a_topic_that_goes_is_waited_for_anew() -> None:
-    brief = plan()
-    assert [brief.missing(2) for _ in range(3)] == [None, None, 2]
-    brief.there()
-    assert [brief.missing(2) for _ in range(3)] == [None, None, 2]
-
-
-def test_brokers_that_take_no_replicas_do_not_count() -> None:
-    brief = plan()
-    assert brief.missing(3) == 3
-    brief.refused()
-    assert [brief.missing(3), brief.missing(3)] == [None, 2]
-    for _ in range(5):
-        brief.refused()
-    # And at least one is asked for, so that the operator hears why not even that is possible.
-    assert brief.missing(3) == 1
-    brief.there()
-    assert brief.missing(3) == 3
 
 
 @pytest.mark.parametrize(
     ("retention_bytes", "segment_bytes"), [(128 * MIB, 16 * MIB), (MIB, 256 * 1024)]
 )
 def test_it_is_bounded(retention_bytes: int, segment_bytes: int) -> None:
-    settings = TelemetryTopicSettings(
+    shape = storage_telemetry_topic(
         partitions=5, replication_factor=3, retention_ms=80_000, retention_bytes=retention_bytes
     )
-    (topic,) = settings.creation(2).topics
+    (topic,) = shape.creation(2).topics
     assert (topic.name, topic.num_partitions) == ("__storage_telemetry", 5)
     assert topic.replication_factor == 2
     configs = {key: value for key, value in topic.configs.items() if value is not None}

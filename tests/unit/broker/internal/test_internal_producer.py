@@ -1,4 +1,4 @@
-"""A batch of samples on its way to whoever leads its partition."""
+"""A batch of the broker's own on its way to whoever leads its partition."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kraftjbod.broker.telemetry.storage_telemetry_sender import StorageTelemetrySender
+from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.ids import LeaderEpoch, TopicId, TopicPartition
 from kraftjbod.core.loop.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.storage_telemetry import TOPIC
@@ -21,8 +21,21 @@ BATCH = build_batch([Record(value=b"a"), Record(value=b"b")])
 LONG_MS = 20_000
 
 
-def sender(rig: BrokerRig) -> StorageTelemetrySender:
-    return StorageTelemetrySender(
+class Sender(InternalProducer):
+    """Sends as telemetry does: to the partition of this broker's number."""
+
+    async def to_topic(self, deadline: Deadline) -> None:
+        await self.send(
+            TOPIC,
+            BATCH,
+            acks=1,
+            deadline=deadline,
+            choose=lambda partitions: self._broker_id % partitions,
+        )
+
+
+def sender(rig: BrokerRig) -> Sender:
+    return Sender(
         broker_id=rig.broker_id,
         cache=rig.parts.cache,
         appends=rig.parts.appends,
@@ -30,6 +43,7 @@ def sender(rig: BrokerRig) -> StorageTelemetrySender:
         clock=RealClock(),
         backoff=ExponentialBackoff(initial_ms=5, max_ms=20, random_unit=lambda: 0.5),
         suspect_after_ms=50,
+        purpose="test",
     )
 
 
@@ -46,7 +60,7 @@ def end_of(rig: BrokerRig, index: int = 0) -> int:
 async def test_to_itself():
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
-        await sender(rig).send(BATCH, within())
+        await sender(rig).to_topic(within())
         assert end_of(rig) == 2
 
 
@@ -56,7 +70,7 @@ async def test_to_another_broker_on_one_connection():
             await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
         one = sender(rigs[0])
         for _ in range(3):
-            await one.send(BATCH, within())
+            await one.to_topic(within())
         assert end_of(rigs[1]) == 6
         assert rigs[1].door.connection_count == 1
         one.close()
@@ -66,13 +80,13 @@ async def test_each_broker_has_its_partition():
     async with brokers() as (rig,):
         parts = [partition(index, topic_id=ID) for index in range(2)]
         await rig.follow(topic(TOPIC, ID), *parts)
-        await sender(rig).send(BATCH, within())
+        await sender(rig).to_topic(within())
         assert (end_of(rig, 0), end_of(rig, 1)) == (0, 2)
 
 
 async def test_a_leader_that_comes_in_time_gets_it():
     async with brokers() as (rig,):
-        sending = asyncio.ensure_future(sender(rig).send(BATCH, within()))
+        sending = asyncio.ensure_future(sender(rig).to_topic(within()))
         await asyncio.sleep(0.02)
         await rig.follow(topic(TOPIC, ID), partition(leader=-1, topic_id=ID))
         await asyncio.sleep(0.02)
@@ -85,7 +99,7 @@ async def test_a_directory_that_answers_in_time_takes_it():
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])
-        sending = asyncio.ensure_future(sender(rig).send(BATCH, within()))
+        sending = asyncio.ensure_future(sender(rig).to_topic(within()))
         await asyncio.sleep(0.02)
         await answer(rig.dirs[0])
         await sending
@@ -97,9 +111,9 @@ async def test_the_next_leader_gets_what_the_last_one_did_not():
         for rig in rigs:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), leader=2, topic_id=ID))
         one = sender(rigs[0])
-        await one.send(BATCH, within())
+        await one.to_topic(within())
         await rigs[1].door.close(timeout_ms=100)
-        sending = asyncio.ensure_future(one.send(BATCH, within()))
+        sending = asyncio.ensure_future(one.to_topic(within()))
         await asyncio.sleep(0.02)
         await rigs[0].follow(partition(replicas=(1, 2), isr=(1,), topic_id=ID, epoch=1))
         await sending
@@ -121,7 +135,7 @@ async def test_when_the_time_is_up_the_last_trouble_is_reported(records: list, c
     async with brokers() as (rig,):
         await rig.follow(*records)
         with pytest.raises(OperatingError) as told:
-            await sender(rig).send(BATCH, within(30))
+            await sender(rig).to_topic(within(30))
         assert told.value.code is code
 
 
@@ -130,4 +144,38 @@ async def test_a_leader_that_is_fenced_is_not_reached():
         await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
         await rig.follow(other.registration(fenced=True))
         with pytest.raises(ConnectionLostError):
-            await sender(rig).send(BATCH, within(30))
+            await sender(rig).to_topic(within(30))
+
+
+# --- as the leader of one epoch -------------------------------------------------------------------
+
+
+async def append(rig: BrokerRig, epoch: int, timeout_ms: int = LONG_MS) -> ErrorCode:
+    appending = sender(rig).append(
+        TopicPartition(TOPIC, 0), BATCH, leader_epoch=LeaderEpoch(epoch), timeout_ms=timeout_ms
+    )
+    return (await appending).code
+
+
+async def test_what_is_appended_in_an_epoch_is_appended_in_no_other():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), partition(topic_id=ID, epoch=4))
+        assert await append(rig, 4) is ErrorCode.NONE
+        await rig.follow(partition(topic_id=ID, epoch=5))
+        assert await append(rig, 4) is ErrorCode.FENCED_LEADER_EPOCH
+        assert end_of(rig) == 2
+
+
+async def test_followers_are_waited_for_until_the_time_is_up():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), topic_id=ID))
+        assert await append(rig, 0, timeout_ms=30) is ErrorCode.REQUEST_TIMED_OUT
+        assert end_of(rig) == 2
+
+
+async def test_a_directory_that_does_not_answer_is_not_waited_for():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
+        stall(rig.dirs[0])
+        assert await append(rig, 0) is ErrorCode.KAFKA_STORAGE_ERROR
+        await answer(rig.dirs[0])

@@ -1,0 +1,179 @@
+"""LOOP. ``InternalProducer``: brings batches of the broker's own to the leaders of internal topics.
+
+* ``send``: to whoever leads, on this broker by the way that producers' batches go, or to another
+  one on a connection that is kept. One batch at a time; what the leader does not take is tried
+  again, at longer and longer intervals, for as long as the caller has time. A batch whose answer
+  was lost may be there twice.
+* ``append``: as the leader in one epoch, for who builds on that leadership; at once and once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.replicas.replica_appends import AppendOutcome, ReplicaAppends
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock, Deadline, ExponentialBackoff
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.messages import ProduceRequest
+
+_ACKS_ALL: Final = -1
+#: How long one attempt of ``send`` may take, however much time there is.
+_REQUEST_TIMEOUT_MS: Final = 2_000
+
+
+class InternalProducer:
+    """``close()`` at the end."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        appends: ReplicaAppends,
+        connector: BrokerConnector,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        suspect_after_ms: int,
+        purpose: str,
+    ) -> None:
+        """:param purpose: what the connections of ``send`` are called in other brokers' logs."""
+        self._broker_id = broker_id
+        self._cache = cache
+        self._appends = appends
+        self._connector = connector
+        self._clock = clock
+        self._backoff = backoff
+        self._suspect_after_ms = suspect_after_ms
+        self._purpose = purpose
+        #: To whom, and the connection.
+        self._leader = NO_LEADER
+        self._connection: KafkaConnection | None = None
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: bytes,
+        *,
+        leader_epoch: LeaderEpoch,
+        timeout_ms: int,
+    ) -> Completion[AppendOutcome]:
+        """Append as the leader of that epoch; done when all in-sync replicas have it.
+
+        What is appended first stands first. The outcome is an error if this broker does not lead
+        in that epoch, if the directory does not take it or does not answer, or after
+        ``timeout_ms``; then the batch may still become part of the log, but of this epoch only.
+        """
+        appending = self._appends.append(
+            partition,
+            batch,
+            acks=_ACKS_ALL,
+            timeout_ms=timeout_ms,
+            leader_epoch=leader_epoch,
+        )
+        suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
+        outcomes = self._appends.outcomes([appending], suspect_after_ms=suspect_after_ms)
+        return outcomes.map(lambda ended: ended[0])
+
+    async def send(
+        self,
+        topic: str,
+        batch: bytes,
+        *,
+        acks: int,
+        deadline: Deadline,
+        choose: Callable[[int], int],
+    ) -> None:
+        """Send to the partition that ``choose`` picks of so many.
+
+        :raises OperatingError: what went wrong last; there is no time for another attempt.
+        """
+        failures = 0
+        while True:
+            try:
+                await self._attempt(topic, batch, acks, deadline, choose)
+            except OperatingError:
+                failures += 1
+                wait_ms = self._backoff.wait_ms(failures)
+                if wait_ms >= deadline.remaining_ms(self._clock.now_ms()):
+                    raise
+            else:
+                return
+            await asyncio.sleep(wait_ms / 1000)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _attempt(
+        self,
+        name: str,
+        batch: bytes,
+        acks: int,
+        deadline: Deadline,
+        choose: Callable[[int], int],
+    ) -> None:
+        topic = self._cache.state.topic(name)
+        if topic is None:
+            raise OperatingError(
+                f"there is no topic {name} yet", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        partition = TopicPartition(name, choose(len(topic.partitions)))
+        leader = topic.partitions[partition.partition].leader
+        if leader == NO_LEADER:
+            raise OperatingError(f"{partition} has no leader", code=ErrorCode.LEADER_NOT_AVAILABLE)
+        timeout_ms = min(_REQUEST_TIMEOUT_MS, max(1, deadline.remaining_ms(self._clock.now_ms())))
+        if leader == self._broker_id:
+            await self._append(partition, batch, acks, timeout_ms)
+            return
+        data = ProduceRequest.PartitionProduceData(index=partition.partition, records=batch)
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=[
+                ProduceRequest.TopicProduceData(
+                    name=name, topic_id=topic.topic_id, partition_data=[data]
+                )
+            ],
+        )
+        await self._produce(leader, partition, request)
+
+    async def _append(
+        self, partition: TopicPartition, batch: bytes, acks: int, timeout_ms: int
+    ) -> None:
+        appending = self._appends.append(partition, batch, acks=acks, timeout_ms=timeout_ms)
+        suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
+        (outcome,) = await self._appends.outcomes([appending], suspect_after_ms=suspect_after_ms)
+        _require_taken(partition, outcome.code, outcome.message)
+
+    async def _produce(
+        self, leader: BrokerId, partition: TopicPartition, request: ProduceRequest
+    ) -> None:
+        connection = await self._connected(leader, request.timeout_ms)
+        response = await connection.request(request, timeout_ms=request.timeout_ms)
+        assert response is not None, "acks"
+        (answered,) = response.responses[0].partition_responses
+        _require_taken(partition, answered.error_code, answered.error_message)
+
+    async def _connected(self, leader: BrokerId, timeout_ms: int) -> KafkaConnection:
+        if self._connection is not None and self._connection.is_open and self._leader == leader:
+            return self._connection
+        self.close()
+        self._connection = await self._connector.connect(
+            leader, purpose=self._purpose, timeout_ms=timeout_ms
+        )
+        self._leader = leader
+        return self._connection
+
+
+def _require_taken(partition: TopicPartition, code: int, said: str | None) -> None:
+    if code != ErrorCode.NONE:
+        error = ErrorCode(code)
+        raise OperatingError(f"{partition}: {said or error.name}", code=error)

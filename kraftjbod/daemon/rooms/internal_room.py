@@ -1,0 +1,53 @@
+"""WIRE. The parts of ``broker/internal``, built: the topics of the cluster's own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
+from kraftjbod.broker.internal.internal_topics import InternalTopics
+from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
+from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+
+_BACKOFF_MAX_MS: Final = 2_000
+
+
+class InternalRoom:
+    """Which internal topics there are, who has them made, and how this broker writes them."""
+
+    def __init__(
+        self, config: BrokerConfig, around: Environment, cluster: ClusterRoom, replicas: ReplicaRoom
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._cluster = cluster
+        self._replicas = replicas
+        self.storage_telemetry = storage_telemetry_topic(
+            partitions=config.storage_telemetry_topic_partitions,
+            replication_factor=config.storage_telemetry_topic_replication_factor,
+            retention_ms=config.storage_telemetry_topic_retention_ms,
+            retention_bytes=config.storage_telemetry_topic_retention_bytes,
+        )
+        self.internal_topics = InternalTopics([self.storage_telemetry])
+        self.topic_creator = InternalTopicCreator(
+            cache=cluster.cache,
+            channel=cluster.channel,
+            request_timeout_ms=config.controller_request_timeout_ms,
+        )
+
+    def producer(self, purpose: str) -> InternalProducer:
+        """One for one writer."""
+        return InternalProducer(
+            broker_id=self._config.node_id,
+            cache=self._cluster.cache,
+            appends=self._replicas.appends,
+            connector=self._cluster.connector,
+            clock=self._around.clock,
+            backoff=backoff(self._around, _BACKOFF_MAX_MS),
+            suspect_after_ms=self._config.log_dir_io_suspect_ms,
+            purpose=purpose,
+        )

@@ -1,0 +1,114 @@
+"""What subscribers hear of leaderships: each change once, in order, however it comes about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.replicas.leaderships import Leadership, Leaderships
+from kraftjbod.core.ids import TopicId
+from kraftjbod.metadata.records import RemoveTopicRecord
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    dir_of,
+    partition,
+    topic,
+)
+from tests.unit.broker.gates import until
+from tests.unit.broker.impaired_dirs import answer, stall
+
+
+class Listening:
+    """Notes ``"+0@3"`` for an election in partition 0 and epoch 3, ``"-0@3"`` for its end."""
+
+    def __init__(self, leaderships: Leaderships) -> None:
+        self.heard: list[str] = []
+        leaderships.subscribe(self)
+
+    def elected(self, leadership: Leadership) -> None:
+        self.heard.append(f"+{leadership.topic_partition.partition}@{leadership.leader_epoch}")
+
+    def resigned(self, leadership: Leadership) -> None:
+        self.heard.append(f"-{leadership.topic_partition.partition}@{leadership.leader_epoch}")
+
+    def taken(self) -> list[str]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def listening(rig: BrokerRig) -> Listening:
+    rig.tasks.start(rig.parts.state_handler.run(), "state-handler")
+    return Listening(rig.parts.leaderships)
+
+
+async def test_metadata_brings_and_takes_them():
+    async with brokers() as (rig,):
+        heard = listening(rig)
+        both: dict[str, Any] = {"replicas": (1, 2)}
+        await rig.follow(topic(), partition(**both), partition(1, **both, leader=2))
+        assert heard.taken() == ["+0@0"]
+        await rig.follow(partition(**both, isr=[1]), partition(1, **both, leader=1, epoch=1))
+        assert heard.taken() == ["+1@1"], "another in-sync set is nothing new"
+        await rig.follow(partition(**both, epoch=1), partition(1, **both, leader=2, epoch=2))
+        assert heard.taken() == ["+0@1", "-1@1"]
+        await rig.follow(partition(replicas=(2,), leader=2, epoch=2))
+        assert heard.taken() == ["-0@1"], "the replica left"
+        assert len(rig.parts.leaderships) == 0
+
+
+async def test_a_topic_that_takes_over_a_name_is_another():
+    other = TopicId(b"u" * 16)
+    async with brokers() as (rig,):
+        heard = listening(rig)
+        await rig.follow(topic(), partition(epoch=7))
+        await rig.follow(
+            RemoveTopicRecord(topic_id=TOPIC_ID),
+            topic(topic_id=other),
+            partition(topic_id=other, epoch=2),
+        )
+        assert heard.taken() == ["+0@7", "-0@7", "+0@2"]
+
+
+async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not():
+    async with brokers() as (rig,):
+        heard = listening(rig)
+        at_second = [dir_of(1, 2)]
+        await rig.follow(topic(), partition(), partition(1, directories=at_second), partition(2))
+        heard.taken()
+        stall(rig.dirs[1])
+        await answer(rig.dirs[1])
+        assert heard.taken() == []
+        rig.dirs[1].go_offline("test")
+        await until(lambda: heard.heard)
+        assert heard.taken() == ["-1@0"]
+        # Metadata that does not know yet has it lead still: it does not.
+        await rig.follow(partition(1, directories=at_second, epoch=1))
+        assert heard.taken() == []
+        assert len(rig.parts.leaderships) == 2
+
+
+async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew():
+    async with brokers() as (rig,):
+        heard = listening(rig)
+        await rig.follow(topic(), partition())
+        replica = rig.parts.hosted.get(TP)
+        handle = replica.handle
+        rig.parts.manager.promoted(replica, handle)
+        assert heard.taken() == ["+0@0"], "the same log in another directory"
+        rig.parts.manager.mark_offline(handle.log_dir)
+        rig.parts.manager.promoted(replica, handle)
+        assert heard.taken() == ["-0@0", "+0@0"]
+
+
+async def test_a_subscriber_that_fails_keeps_nobody_else_from_hearing():
+    async with brokers() as (rig,):
+        rig.parts.leaderships.subscribe(None)  # Knows nothing of elections.
+        heard = listening(rig)
+        with capture_logs() as lines:
+            await rig.follow(topic(), partition())
+        assert heard.taken() == ["+0@0"]
+        assert [line["event"] for line in lines] == ["leadership_subscriber_failed"]
