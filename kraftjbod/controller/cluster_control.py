@@ -21,16 +21,16 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf, acceptance_of
-from kraftjbod.controller.dynamic_cordons import dynamic_cordons
-from kraftjbod.controller.heartbeat_manager import (
+from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, acceptance_of
+from kraftjbod.controller.brokers.dynamic_cordons import dynamic_cordons
+from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerControlState,
     BrokerHeartbeatManager,
     BrokerWish,
     next_state,
 )
-from kraftjbod.controller.replica_index import ReplicaIndex
-from kraftjbod.controller.replica_placer import UsableBroker
+from kraftjbod.controller.partitions.replica_index import ReplicaIndex
+from kraftjbod.controller.partitions.replica_placer import UsableBroker
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     MIGRATING_DIR,

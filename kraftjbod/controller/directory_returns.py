@@ -16,12 +16,12 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from kraftjbod.controller.acceptance import Acceptance
+from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
-from kraftjbod.controller.partition_assignment import Assignment
-from kraftjbod.controller.partition_change import Election, change_partition
-from kraftjbod.controller.replica_index import ReplicaIndex
-from kraftjbod.controller.topic_rules import RulesOf, TopicRules, rules_by_topic
+from kraftjbod.controller.partitions.partition_assignment import Assignment
+from kraftjbod.controller.partitions.partition_change import Election, change_partition
+from kraftjbod.controller.partitions.replica_index import ReplicaIndex
+from kraftjbod.controller.partitions.topic_rules import RulesOf, TopicRules, rules_by_topic
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     MIGRATING_DIR,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
-from kraftjbod.controller.foreign_metadata import require_same_log
+from kraftjbod.controller.brokers.foreign_metadata import require_same_log
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
     ErrorCode,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
 
-from kraftjbod.controller.cluster_action import ClusterActionGuard
+from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults

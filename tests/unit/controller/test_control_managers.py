@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kraftjbod.controller.acceptance import Acceptance, acceptance_of
+from kraftjbod.controller.partitions.acceptance import Acceptance, acceptance_of
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import MetadataVersion

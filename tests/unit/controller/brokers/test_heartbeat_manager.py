@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.controller.heartbeat_manager import (
+from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerControlState,
     BrokerHeartbeatManager,
     BrokerWish,

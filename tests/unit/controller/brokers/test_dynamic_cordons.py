@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.controller.dynamic_cordons import Configs, dynamic_cordons, dynamic_value
+from kraftjbod.controller.brokers.dynamic_cordons import Configs, dynamic_cordons, dynamic_value
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import BrokerRegistration

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftjbod.controller.replica_placer import StripedReplicaPlacer, UsableBroker
+from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer, UsableBroker
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
 

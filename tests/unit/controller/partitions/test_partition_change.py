@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import pytest
 
-from kraftjbod.controller.acceptance import Acceptance
-from kraftjbod.controller.partition_assignment import Assignment
-from kraftjbod.controller.partition_change import Election, change_partition
-from kraftjbod.controller.topic_rules import TopicRules
+from kraftjbod.controller.partitions.acceptance import Acceptance
+from kraftjbod.controller.partitions.partition_assignment import Assignment
+from kraftjbod.controller.partitions.partition_change import Election, change_partition
+from kraftjbod.controller.partitions.topic_rules import TopicRules
 from kraftjbod.core.ids import (
     MIGRATING_DIR,
     BrokerId,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.controller.topic_rules import rules_by_topic
+from kraftjbod.controller.partitions.topic_rules import rules_by_topic
 from tests.golden.transcript import World
 
 OF_ALL = "configure broker: set:min.insync.replicas"

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kraftjbod.controller.target_directories import resolve_directory, why_takes_none
+from kraftjbod.controller.partitions.target_directories import resolve_directory, why_takes_none
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftjbod.controller.partition_assignment import Assignment, why_malformed
+from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.core.ids import BrokerId, DirectoryId
 
 Ids = tuple[int, ...]

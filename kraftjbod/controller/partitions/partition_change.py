@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from kraftjbod.controller.acceptance import Acceptance, AcceptanceOf
-from kraftjbod.controller.partition_assignment import Assignment
-from kraftjbod.controller.topic_rules import TopicRules
+from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf
+from kraftjbod.controller.partitions.partition_assignment import Assignment
+from kraftjbod.controller.partitions.topic_rules import TopicRules
 from kraftjbod.core.ids import MIGRATING_DIR, NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import PartitionRegistration

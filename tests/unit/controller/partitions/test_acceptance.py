@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kraftjbod.controller.acceptance import (
+from kraftjbod.controller.partitions.acceptance import (
     Acceptance,
     acceptance_of,
     acceptance_of_directory,

@@ -10,7 +10,7 @@ from ipaddress import ip_network
 import msgpack
 import pytest
 
-from kraftjbod.controller.cluster_action import ClusterActionGuard
+from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.net.listener import Listener

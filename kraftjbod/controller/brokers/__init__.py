@@ -1,0 +1,1 @@
+"""What a controller knows of a broker besides its registration: liveness, cordons, address, log."""
