@@ -19,25 +19,12 @@ from typing import Final
 
 import click
 
-from tests.bench import (
-    balance,
-    compaction,
-    control_plane,
-    disasters,
-    drains,
-    impaired,
-    latency,
-    moves,
-    placement,
-    record_validation,
-    scrub,
-    spark_latency,
-    spark_planner,
-    spark_sink,
-    spark_source,
-    telemetry_cost,
-    throughput,
-)
+from tests.bench import disasters
+from tests.bench.balance import drains, placement, planner
+from tests.bench.broker import latency, record_validation, telemetry_cost, throughput
+from tests.bench.controller import control_plane
+from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
+from tests.bench.storage import compaction, impaired, moves, scrub
 from tests.bench.figures import Report
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
@@ -58,7 +45,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "hung-dir": impaired.hung_dir,
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
-    "balance": balance.plans,
+    "balance": planner.plans,
     "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
     "spark-source": spark_source.beside_the_connector,

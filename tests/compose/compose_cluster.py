@@ -13,10 +13,10 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.checkout import ROOT
+
 #: Where cluster.sh has its files, too; git ignores it.
 RUN_DIR: Final = ROOT / "run/docker"
 CLUSTER_SH: Final = ROOT / "conf/docker/cluster.sh"

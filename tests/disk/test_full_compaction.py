@@ -15,7 +15,7 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing import mounts
-from tests.faults.compaction_rig import (
+from tests.faults.cleaning.compaction_rig import (
     CONFIG,
     History,
     compacting_manager,

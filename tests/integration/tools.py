@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import subprocess
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Final
 
 import click
 from click.testing import CliRunner
 
+from tests.checkout import BIN
 from tests.integration.cluster import Cluster
 
-BIN: Final = Path(__file__).parents[2] / "bin"
 _TIMEOUT_S: Final = 120
 
 Done = subprocess.CompletedProcess[str]

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.checkout import ROOT
+
 #: One core is shared by two test processes, and Java starts in both.
 LONGEST_S: Final = 280
 #: For processes that live for a minute: half of what a start costs is the compiler's second level.

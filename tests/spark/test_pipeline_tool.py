@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.spark.pipeline_tool import JOBS
-from tests.spark.running import ROOT, environment, run, run_python
+from tests.checkout import ROOT
+from tests.spark.running import environment, run, run_python
 
 TOOL = str(ROOT / "bin" / "kraftjbod-pipeline")
 

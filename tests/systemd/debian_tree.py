@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.tidy.house import ROOT
+from tests.checkout import ROOT
+
 
 SUITE: Final = "bookworm"
 CACHE: Final = ROOT / ".cache" / "debian"

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import psutil
 
+from tests.checkout import ROOT
 from tests.systemd import debian_tree, wheelhouse
-from tests.tidy.house import ROOT
 
 PACKAGES: Final = ("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "make")
 COMMAND_TIMEOUT_S: Final = 120

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from kraftjbod.local.ports import reserve_port
+from tests.checkout import ROOT
 from tests.systemd import wheelhouse
-from tests.tidy.house import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon import runner
-from tests.tidy.house import ROOT
+from tests.checkout import ROOT
 
 UNITS: Final = ROOT / "conf" / "systemd"
 SERVICES: Final = ("kraftjbod-broker@", "kraftjbod-controller@")

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.tidy.house import ROOT
+from tests.checkout import ROOT
+
 
 CACHE: Final = ROOT / ".cache" / "wheels"
 #: What Debian's Python is.

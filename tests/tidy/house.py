@@ -6,9 +6,9 @@ import ast
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.checkout import ROOT
+
 PACKAGE = ROOT / "kraftjbod"
 MAP = PACKAGE / "ARCHITECTURE.md"
 

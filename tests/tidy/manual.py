@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.checkout import ROOT
 from tests.tidy import config_page, events_page, metrics_page, protocol_page, states_page
-from tests.tidy.house import ROOT
 
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "docs/configuration.md": config_page.page,

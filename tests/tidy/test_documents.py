@@ -9,8 +9,9 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.topic_config import TopicConfig
+from tests.checkout import ROOT
 from tests.tidy import manual
-from tests.tidy.house import PACKAGE, ROOT
+from tests.tidy.house import PACKAGE
 
 KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys()
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))

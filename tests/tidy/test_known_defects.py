@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from tests.tidy.house import ROOT
+from tests.checkout import ROOT
+
 
 REGISTRY = ROOT / "tests" / "KNOWN_DEFECTS.md"
 _NODE = re.compile(r"`(?P<path>tests/[\w/]+\.py)::(?P<test>\w+)(\[(?P<case>[^\]`]+)\])?`")

@@ -14,10 +14,11 @@ import pytest
 
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.testing import mounts
+from tests.checkout import ROOT
 from tests.integration.checker import Load
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.spark.running import ROOT, run
+from tests.spark.running import run
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(900)]
 

@@ -20,9 +20,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kraftjbod.testing import mounts
+from tests.checkout import ROOT
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.spark.running import ROOT, environment
+from tests.spark.running import environment
 from tests.spark.standalone import Daemon, standalone_cluster
 from tests.spark.stream_copy import (
     PARTITIONS,

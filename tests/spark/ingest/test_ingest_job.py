@@ -22,10 +22,11 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark.audit import audit_job
 from kraftjbod.spark.ingest.ingest_job import command, read_schema
 from kraftjbod.spark.tables.schemas import INGESTED
+from tests.checkout import ROOT
 from tests.integration.checker import Load
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.spark.running import ROOT, environment
+from tests.spark.running import environment
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(1200)]
 

@@ -12,7 +12,8 @@ import pytest
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.spark.session.java import Java, find_java, launcher_home
-from tests.spark.running import ROOT, environment, run, run_python
+from tests.checkout import ROOT
+from tests.spark.running import environment, run, run_python
 
 
 def fake_java(home: Path, words: str) -> str:

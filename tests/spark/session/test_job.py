@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from tests.checkout import ROOT
 from tests.spark.probe import command
-from tests.spark.running import LONGEST_S, ROOT, environment, run_python
+from tests.spark.running import LONGEST_S, environment, run_python
 
 
 def probe(*arguments: str) -> Result:

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from kraftjbod.spark.session.session import is_local, spark_session
 from kraftjbod.spark.session.spark_errors import SPARK_ERRORS, spark_reason
+from tests.checkout import ROOT
 from tests.integration.conftest import MakeCluster
-from tests.spark.running import ROOT, environment, run, run_python
+from tests.spark.running import environment, run, run_python
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
 #: Tries each of its arguments as a master, and says what came of it.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout import ROOT
 from tests.spark import report_tables
-from tests.spark.running import LONGEST_S, ROOT, environment
+from tests.spark.running import LONGEST_S, environment
 
 LINES = """\
 report --tables {tables} --out {out}

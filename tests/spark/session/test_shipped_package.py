@@ -7,7 +7,8 @@ import zipfile
 from pathlib import Path
 
 from kraftjbod.spark.session.shipped_package import package_zip
-from tests.spark.running import ROOT, environment, run
+from tests.checkout import ROOT
+from tests.spark.running import environment, run
 
 
 def test_the_zip_holds_every_module_and_nothing_for_readers() -> None:

@@ -23,10 +23,11 @@ from kraftjbod.protocol.storage_telemetry import TOPIC, encode, record_key
 from kraftjbod.spark.tables import schemas as tables
 from kraftjbod.spark.tables.stored_tables import read_table
 from kraftjbod.spark.telemetry.telemetry_job import command
+from tests.checkout import ROOT
 from tests.integration.clients import quiet
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.spark.running import ROOT, environment
+from tests.spark.running import environment
 from tests.spark.samples import GIB, at, log_dir, log_dir_frame, origin, replica
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(1500)]

@@ -10,9 +10,9 @@ import pytest
 from kraftjbod.cli.drain.drain_plan import Misfit, Move, Place
 from kraftjbod.cli.drain_tool import main, misfit_line, move_line, parse_directory
 from kraftjbod.cli.reassignment.reassignment_plan import Replica
-from tests.unit.cli.drained_broker import CORDONS, DrainedBroker, drained_broker
+from tests.unit.cli.drain.drained_broker import CORDONS, DrainedBroker, drained_broker
 from tests.unit.cli.mini_broker import BROKER_ID, invoke
-from tests.unit.cli.moving_broker import DIRS, SIZE_BYTES
+from tests.unit.cli.reassignment.moving_broker import DIRS, SIZE_BYTES
 
 DISK = ("--dir", f"{BROKER_ID}:/d1")
 

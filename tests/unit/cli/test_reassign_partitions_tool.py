@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.cli.reassign_partitions_tool import main
 from kraftjbod.core.errors import ErrorCode
 from tests.unit.cli.mini_broker import BROKER_ID, invoke
-from tests.unit.cli.moving_broker import MovingBroker, moving_broker
+from tests.unit.cli.reassignment.moving_broker import MovingBroker, moving_broker
 
 
 def written(tmp_path: Path, log_dir: str = "/d2") -> str:

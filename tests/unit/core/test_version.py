@@ -11,7 +11,8 @@ import pytest
 
 import kraftjbod
 from kraftjbod.core import version
-from tests.tidy.house import PACKAGE, ROOT
+from tests.checkout import ROOT
+from tests.tidy.house import PACKAGE
 
 
 def test_a_checkout_says_what_its_project_file_says() -> None:

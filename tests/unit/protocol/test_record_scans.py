@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.protocol import byte_scans, record_scans
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 COMPILE = ROOT / "conf" / "compile_scans.py"
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 

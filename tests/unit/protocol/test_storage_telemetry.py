@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -18,8 +17,9 @@ from kraftjbod.protocol.storage_telemetry import (
     encode,
     record_key,
 )
+from tests.checkout import ROOT
 
-MANUAL: Final = (Path(__file__).parents[3] / "docs/storage-telemetry.md").read_text()
+MANUAL: Final = (ROOT / "docs/storage-telemetry.md").read_text()
 TYPES: Final = {
     "string": "str",
     "string or null": "str | None",

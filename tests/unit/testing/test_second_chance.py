@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
 TESTS = """
 import pytest
 from pathlib import Path
+
+from tests.checkout import ROOT
 
 def is_first(name):
     mark = Path(__file__).with_name(name)

@@ -1,6 +1,6 @@
 """Directories that come back, come and go, in one broker with a scripted controller.
 
-Whole clusters and real disks are tests/integration/test_log_dirs_come_back.py's.
+Whole clusters and real disks are tests/integration/directories/test_log_dirs_come_back.py's.
 """
 
 from __future__ import annotations

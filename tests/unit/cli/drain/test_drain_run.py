@@ -12,9 +12,9 @@ from kraftjbod.cli.drain.drain_run import DoesNotFitError, Drain, DrainOptions
 from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentError
 from kraftjbod.cli.reassignment.reassignment_progress import StalledError
 from kraftjbod.cli.reassignment.reassignment_throttles import MOVER_RATE
-from tests.unit.cli.drained_broker import CORDONS, DrainedBroker, drained_broker
+from tests.unit.cli.drain.drained_broker import CORDONS, DrainedBroker, drained_broker
 from tests.unit.cli.mini_broker import BROKER_ID
-from tests.unit.cli.moving_broker import SIZE_BYTES
+from tests.unit.cli.reassignment.moving_broker import SIZE_BYTES
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from kraftjbod.cli.terminal.command import Answer
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from tests.unit.cli.mini_broker import BROKER_ID
-from tests.unit.cli.moving_broker import DIRS, MovingBroker, moving_broker
+from tests.unit.cli.reassignment.moving_broker import DIRS, MovingBroker, moving_broker
 
 FOO_0, FOO_1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
 ROLLBACK = (

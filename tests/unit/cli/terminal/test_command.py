@@ -14,7 +14,7 @@ import kraftjbod
 from kraftjbod.cli.terminal import command
 from kraftjbod.core.errors import ConfigError, OperatingError
 from kraftjbod.protocol import record_scans
-from tests.tidy.house import ROOT
+from tests.checkout import ROOT
 
 _PROJECT = (ROOT / "pyproject.toml").read_text()
 

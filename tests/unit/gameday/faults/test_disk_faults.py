@@ -1,6 +1,6 @@
 """Faults of disks, as far as no broker is needed: what cannot be broken is told before anything is.
 
-Real disks of real brokers are broken in tests/integration/test_gameday.py.
+Real disks of real brokers are broken in tests/integration/tour/test_gameday.py.
 """
 
 from __future__ import annotations

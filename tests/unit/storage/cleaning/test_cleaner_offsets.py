@@ -5,7 +5,7 @@ from __future__ import annotations
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.compaction_rig import (
+from tests.faults.cleaning.compaction_rig import (
     History,
     compacting_dir,
     compacting_manager,

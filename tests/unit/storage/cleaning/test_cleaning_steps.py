@@ -8,7 +8,7 @@ from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaning.cleaning_steps import Cleanable, KeyReading, find_cleanable
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.compaction_rig import (
+from tests.faults.cleaning.compaction_rig import (
     CONFIG,
     NOW_MS,
     History,

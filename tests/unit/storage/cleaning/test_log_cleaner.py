@@ -22,7 +22,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.compaction_rig import (
+from tests.faults.cleaning.compaction_rig import (
     CONFIG,
     NOW_MS,
     History,

@@ -20,7 +20,7 @@ from kraftjbod.storage.dirs.log_dir_policy import (
     judge,
     kind_of_failure,
 )
-from tests.bench.placement import by_bytes, by_count, fill_until_one_is_full
+from tests.bench.balance.placement import by_bytes, by_count, fill_until_one_is_full
 from tests.faults.rig import directory_id
 
 

@@ -1,6 +1,6 @@
 """Saturation: errors of other threads, a queue without a place, and a stall in between.
 
-The whole story, with a disk that fills up and gets room again, is in tests/faults/test_full_dir.py.
+The whole story, with a disk that fills up and gets room again, is in tests/faults/dirs/test_full_dir.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""100,000 partitions on one controller: assignments, replay, snapshot.
+
+The controller is a real process; the brokers are scripted (``scripted_broker.py``), three of them
+with two directories each, RF 3. Told are the seconds for 100,000 assignments from the first wish
+to the last acknowledgement, what a controller that was killed needs to lead again from its log and
+from a snapshot, and the memory of both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
+from tests.checkout import ROOT
+from tests.bench.figures import Report, rss_mb, running_cluster
+from tests.bench.controller.scripted_broker import create_a_topic
+from tests.integration.cluster import Cluster
+
+PARTITIONS: Final = 100_000
+_SNAPSHOT_KEY: Final = "metadata.log.max.record.bytes.between.snapshots"
+_NEVER: Final = str(1 << 40)
+
+
+def hundred_thousand(report: Report) -> None:
+    """Create, assign, restart from the log, snapshot, restart from the snapshot."""
+    config = {"broker.session.timeout.ms": "3600000", _SNAPSHOT_KEY: _NEVER}
+    with running_cluster(brokers=0, dirs=0, controller_config=config) as local:
+        controller = local.controller
+        cluster = Cluster(local)
+        cluster.wait_event(controller, "controller_started")
+        _assign(report, local)
+        many = f"{PARTITIONS:,} partitions"
+        size_mb = _log_bytes(controller) / 1e6
+        seconds = _restart(cluster, 2)
+        report.add(
+            f"controller restart, {many}, from the log",
+            seconds,
+            "s",
+            how=f"{size_mb:.0f} MB of log",
+        )
+        _configure(controller, _SNAPSHOT_KEY, "1")
+        _restart(cluster, 3)
+        began = time.time()
+        asyncio.run(create_a_topic(controller.address))
+        answered = time.time()
+        written = cluster.wait_event(controller, "metadata_snapshot_written")
+        how = f"in the background; the request that set it off took {answered - began:.2f} s"
+        report.add(f"snapshot of {many}", _at(written) - began, "s", how=how)
+        report.add(f"snapshot of {many}, size", written["size_bytes"] / 1e6, "MB")
+        _configure(controller, _SNAPSHOT_KEY, _NEVER)
+        seconds = _restart(cluster, 4)
+        report.add(f"controller restart, {many}, from a snapshot", seconds, "s")
+        report.add("RSS of controller", rss_mb(controller), "MB", how="restarted from a snapshot")
+
+
+def _assign(report: Report, local: ClusterProcesses) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.bench.controller.scripted_broker"),
+            *(local.controller.address, local.cluster_id, str(PARTITIONS)),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    how = "RF 3, scripted brokers with 2 directories each"
+    many = f"{PARTITIONS:,}"
+    report.add(f"create {many} partitions", told["create_s"], "s", how=how)
+    report.add(f"a broker follows {many} creations", told["follow_creation_s"], "s", how=how)
+    how = "AssignmentsManager, 2,250 a request, first wish to last answer"
+    report.add(f"{many} assignments acknowledged", told["assign_s"], "s", how=how)
+    report.add(f"a broker follows {many} assignments", told["follow_assignment_s"], "s")
+    report.add("RSS of the scripted broker", told["rss_mb"], "MB", how=f"{many} partitions known")
+    report.add("RSS of controller", rss_mb(local.controller), "MB", how=f"after {many} assignments")
+
+
+def _restart(cluster: Cluster, count: int) -> float:
+    """Seconds from the start of the process until it leads for the ``count``-th time."""
+    controller = cluster.local.controller
+    controller.kill()
+    started = time.time()
+    controller.start()
+    return _at(cluster.wait_event(controller, "controller_active", count)) - started
+
+
+def _configure(daemon: DaemonProcess, key: str, value: str) -> None:
+    with daemon.files.config_path.open("a", encoding="utf-8") as config:
+        config.write(f"\n{key}={value}\n")
+
+
+def _log_bytes(controller: DaemonProcess) -> int:
+    return sum(path.stat().st_size for path in controller.files.metadata_dir.rglob("*.log"))
+
+
+def _at(event: Mapping[str, Any]) -> float:
+    """When an event was told, in seconds of the wall clock."""
+    return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()

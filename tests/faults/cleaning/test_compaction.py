@@ -1,0 +1,379 @@
+"""Compaction against a model: whatever happens, the latest record of every key is there.
+
+Random keyed records, passes, truncations and crashes; then every operation of a pass fails once,
+for lack of room or for good, and every operation is the last before a power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from errno import EDQUOT, EIO, ENOSPC
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.cleaning.compaction_rig import (
+    NOW_MS,
+    History,
+    compacting_dir,
+    compacting_manager,
+    flush_and_roll,
+    keyed,
+    read_all,
+)
+from tests.faults.rig import TOPIC_ID, TP, chores, format_dir, open_dir
+from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
+VALUES = st.one_of(st.none(), st.sampled_from(["1", "22", "x" * 120]))
+BATCH = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
+STEP = st.one_of(
+    BATCH, st.sampled_from(["roll", "clean", "restart", "crash", "time", "truncate", "retain"])
+)
+
+
+#: Parts of a sweep over the operations of a pass.
+SHARES = 4
+#: More than a dir ever waits for.
+_CHECKS = 300
+#: What may need room: bytes, and a longer name in a directory.
+TAKES_ROOM = frozenset({"write_at", "rename"})
+
+
+class Story:
+    """One log through everything; time goes on by itself between restarts."""
+
+    def __init__(self) -> None:
+        self.vfs = MemVfs()
+        format_dir(self.vfs, "/d1", 1)
+        self.history = History()
+        self.now_ms = NOW_MS
+        self.certain = 0
+
+    async def start(self) -> None:
+        log_dir = compacting_dir(self.vfs)
+        self.manager = compacting_manager([log_dir])
+        self.manager._clock.ms = self.now_ms  # type: ignore[attr-defined]  # a ManualClock
+        await self.manager.load()
+        self.handle = await self.manager.create(TP, TOPIC_ID)
+        self.handle.high_watermark = self.handle.log_end_offset
+
+    async def tell(self, step: object) -> None:
+        match step:
+            case list():
+                pairs = [(str(key), value) for key, value in step]
+                await self.history.append(self.handle, keyed(*pairs, timestamp_ms=self.now_ms))
+            case "roll":
+                await flush_and_roll(self.handle)
+            case "clean":
+                while await self.manager.cleaner.clean_dirtiest(self.manager.dirs()[0]):
+                    pass
+            case "retain":
+                await self.handle.apply_retention()
+                await chores(self.manager).purge_due()
+            case "time":
+                self.now_ms += 700
+                self.manager._clock.ms = self.now_ms  # type: ignore[attr-defined]
+            case "truncate":
+                await self.handle.truncate_to(max(0, self.handle.log_end_offset - 3))
+                self.history.records = [
+                    r for r in self.history.records if r.offset < self.handle.log_end_offset
+                ]
+            case "restart":
+                await self.manager.close(1)
+                await self.start()
+            case "crash":
+                certain = self.handle.recovery_point
+                self.vfs = self.vfs.crash_clone(len(self.history.records))
+                await self.start()
+                end = self.handle.log_end_offset
+                assert end >= certain or not [
+                    r for r in self.history.records if end <= r.offset < certain
+                ]
+                self.history.records = [r for r in self.history.records if r.offset < end]
+
+    async def check(self) -> None:
+        found = await read_all(self.handle)
+        # Time goes on by 700 ms and tombstones stay for 1000: which are gone is checked elsewhere.
+        self.history.require_kept_by(found, gone=self.history.latest().keys())
+        for start in {record.offset + 1 for record in found[:3]}:
+            again = await read_all(self.handle, start)
+            assert again == [record for record in found if record.offset >= start]
+
+
+@given(st.lists(STEP, min_size=3, max_size=25))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_latest_record_of_every_key_is_kept(steps: list[object]) -> None:
+    async def tell() -> None:
+        story = Story()
+        await story.start()
+        for step in [*steps, "roll", "clean"]:
+            await story.tell(step)
+        await story.check()
+        leftovers = [e.name for e in story.vfs.list_dir(f"/d1/{TP}") if ".log." in e.name]
+        assert all(name.endswith(".deleted") for name in leftovers), leftovers
+
+    asyncio.run(tell())
+
+
+async def filled(handle: LogHandle, history: History, rounds: int = 12) -> None:
+    """Records of eight keys over several segments; each key is written again and again."""
+    for step in range(rounds):
+        pairs = [(f"k{(step + i) % 8}", f"{step}" * 40) for i in range(5)]
+        await history.append(handle, keyed(*pairs), producer=(7, 0, step * 5))
+    await flush_and_roll(handle)
+
+
+async def story_before_cleaning() -> tuple[MemVfs, History]:
+    vfs, history = MemVfs(), History()
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)])
+    await manager.load()
+    await filled(await manager.create(TP, TOPIC_ID), history)
+    await manager.close(1)
+    return vfs, history
+
+
+async def opened(vfs: MemVfs | FaultVfs) -> tuple[LogManager, LogHandle]:
+    manager = compacting_manager([open_dir(vfs)])
+    await manager.load()
+    handle = manager.get(TP)
+    assert handle is not None
+    handle.high_watermark = handle.log_end_offset
+    return manager, handle
+
+
+def cleaned_files(vfs: MemVfs) -> list[str]:
+    return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
+
+
+async def clean(manager: LogManager) -> None:
+    while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
+        pass
+
+
+async def test_a_pass_leaves_one_record_of_each_key() -> None:
+    vfs, history = await story_before_cleaning()
+    manager, handle = await opened(vfs)
+    before = handle.size_bytes
+    await clean(manager)
+    found = await read_all(handle)
+    history.require_kept_by(found)
+    assert len(found) == 8
+    assert handle.size_bytes < before / 2
+    assert manager.cleaner.recopy_percent < 50
+    assert not cleaned_files(vfs)
+    await chores(manager).purge_due()
+    names = [entry.name for entry in vfs.list_dir(f"/d1/{TP}")]
+    assert not [name for name in names if name.endswith(".deleted")]
+
+
+class Operations:
+    """Counts the writing operations of one pass."""
+
+    def __init__(self, kinds: frozenset[str] = WRITING_KINDS) -> None:
+        self.kinds = kinds
+        self.count = 0
+
+    def note(self, kind: str, path: str) -> None:
+        self.count += kind in self.kinds
+
+
+async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
+    vfs, _ = await story_before_cleaning()
+    fault = FaultVfs(vfs)
+    manager, _ = await opened(fault)
+    counted = Operations(kinds)
+    fault.on_operation = counted.note
+    await clean(manager)
+    fault.on_operation = None
+    return counted.count
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
+@pytest.mark.parametrize("lasts", ["once", "until room"])
+async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
+    for nth in range(1, await operations_of_a_pass(TAKES_ROOM) + 1):
+        mem, history = await story_before_cleaning()
+        vfs = FaultVfs(mem)
+        manager, handle = await opened(vfs)
+        vfs.inject(Fault(errno=errno, kinds=TAKES_ROOM, nth=nth, sticky=lasts != "once"))
+        await clean(manager)
+        # What is held in memory is what is there, with the disk still full.
+        history.require_kept_by(await read_all(handle))
+        vfs.clear()
+        await heal(manager)
+        history.require_kept_by(await read_all(handle))
+        await clean(manager)
+        assert cleaned_files(mem) == [], nth
+        found = await read_all(handle)
+        history.require_kept_by(found)
+        assert len(found) == 8, nth
+        await history.append(handle, keyed(("k1", "after")), producer=(7, 0, 60))
+        await manager.close(1)
+        manager, handle = await opened(mem)
+        history.require_kept_by(await read_all(handle))
+
+
+async def heal(manager: LogManager) -> None:
+    """The checks of the dir see that there is room again."""
+    log_dir = manager.dirs()[0]
+    for _ in range(_CHECKS):
+        if log_dir.state is LogDirState.ONLINE:
+            return
+        log_dir.check_disk()
+        await log_dir.run(OpKind.PROBE, lambda: None)
+    raise AssertionError(log_dir)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect, share: int) -> None:
+    for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
+        mem, history = await story_before_cleaning()
+        vfs = FaultVfs(mem)
+        manager, _ = await opened(vfs)
+        vfs.inject(Fault(errno=EIO, effect=effect, kinds=WRITING_KINDS, nth=nth))
+        await clean(manager)
+        assert not manager.dirs()[0].is_online, nth
+        for seed in (None, nth):
+            left = mem if seed is None else mem.crash_clone(seed)
+            manager, handle = await opened(left)
+            history.require_kept_by(await read_all(handle))
+            assert cleaned_files(left) == []
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
+async def test_a_power_cut_at_any_operation_loses_nothing(share: int) -> None:
+    for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
+        mem, history = await story_before_cleaning()
+        vfs, clones = FaultVfs(mem), list[MemVfs]()
+        manager, _ = await opened(vfs)
+        seen = Operations()
+
+        def cut(
+            kind: str,
+            path: str,
+            *,
+            nth: int = nth,
+            mem: MemVfs = mem,
+            seen: Operations = seen,
+            clones: list[MemVfs] = clones,
+        ) -> None:
+            seen.note(kind, path)
+            if seen.count == nth and not clones:
+                clones.extend(mem.crash_clone(seed) for seed in range(4))
+
+        vfs.on_operation = cut
+        await clean(manager)
+        for clone in clones:
+            manager, handle = await opened(clone)
+            history.require_kept_by(await read_all(handle))
+            await clean(manager)
+            found = await read_all(handle)
+            history.require_kept_by(found)
+            assert len(found) == 8
+            assert cleaned_files(clone) == []
+            # The producer is known still: what it sent last is a duplicate.
+            before = handle.log_end_offset
+            await again(handle)
+            assert handle.log_end_offset == before
+
+
+async def test_producers_are_known_from_what_is_left_of_their_batches() -> None:
+    """Without a snapshot, the log itself has to say what each producer sent last."""
+    vfs, history = MemVfs(), History()
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)])
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    await filled(handle, history)
+    # Everything that this producer sent is superseded by another one.
+    await history.append(handle, keyed(*((f"k{i}", "later") for i in range(8))))
+    await flush_and_roll(handle)
+    await clean(manager)
+    assert len(await read_all(handle)) == 8
+    await manager.close(1)
+    for entry in vfs.list_dir(f"/d1/{TP}"):
+        if entry.name.endswith(".snapshot"):
+            vfs.unlink_if_exists(f"/d1/{TP}/{entry.name}")
+    manager, handle = await opened(vfs)
+    before = handle.log_end_offset
+    await again(handle)
+    assert handle.log_end_offset == before
+    history.require_kept_by(await read_all(handle))
+
+
+async def again(handle: LogHandle) -> None:
+    """The last batch of ``filled`` once more."""
+    other = History()
+    pairs = [(f"k{(11 + i) % 8}", "11" * 40) for i in range(5)]
+    await other.append(handle, keyed(*pairs), producer=(7, 0, 55))
+
+
+async def test_a_log_that_cannot_be_read_is_reported_once_and_others_go_on() -> None:
+    vfs, history = MemVfs(), History()
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)])
+    await manager.load()
+    bad = await manager.create(TP, TOPIC_ID)
+    await filled(bad, History())
+    good = await manager.create(TP._replace(partition=1), TOPIC_ID)
+    await filled(good, history)
+    damaged = bad.view.segments[1].base_offset
+    file = vfs._tree[f"/d1/{TP}/{damaged:020d}.log"]
+    assert file is not None
+    file.data[100] ^= 1
+    with capture_logs() as logged:
+        await clean(manager)
+    assert len(await read_all(good)) == 8
+    history.require_kept_by(await read_all(good))
+    bad_ones = [event for event in logged if event["event"] == "log_uncleanable"]
+    assert [event["partition"] for event in bad_ones] == [str(TP)]
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
+    assert bad.damaged_from == damaged
+    assert cleaned_files(vfs) == []
+    # What is damaged goes, and the rest may be cleaned again.
+    await bad.truncate_to(damaged)
+    assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == []
+
+
+async def test_a_clean_log_is_left_alone() -> None:
+    vfs, _ = await story_before_cleaning()
+    manager, _ = await opened(vfs)
+    with capture_logs() as logged:
+        await clean(manager)
+        assert not await manager.cleaner.clean_dirtiest(manager.dirs()[0])
+    assert [event["event"] for event in logged].count("log_compacted") == 1
+    await manager.close(1)
+    manager, _ = await opened(vfs)
+    assert not await manager.cleaner.clean_dirtiest(manager.dirs()[0])
+
+
+async def test_no_byte_of_the_last_space_is_used() -> None:
+    """Whatever is free when a pass begins, it stops before the reserve is touched."""
+    mem, history = await story_before_cleaning()
+    limits = CleanerLimits(reserve_bytes=4096)
+    mem.capacity_bytes = mem.used_bytes() + 4096 + 300
+    manager = compacting_manager([open_dir(mem)], limits=limits)
+    await manager.load()
+    handle = manager.get(TP)
+    assert handle is not None
+    handle.high_watermark = handle.log_end_offset
+    with capture_logs() as logged:
+        await clean(manager)
+    assert [e["partition"] for e in logged if e["event"] == "no_room_to_compact"] == [str(TP)]
+    assert manager.dirs()[0].state is LogDirState.ONLINE
+    assert cleaned_files(mem) == []
+    history.require_kept_by(await read_all(handle))

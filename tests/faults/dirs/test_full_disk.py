@@ -1,0 +1,107 @@
+"""No room at the N-th operation, for every N: once, for a while, until somebody makes some.
+
+Whatever found no room fails with an error that is worth another try, memory and files agree at
+once, and when there is room the same objects go on. At the end nothing is lost, nothing is there
+twice, and a client cannot tell that the disk was ever full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import EDQUOT
+
+import pytest
+
+from tests.faults.dirs.full_rig import Shrink, Spell, Told, World, tell
+from tests.faults.vfs_fault import Effect, Fault
+
+#: More than a story has operations.
+_TOO_MANY = 3000
+#: Parts of a sweep: part 1 begins with the first operation, part 2 with the second.
+SHARES = 8
+
+
+async def undisturbed() -> Told:
+    world = World()
+    reported = await tell(world)
+    assert world.refusals == 0
+    return reported
+
+
+async def disturbed(world: World, fault: Fault) -> Told:
+    world.vfs.inject(fault)
+    return await tell(world)
+
+
+async def sweep(
+    make: Callable[[int, World], Fault], *, first: int = 1, step: int = SHARES, least: int = 100
+) -> None:
+    """One story per ``step`` operations; some of about ``least`` operations must be refused."""
+    expected, refused = await undisturbed(), 0
+    for n in range(first, _TOO_MANY, step):
+        world = World()
+        fault = make(n, world)
+        try:
+            assert await disturbed(world, fault) == expected
+        except BaseException as e:
+            e.add_note(f"no room at operation {n}")
+            raise
+        if fault.hits == 0:
+            assert refused * step > least
+            return
+        refused += world.refusals > 0
+    raise AssertionError("the story never ended")
+
+
+#: For what only differs in how long it lasts.
+EVERY_SECOND = range(1, SHARES + 1, 2)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", range(1, SHARES + 1))
+async def test_no_space_once(first: int):
+    await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
+
+
+async def test_no_quota_once():
+    await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", EVERY_SECOND)
+@pytest.mark.parametrize("length", [2, 5])
+async def test_no_space_for_some_operations(length: int, first: int):
+    await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", EVERY_SECOND)
+async def test_no_space_until_somebody_makes_some(first: int):
+    await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 2])
+async def test_half_of_a_write_finds_room(first: int):
+    kinds = frozenset({"write_at", "copy_from"})
+    await sweep(
+        lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),
+        first=first,
+        step=2,
+        least=50,
+    )
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 5])
+@pytest.mark.parametrize("but_for_bytes", [0, 100])
+async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int):
+    await sweep(
+        lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), first=first
+    )
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", [1, 5])
+async def test_a_disk_without_inodes(first: int):
+    await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), first=first)

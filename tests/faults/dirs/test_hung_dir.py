@@ -1,0 +1,347 @@
+"""A log dir whose disk does not answer: STALLED, taken back, answered, or given up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.protocol.record_batch import Compression
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode, VfsFile
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.cleaning.compaction_rig import NOW_MS, compacting_manager, flush_and_roll
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    ManualClock,
+    batch,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.unit.storage.tiny_records import tiny
+
+SUSPECT_MS = 2000
+TIMEOUT_MS = 30_000
+
+
+class Disk:
+    """A dir whose clock and disk stand still when told to."""
+
+    def __init__(self) -> None:
+        self.mem = MemVfs()
+        format_dir(self.mem, "/d1", 1)
+        self.vfs = FaultVfs(self.mem)
+        self.clock = ManualClock()
+        self.channel = LogDirFailureChannel(max_dirs=1)
+        self.log_dir: LogDir = open_dir(
+            self.vfs,
+            clock=self.clock,
+            channel=self.channel,
+            io_suspect_ms=SUSPECT_MS,
+            io_timeout_ms=TIMEOUT_MS,
+        )
+        self.file: VfsFile = self.vfs.open("/d1/f", OpenMode.CREATE)
+        self.log_dir.start_watches()
+
+    async def hang(self, kind: OpKind = OpKind.APPEND) -> asyncio.Future[None]:
+        """An operation that does not end, and is suspected."""
+        method = "sync" if kind is OpKind.FLUSH else "write_at"
+        fault = self.vfs.inject(
+            Fault(effect=Effect.HANG, kinds=frozenset({method}), path="/d1/f", sticky=False)
+        )
+        op = self.file.sync if kind is OpKind.FLUSH else lambda: self.file.write_at(0, [b"1"])
+        waiting: asyncio.Future[None] = self.log_dir.submit(kind, op)
+        await until(lambda: fault.hits)
+        return waiting
+
+    async def suspect(self) -> None:
+        self.clock.ms += SUSPECT_MS + 1
+        assert await self.channel.take() is self.log_dir
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
+    disk = Disk()
+    waiting = await disk.hang()
+    with capture_logs() as logged:
+        await disk.suspect()
+        assert disk.log_dir.state is LogDirState.STALLED
+        assert disk.log_dir.is_online
+        assert not waiting.done(), "it is not failed: nobody knows what became of it"
+        for kind in (OpKind.APPEND, OpKind.READ, OpKind.CHECKPOINT, OpKind.DELETE, OpKind.FLUSH):
+            with pytest.raises(LogDirImpairedError, match="is stalled: an operation") as refused:
+                disk.log_dir.submit(kind, lambda: None)
+            assert refused.value.state == "stalled"
+        disk.vfs.release()
+        await waiting
+        await disk.log_dir.run(OpKind.APPEND, lambda: None)
+    assert disk.log_dir.state is LogDirState.ONLINE
+    assert disk.log_dir.impaired_reason == ""
+    assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
+    assert logged[0]["reason"] == f"an operation has been running for {SUSPECT_MS + 1} ms"
+    disk.log_dir.close()
+
+
+async def test_a_hung_flush_stalls_the_dir_later():
+    """One may have to write a whole segment: it takes as long as that takes."""
+    disk = Disk()
+    waiting = await disk.hang(OpKind.FLUSH)
+    disk.clock.ms += TIMEOUT_MS // 2
+    for _ in range(20):
+        assert await disk.log_dir.run(OpKind.READ, lambda: 1) == 1
+    await disk.suspect()
+    with pytest.raises(LogDirImpairedError):
+        await disk.log_dir.run(OpKind.READ, lambda: 1)
+    disk.vfs.release()
+    await waiting
+    assert disk.log_dir.state is LogDirState.ONLINE
+    disk.log_dir.close()
+
+
+async def test_what_waits_to_be_written_is_taken_back_and_never_written():
+    disk, ran = Disk(), []
+    waiting = await disk.hang()
+    behind = {
+        kind: disk.log_dir.submit(kind, lambda kind=kind: ran.append(kind))
+        for kind in (OpKind.APPEND, OpKind.CREATE, OpKind.READ, OpKind.CHECKPOINT)
+    }
+    await disk.suspect()
+    for kind in (OpKind.APPEND, OpKind.CREATE):
+        with pytest.raises(LogDirImpairedError) as refused:
+            await behind[kind]
+        assert refused.value.state == "stalled"
+    disk.vfs.release()
+    await asyncio.gather(waiting, behind[OpKind.READ], behind[OpKind.CHECKPOINT])
+    assert ran == [OpKind.READ, OpKind.CHECKPOINT]
+    disk.log_dir.close()
+
+
+async def test_nothing_is_read_from_memory_while_it_is_stalled():
+    disk = Disk()
+    waiting = await disk.hang()
+    assert disk.log_dir.read_cached(disk.file, 0, 1) is not None
+    await disk.suspect()
+    with pytest.raises(LogDirImpairedError):
+        disk.log_dir.read_cached(disk.file, 0, 1)
+    disk.vfs.release()
+    await waiting
+    disk.log_dir.close()
+
+
+async def test_a_disk_that_never_answers_is_offline_in_the_end():
+    disk = Disk()
+    waiting = await disk.hang()
+    await disk.suspect()
+    disk.clock.ms += TIMEOUT_MS
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.OFFLINE
+    with pytest.raises(KafkaStorageError, match=f"running for {SUSPECT_MS + 1 + TIMEOUT_MS} ms"):
+        await waiting
+    disk.vfs.release()
+
+
+async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir():
+    disk = Disk()
+    await disk.log_dir.run(OpKind.READ, lambda: "its first check is over")
+    disk.log_dir.close()
+    disk.log_dir = open_dir(disk.vfs, clock=disk.clock, channel=disk.channel, check_interval_ms=2)
+    hang = disk.vfs.inject(
+        Fault(effect=Effect.HANG, kinds=frozenset({"open"}), path="*.probe", sticky=False)
+    )
+    disk.log_dir.start_watches()
+    await until(lambda: hang.hits)
+    await disk.suspect()
+    assert disk.log_dir.state is LogDirState.STALLED
+    disk.vfs.release()
+    await disk.channel.take()
+    assert disk.log_dir.state is LogDirState.ONLINE
+    disk.log_dir.close()
+
+
+async def test_slow_is_not_hung():
+    disk = Disk()
+    disk.vfs.inject(Fault(effect=Effect.DELAY, delay_s=0.01, kinds=frozenset({"write_at"})))
+    for _ in range(5):
+        disk.clock.ms += SUSPECT_MS
+        await disk.log_dir.run(OpKind.APPEND, lambda: disk.file.write_at(0, [b"1"]))
+    assert disk.log_dir.state is LogDirState.ONLINE
+    assert disk.log_dir.statistics.latency_ms == 0
+    disk.log_dir.close()
+
+
+async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers():
+    disk = Disk()
+    with capture_logs() as logged:
+        disk.log_dir.suspect("it is slow")
+        await disk.channel.take()
+        waiting = asyncio.ensure_future(disk.log_dir.run(OpKind.PROBE, lambda: 1))
+        assert await waiting == 1
+        assert (disk.log_dir.state, disk.log_dir.impaired_reason) == (
+            LogDirState.STALLED,
+            "it is slow",
+        )
+        disk.log_dir.absolve()
+    assert disk.log_dir.state is LogDirState.ONLINE
+    assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
+    disk.log_dir.absolve()
+    disk.log_dir.close()
+
+
+async def test_who_is_slow_and_hangs_answers_when_both_are_over():
+    disk = Disk()
+    waiting = await disk.hang()
+    await disk.suspect()
+    disk.log_dir.suspect("it is slow")
+    disk.log_dir.absolve()
+    assert disk.log_dir.state is LogDirState.STALLED, "it hangs still"
+    disk.log_dir.suspect("it is slow")
+    disk.vfs.release()
+    await waiting
+    await asyncio.sleep(0)
+    assert disk.log_dir.state is LogDirState.STALLED, "it is slow still"
+    disk.log_dir.absolve()
+    assert disk.log_dir.state is LogDirState.ONLINE
+    disk.log_dir.close()
+
+
+async def test_the_latency_of_an_operation_that_hangs_is_its_age():
+    disk = Disk()
+    waiting = await disk.hang()
+    disk.log_dir.statistics.look(0)
+    disk.clock.ms += 1000
+    disk.log_dir.check_disk()
+    assert disk.log_dir.statistics.latency_ms == pytest.approx(200)
+    disk.vfs.release()
+    await waiting
+    disk.log_dir.close()
+
+
+class Node:
+    """Two dirs with a replica each, of which the second hangs as it is loaded."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.vfss = [FaultVfs(MemVfs()) for _ in range(2)]
+        self.channel = LogDirFailureChannel(max_dirs=8)
+
+    def dirs(self) -> list[LogDir]:
+        return [
+            open_dir(
+                vfs,
+                f"/d{number}",
+                number,
+                clock=self.clock,
+                channel=self.channel,
+                io_suspect_ms=SUSPECT_MS,
+                io_timeout_ms=TIMEOUT_MS,
+            )
+            for number, vfs in enumerate(self.vfss, 1)
+        ]
+
+
+async def node_with_replicas() -> Node:
+    node = Node()
+    for number, vfs in enumerate(node.vfss, 1):
+        format_dir(vfs, f"/d{number}", number)
+    manager = manager_of(node.dirs(), clock=node.clock)
+    await manager.load()
+    for number, log_dir in enumerate(manager.dirs()):
+        tp = type(TP)("t", number)
+        handle = await manager.create(tp, TOPIC_ID, log_dir.directory_id)
+        data = batch()
+        await handle.append_as_leader(data, headers_of(data), 0)
+        assert handle.log_dir is log_dir
+    await manager.close(broker_epoch=1)
+    return node
+
+
+@pytest.mark.parametrize("does_answer", [True, False])
+async def test_a_dir_that_hangs_while_it_is_loaded_costs_its_own_replicas_at_most(
+    does_answer: bool,
+):
+    node = await node_with_replicas()
+    hang = node.vfss[1].inject(
+        Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"}), path="/d2/t-1", sticky=False)
+    )
+    manager = manager_of(node.dirs(), clock=node.clock)
+    for log_dir in manager.dirs():
+        log_dir.start_watches()
+    loading = asyncio.ensure_future(manager.load())
+    await until(lambda: hang.hits)
+    node.clock.ms += SUSPECT_MS + 1
+    stalled = await node.channel.take()
+    assert (stalled, stalled.state) == (manager.dirs()[1], LogDirState.STALLED)
+    assert not loading.done()
+    if does_answer:
+        node.vfss[1].release()
+    else:
+        node.clock.ms += TIMEOUT_MS
+    await loading
+    assert [log_dir.is_online for log_dir in manager.dirs()] == [True, does_answer]
+    assert [handle.topic_partition.partition for handle in manager.handles()] == (
+        [0, 1] if does_answer else [0]
+    )
+    node.vfss[1].release()
+    for log_dir in manager.dirs():
+        log_dir.close()
+
+
+class FastClock:
+    """Twenty times as fast as the real one: what takes two seconds takes forty."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 50_000
+
+    wall_ms = now_ms
+
+
+async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_append():
+    """Some KiB from a producer and one ListOffsets took the directory offline."""
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    log_dir = open_dir(vfs, clock=FastClock(), io_suspect_ms=SUSPECT_MS, io_timeout_ms=TIMEOUT_MS)
+    handle = await manager_of([log_dir]).create(TP, TOPIC_ID)
+    log_dir.start_watches()
+    data = tiny(990_000, compression=Compression.ZSTD, newest=1_000_000)
+    await handle.append_as_follower(data)
+    searching = asyncio.ensure_future(handle.offset_for_timestamp(300))
+    appends = 0
+    while not searching.done():
+        more = batch(base_offset=handle.log_end_offset, timestamp=2_000_000)
+        await handle.append_as_follower(more)
+        appends += 1
+        await asyncio.sleep(0.01)
+    assert await searching == (2_000_000, 990_000, 0)
+    # One held up would come back after the search, and be the only one.
+    assert appends > 1
+    assert log_dir.is_online
+    log_dir.close()
+
+
+async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk():
+    vfs = MemVfs()
+    format_dir(vfs, "/d1", 1)
+    log_dir = open_dir(vfs, clock=ManualClock(NOW_MS), io_timeout_ms=250)
+    manager = compacting_manager([log_dir])
+    handle = await manager.create(TP, TOPIC_ID)
+    data = tiny(400_000, compression=Compression.ZSTD, newest=NOW_MS, is_keyed=True)
+    await handle.append_as_follower(data)
+    handle.high_watermark = handle.log_end_offset
+    await flush_and_roll(handle)
+    with capture_logs() as logged:
+        assert await manager.cleaner.clean_dirtiest(log_dir)
+    assert "log_compacted" in [e["event"] for e in logged]
+    assert log_dir.is_online

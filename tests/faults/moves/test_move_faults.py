@@ -1,0 +1,251 @@
+"""A move, told again and again: the N-th operation on one of the two disks fails, for every N.
+
+Afterwards: that disk's dir is OFFLINE and the other one is not, the replica is served from where
+it was if that dir lives, and once both disks work again there is one current copy with all that
+was acknowledged, and the move goes on or is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from errno import EIO, ENOSPC
+
+import pytest
+
+from kraftjbod.core.errors import KafkaStorageError, OperatingError
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.moves.move_rig import (
+    TP,
+    Written,
+    append,
+    caught_up,
+    check,
+    node_on,
+    story,
+    two_disks,
+    watched,
+)
+from tests.faults.rig import ManualClock
+from tests.faults.vfs_fault import Effect, Fault
+
+#: Parts of a sweep.
+SHARES = 4
+
+
+async def tell_with(
+    number: int, fault: Fault
+) -> tuple[tuple[MemVfs, MemVfs], LogManager, Written, OperatingError | None]:
+    disks = two_disks()
+    vfss = watched(disks)
+    manager = node_on(*vfss, channel=LogDirFailureChannel(max_dirs=2))
+    await manager.load()
+    vfss[number].inject(fault)
+    written, error = Written(), None
+    try:
+        await story(manager, written, random.Random(7))
+    except OperatingError as e:
+        error = e
+    await go_on_without(manager, written)
+    vfss[number].clear()
+    return disks, manager, written, error
+
+
+async def go_on_without(manager: LogManager, written: Written) -> None:
+    """As the broker does: the dead dir is dropped, the rest is served."""
+    for log_dir in manager.offline_dirs():
+        manager.drop(log_dir)
+    handle = manager.get(TP)
+    if handle is not None and not handle._published.is_closed:
+        await append(handle, written, random.Random(3), handle.latest_epoch + 1)
+
+
+async def sweep(number: int, share: int) -> int:
+    """Every :data:`SHARES`-th operation on one disk; how many there are about."""
+    for n in range(1 + share, 2000, SHARES):
+        fault = Fault(errno=EIO, nth=n)
+        disks, manager, written, error = await tell_with(number, fault)
+        dirs = manager.dirs()
+        if fault.hits == 0:
+            assert error is None
+            return n - 1
+        assert not dirs[number].is_online, (n, error)
+        assert dirs[1 - number].is_online, (n, error)
+        if error is not None:
+            assert isinstance(error, KafkaStorageError), n
+            assert error.directory_id == dirs[number].directory_id, n
+        await check(disks, written, at_least=written.acked_end if written.is_created else 0)
+    raise AssertionError("the story never ended")
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
+async def test_every_operation_on_the_source_fails(share: int):
+    assert await sweep(0, share) > 100
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("share", range(SHARES))
+async def test_every_operation_on_the_target_fails(share: int):
+    """A broken target never takes the source with it."""
+    assert await sweep(1, share) > 100
+
+
+async def test_every_copy_falls_short():
+    for n in range(1, 200):
+        fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
+        disks, manager, written, _ = await tell_with(1, fault)
+        if fault.hits == 0:
+            assert n > 5
+            return
+        assert [log_dir.is_online for log_dir in manager.dirs()] == [True, False]
+        await check(disks, written, at_least=written.acked_end)
+    pytest.fail("the story never ended")
+
+
+# --- the swap -------------------------------------------------------------------------------------
+
+SUSPECT_MS = 20
+#: How long a case may take until something is wrong.
+PATIENCE_S = 60
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class SwapCase:
+    """One swap on two watched disks, with a fault at some operation on one of them."""
+
+    def __init__(self, number: int, how: str, nth: int) -> None:
+        self.disks = two_disks()
+        self.vfss = watched(self.disks)
+        self.clock = ManualClock()
+        # A mover's operation is waited for by the real clock.
+        self.timeout_ms = 100 if how == "hangs-for-good" else 60_000
+        self.manager = node_on(
+            *self.vfss,
+            channel=LogDirFailureChannel(max_dirs=2),
+            clock=self.clock,
+            io_suspect_ms=SUSPECT_MS,
+            io_timeout_ms=self.timeout_ms,
+        )
+        self.pool = MoverPool(threads=1, clock=self.clock)
+        self.vfs, self.how, self.written = self.vfss[number], how, Written()
+        dirs = self.manager.dirs()
+        self.struck, self.other = dirs[number], dirs[1 - number]
+        self.fault = Fault(
+            effect=Effect.ERROR if how in ("fails", "fills-up") else Effect.HANG,
+            errno=ENOSPC if how == "fills-up" else EIO,
+            nth=nth,
+            # What was full once has room for the way back; what is dead stays so.
+            sticky=how == "fails",
+        )
+
+    async def tell(self) -> OperatingError | None:
+        """What the swap fails with, if it does."""
+        await self.manager.load()
+        await caught_up(self.manager, self.written, self.pool)
+        for log_dir in self.manager.dirs():
+            log_dir.start_watches()
+        self.vfs.inject(self.fault)
+        swap = asyncio.ensure_future(self._promote())
+        if self.fault.effect is Effect.HANG:
+            await until(lambda: self.fault.hits > 0 or swap.done())
+            if self.fault.hits:
+                await self._hang(swap)
+        async with asyncio.timeout(PATIENCE_S):
+            return await swap
+
+    async def _promote(self) -> OperatingError | None:
+        async with self.pool.executor() as executor:
+            try:
+                await self.manager.promote_future(TP, executor)
+            except OperatingError as e:
+                return e
+        return None
+
+    async def _hang(self, swap: asyncio.Future[OperatingError | None]) -> None:
+        """What the case says becomes of the operation, and of the other disk meanwhile."""
+        if self.how == "waits-while-the-other-stalls":
+            self.other.suspect("a neighbour")
+            self.vfs.release()
+            return
+        self.clock.ms += SUSPECT_MS + 1
+        # What hangs in a mover's thread is not suspected.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                while self.struck.state is LogDirState.ONLINE and not swap.done():
+                    await asyncio.sleep(0.001)
+        if self.how == "hangs-for-good":
+            self.clock.ms += self.timeout_ms
+        else:
+            self.vfs.release()
+
+    async def goes_on(self) -> LogHandle | None:
+        """Who serves, after an append to it; None if the dir of the one that did is OFFLINE."""
+        if self.how != "hangs-for-good":
+            self.vfs.clear()
+        for log_dir in self.manager.offline_dirs():
+            self.manager.drop(log_dir)
+        handle = self.manager.get(TP)
+        if handle is not None:
+            if handle.log_dir is self.other:
+                self.other.absolve()
+            await until(lambda: self._is_well(handle.log_dir))
+            async with asyncio.timeout(PATIENCE_S):
+                await append(handle, self.written, random.Random(3), handle.latest_epoch + 1)
+        return handle
+
+    def _is_well(self, log_dir: LogDir) -> bool:
+        if log_dir.state is LogDirState.SATURATED:
+            log_dir.check_disk()
+        return log_dir.state is LogDirState.ONLINE
+
+    async def restart(self) -> None:
+        """Without a farewell; what hung is done by then."""
+        self.vfs.clear()
+        self.other.absolve()
+        dirs = self.manager.dirs()
+        await until(lambda: not any(log_dir.is_busy for log_dir in dirs))
+        self.pool.close()
+        for log_dir in dirs:
+            log_dir.close()
+        await check(self.disks, self.written, at_least=self.written.acked_end)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("number", [0, 1], ids=["source", "target"])
+@pytest.mark.parametrize(
+    "how",
+    ["fails", "fills-up", "hangs-a-while", "hangs-for-good", "waits-while-the-other-stalls"],
+)
+async def test_whatever_becomes_of_an_operation_of_a_swap(how: str, number: int) -> None:
+    """One copy serves, appends go on or its dir is OFFLINE, and a restart finds it all."""
+    for n in range(1, 400):
+        case = SwapCase(number, how, n)
+        error = await case.tell()
+        if case.fault.hits == 0:
+            assert error is None and n > 10, (n, error)
+            return
+        handle = await case.goes_on()
+        source, target = case.manager.dirs()
+        if error is None:
+            assert handle is None or handle.log_dir is target, n
+            assert handle is not None or not target.is_online, n
+        else:
+            assert handle is None or handle.log_dir is source, n
+            assert handle is not None or not source.is_online, (n, error)
+        if how in ("hangs-a-while", "waits-while-the-other-stalls"):
+            assert source.is_online and target.is_online, (n, error)
+        await case.restart()
+    pytest.fail("the swap never ended")

@@ -1,0 +1,319 @@
+"""bin/kraftjbod-drain on a cluster of real processes: directories and brokers are retired.
+
+Whether something is empty is judged by another client, and so is whether the records are all there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from kraftjbod.testing import mounts
+from tests.checkout import BIN
+from tests.integration.clients import read_confluent, write_confluent
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+from tests.integration.tools import tool
+
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(240)]
+
+BROKERS = (1, 2, 3)
+VALUES = [b"%06d" % index + bytes(1000) for index in range(3000)]
+#: So slow that VALUES take half a minute.
+SLOW = "100000"
+_names = (f"drained-{n}" for n in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    config = {"broker.session.timeout.ms": "4000"}
+    yield make_shared_cluster(
+        brokers=3,
+        dirs=3,
+        config=config,
+        broker_config={n: {"broker.heartbeat.interval.ms": "500"} for n in BROKERS},
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_cordoned(cluster: Cluster) -> Iterator[None]:
+    yield
+    for broker in BROKERS:
+        words = ("--alter", "--entity-type", "brokers", "--entity-name", str(broker))
+        tool("configs", cluster, *words, "--delete-config", "cordoned.log.dirs")
+    with cluster.admin() as admin:
+        ours = [name for name in admin.list_topics() if name.startswith("drained-")]
+        admin.delete_topics(ours)
+
+
+def drain(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "kraftjbod-drain"), "--bootstrap-server", cluster.bootstrap, *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=200, cwd="/"
+    )
+
+
+@contextlib.contextmanager
+def draining(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The tool while it works."""
+    command = [str(BIN / "kraftjbod-drain"), "--bootstrap-server", cluster.bootstrap, *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def path_of(cluster: Cluster, broker: int, number: int) -> str:
+    return str(cluster.local.dir_path(broker, number))
+
+
+def held(cluster: Cluster, broker: int, path: str | None = None) -> list[str]:
+    """Partitions that a broker has, in one directory or in all."""
+    found = cluster.directories(broker)
+    return sorted(name for where, d in found.items() if path in (None, where) for name in d.sizes)
+
+
+def filled_topic(cluster: Cluster, replicas: list[int], partitions: int = 3) -> str:
+    """Partition 0 has records; the others are empty."""
+    name = next(_names)
+    cluster.create_topic(name, assignments=dict.fromkeys(range(partitions), replicas))
+    write_confluent(cluster.bootstrap, name, VALUES)
+    return name
+
+
+def require_whole(cluster: Cluster, topic: str) -> None:
+    cluster.wait_whole(topic)
+    assert read_confluent(cluster.bootstrap, topic, len(VALUES)) == VALUES
+
+
+def dir_of(cluster: Cluster, broker: int, topic: str) -> str:
+    """Where partition 0 is."""
+    found = cluster.replicas_by_dir(broker, topic)
+    return next(path for path, partitions in found.items() if 0 in partitions)
+
+
+def test_a_directory_is_emptied_and_may_be_pulled(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [1, 2])
+    path = dir_of(cluster, 1, name)
+    planned = drain(cluster, "--dir", f"1:{path}", "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert f"{name}-0 " in planned.stdout and f"1:{path} -> 1:/" in planned.stdout
+    assert held(cluster, 1, path) != []
+    done = drain(cluster, "--dir", f"1:{path}")
+    assert done.returncode == 0, done.stderr
+    assert f"{path} of broker 1" in done.stdout
+    assert held(cluster, 1, path) == []
+    require_whole(cluster, name)
+    after = next(_names)
+    cluster.create_topic(after, assignments={n: [1] for n in range(4)})
+    assert cluster.replicas_by_dir(1, after)[path] == []
+    again = drain(cluster, "--dir", f"1:{path}", "--format", "json")
+    assert (again.returncode, json.loads(again.stdout)["moved"]) == (0, 0)
+    # What the tool says to do next, and back again.
+    assert f"  kraftjbod-log-dirs --forget 1:{path}\n" in done.stdout
+    gone = tool("log-dirs", cluster, "--forget", f"1:{path}")
+    assert gone.returncode == 0, gone.stderr
+    assert path not in cluster.directories(1)
+    back = tool("log-dirs", cluster, "--add", f"1:{path}")
+    assert back.returncode == 0, back.stderr
+    assert path in cluster.directories(1)
+
+
+def test_a_broker_is_emptied_by_id_of_its_own_and_may_be_stopped(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [3, 1])
+    done = drain(cluster, "--broker", "3", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "drained"
+    assert held(cluster, 3) == []
+    assert {p.replicas for p in cluster.partitions(name).values()} == {(2, 1)}
+    require_whole(cluster, name)
+
+
+def test_an_interrupted_drain_is_resumed_by_the_same_order(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [1, 2])
+    path = dir_of(cluster, 1, name)
+    order = ("--dir", f"1:{path}")
+    with draining(cluster, *order, "--throttle", SLOW) as process:
+        cluster.wait(
+            "the move to have begun",
+            lambda: held(cluster, 1).count(f"{name}-0") == 2 or _is_moving(cluster, name),
+        )
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Give the same order again to resume, or with --cancel" in err
+    assert _is_moving(cluster, name)
+    done = drain(cluster, *order, "--throttle", "1000000000")
+    assert done.returncode == 0, done.stderr
+    assert held(cluster, 1, path) == []
+    require_whole(cluster, name)
+    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+    words = ("--describe", "--entity-type", "brokers", "--entity-name", "1")
+    assert rate not in tool("configs", cluster, *words).stdout
+
+
+def _is_moving(cluster: Cluster, topic: str) -> bool:
+    told = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
+    return any(
+        replica["isFuture"] and replica["partition"] == f"{topic}-0"
+        for broker in told["brokers"]
+        for log_dir in broker["logDirs"]
+        for replica in log_dir["partitions"]
+    )
+
+
+def test_a_drain_is_taken_back(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [1, 2])
+    path = dir_of(cluster, 1, name)
+    order = ("--dir", f"1:{path}")
+    with draining(cluster, *order, "--throttle", SLOW) as process:
+        cluster.wait("the move to have begun", lambda: _is_moving(cluster, name))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    done = drain(cluster, *order, "--cancel")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"Cancelled 1 move out of directory {path} of broker 1.\n"
+    cluster.wait("the move to have ended", lambda: not _is_moving(cluster, name))
+    assert dir_of(cluster, 1, name) == path
+    shown = tool("configs", cluster, "--describe", "--entity-type", "brokers", "--entity-name", "1")
+    assert "cordoned.log.dirs" not in shown.stdout
+    require_whole(cluster, name)
+
+
+def test_a_broker_that_dies_on_the_way_does_not_stop_a_drain(cluster: Cluster) -> None:
+    """Broker 3 is the only one that can take broker 1's replicas, and dies while it copies."""
+    name = filled_topic(cluster, [1, 2])
+    with draining(cluster, "--broker", "1", "--throttle", SLOW) as process:
+        cluster.wait("some of it on 3", lambda: f"{name}-0" in held(cluster, 3))
+        daemon = cluster.brokers[3]
+        daemon.kill()
+        time.sleep(5)  # Long enough for its session to end.
+        cluster.start_daemon(daemon)
+        _set_rates(cluster, name)
+        out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, out + err
+    assert "it is safe to stop" in out
+    assert held(cluster, 1) == []
+    assert {p.replicas for p in cluster.partitions(name).values()} == {(3, 2)}
+    require_whole(cluster, name)
+
+
+def _set_rates(cluster: Cluster, topic: str) -> None:
+    """Somebody has seen enough of the throttle."""
+    words = ("--alter", "--entity-type", "topics", "--entity-name", topic, "--delete-config")
+    keys = "leader.replication.throttled.replicas,follower.replication.throttled.replicas"
+    tool("configs", cluster, *words, keys)
+
+
+@pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))
+def test_what_does_not_fit_is_refused_before_anything_moves(make_cluster: MakeCluster) -> None:
+    mib = 1024 * 1024
+    with contextlib.ExitStack() as disks:
+        large, small = (
+            Path(disks.enter_context(mounts.mounted("tmpfs", size_bytes=size * mib)).path)
+            for size in (64, 8)
+        )
+        cluster = make_cluster(
+            brokers=1,
+            log_dirs={1: [large, small]},
+            config={"log.dir.reserve.bytes": "1048576"},
+        )
+        disks.callback(cluster.local.kill)
+        name = next(_names)
+        cluster.create_topic(name, assignments={0: [1]})
+        assert dir_of(cluster, 1, name) == str(large)
+        for _ in range(4):
+            write_confluent(cluster.bootstrap, name, VALUES)
+        refused = drain(cluster, "--dir", f"1:{large}")
+        assert refused.returncode == 2, refused.stdout + refused.stderr
+        assert f"  {name}-0: 11." in refused.stdout
+        assert " free at best" in refused.stdout
+        assert dir_of(cluster, 1, name) == str(large)
+        words = ("--describe", "--entity-type", "brokers", "--entity-name", "1")
+        assert "cordoned.log.dirs" not in tool("configs", cluster, *words).stdout
+        as_json = drain(cluster, "--dir", f"1:{large}", "--dry-run", "--format", "json")
+        assert as_json.returncode == 2
+        told = json.loads(as_json.stdout)
+        assert [one["partition"] for one in told["doesNotFit"]] == [f"{name}-0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--dir", "1:/nowhere"), "broker 1 has no log directory /nowhere; it has /"),
+        (("--broker", "9"), "broker 9 is not alive"),
+    ],
+)
+def test_what_is_not_there_is_named(cluster: Cluster, words: tuple[str, ...], why: str) -> None:
+    done = drain(cluster, *words)
+    assert done.returncode == 1
+    assert why in done.stderr
+
+
+def test_draining_a_broker_is_taken_back(cluster: Cluster) -> None:
+    name = filled_topic(cluster, [2, 3])
+    with draining(cluster, "--broker", "2", "--throttle", SLOW) as process:
+        cluster.wait("some of it on 1", lambda: f"{name}-0" in held(cluster, 1))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    done = drain(cluster, "--broker", "2", "--cancel", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "cancelled"
+    assert sorted(cluster.partitions(name)[0].replicas) == [2, 3]
+    words = ("--describe", "--entity-type", "brokers", "--entity-name", "2")
+    assert "cordoned.log.dirs" not in tool("configs", cluster, *words).stdout
+    require_whole(cluster, name)
+
+
+@pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))
+def test_a_full_directory_can_be_drained(make_cluster: MakeCluster) -> None:
+    """KIP-928: what is saturated takes nothing, and lets go of everything."""
+    mib = 1024 * 1024
+    with contextlib.ExitStack() as disks:
+        full, other = (
+            Path(disks.enter_context(mounts.mounted("tmpfs", size_bytes=size * mib)).path)
+            for size in (24, 16)
+        )
+        cluster = make_cluster(
+            brokers=1,
+            log_dirs={1: [full, other]},
+            config={"log.dir.reserve.bytes": "2097152", "log.dir.check.interval.ms": "100"},
+        )
+        disks.callback(cluster.local.kill)
+        name = next(_names)
+        cluster.create_topic(name, assignments={0: [1]}, segment_bytes=2 * mib)
+        assert dir_of(cluster, 1, name) == str(full)
+        write_confluent(cluster.bootstrap, name, VALUES)
+        ballast = full / "ballast"
+        with ballast.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(64 * 1024))
+                file.flush()
+        with pytest.raises(confluent_kafka.KafkaException):
+            write_confluent(cluster.bootstrap, name, VALUES, message_timeout_ms=5000)
+        cluster.wait("it to be saturated", lambda: _state(cluster, str(full)) == "saturated")
+        done = drain(cluster, "--dir", f"1:{full}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert held(cluster, 1, str(full)) == []
+        assert read_confluent(cluster.bootstrap, name, len(VALUES)) == VALUES
+
+
+def _state(cluster: Cluster, path: str) -> str:
+    told = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
+    dirs = {d["logDir"]: d for broker in told["brokers"] for d in broker["logDirs"]}
+    state: str = dirs[path]["state"]
+    return state

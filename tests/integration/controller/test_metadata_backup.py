@@ -1,0 +1,254 @@
+"""Metadata that is lost, formatted anew and restored, with real daemons: docs/metadata-backup.md.
+
+Whatever a controller of another life says, brokers keep their data as it is, and go on with all of
+it once the metadata that they know is back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kraftjbod.testing.local_cluster import LocalCluster
+from tests.checkout import BIN, ROOT
+from tests.integration.clients import read_confluent, write_confluent
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
+
+PAGE: Final = ROOT / "docs/metadata-backup.md"
+TOPIC: Final = "kept"
+NEWER: Final = "newer"
+FIRST: Final = [b"first-%d" % n for n in range(100)]
+SECOND: Final = [b"second-%d" % n for n in range(50)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    config = {"min.insync.replicas": "2"}
+    with LocalCluster(brokers=3, dirs=2, disks="plain", config=config) as cluster:
+        yield cluster
+
+
+def storage(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """``kraftjbod-storage`` as the daemons' user."""
+    prefix = cluster.processes.privileges.command_prefix
+    return subprocess.run(
+        [*prefix, str(BIN / "kraftjbod-storage"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd="/",
+    )
+
+
+def format_anew(cluster: LocalCluster) -> Path:
+    """The controller's metadata directory is empty and formatted again; where the old one is."""
+    files = cluster.processes.controller.files
+    aside = files.metadata_dir.with_name("metadata-of-before")
+    files.metadata_dir.rename(aside)
+    files.metadata_dir.mkdir()
+    cluster.processes.privileges.give(files.metadata_dir)
+    words = ("-t", cluster.processes.cluster_id, "-c", str(files.config_path))
+    done = storage(cluster, "format", *words)
+    if "--replace-lost" in done.stderr:
+        done = storage(cluster, "format", *words, "--replace-lost")
+    assert done.returncode == 0, done.stderr
+    return aside
+
+
+def put_back(cluster: LocalCluster, original: Path) -> None:
+    controller = cluster.processes.controller
+    controller.kill()
+    shutil.rmtree(controller.files.metadata_dir)
+    original.rename(controller.files.metadata_dir)
+    controller.start()
+
+
+def names_in_log_dirs(cluster: LocalCluster) -> set[str]:
+    return {
+        f"{disk.path}/{entry.name}"
+        for broker in cluster.brokers
+        for disk in broker.dirs
+        for entry in disk.path.iterdir()
+        if entry.is_dir()
+    }
+
+
+def has_decided(cluster: LocalCluster, starts: int) -> bool:
+    """Each broker has refused the metadata, or has taken it."""
+    return all(
+        broker.events("metadata_refused") or len(broker.events("broker_started")) > starts
+        for broker in cluster.brokers
+    )
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("brokers_restart", [True, False])
+def test_metadata_of_another_life_touches_nothing(
+    cluster: LocalCluster, brokers_restart: bool
+) -> None:
+    cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
+    write_confluent(cluster.bootstrap_servers, TOPIC, FIRST)
+    before = names_in_log_dirs(cluster)
+    if brokers_restart:
+        for broker in cluster.brokers:
+            broker.kill()
+    cluster.processes.controller.kill()
+    original = format_anew(cluster)
+    cluster.processes.controller.start()
+    if brokers_restart:
+        for broker in cluster.brokers:
+            broker.process.start()
+    cluster.wait("every broker to decide", lambda: has_decided(cluster, 1))
+    assert names_in_log_dirs(cluster) == before
+    assert all(broker.is_running for broker in cluster.brokers)
+    put_back(cluster, original)
+    cluster.wait_in_sync(TOPIC)
+    write_confluent(cluster.bootstrap_servers, TOPIC, SECOND)
+    everything = [*FIRST, *SECOND]
+    assert read_confluent(cluster.bootstrap_servers, TOPIC, len(everything)) == everything
+    assert names_in_log_dirs(cluster) == before
+
+
+def commands() -> dict[str, str]:
+    """What the page has one type, by the first word that tells the commands apart."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names = ("backup", "restore", "fork", "format", "forget", "strays")
+    return dict(zip(names, blocks, strict=True))
+
+
+class Operator:
+    """Types the page's commands as the daemons' user."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        controller = cluster.processes.controller.files
+        self.backup = controller.directory / "backup"
+        self._words = {
+            "METADATA_DIR": str(controller.metadata_dir),
+            "CONTROLLER_CONFIG": str(controller.config_path),
+            "CLUSTER_ID": cluster.processes.cluster_id,
+            "BACKUP": str(self.backup),
+            "BOOTSTRAP": cluster.bootstrap_servers,
+        }
+
+    def types(self, name: str, **more: str) -> str:
+        prefix = self._cluster.processes.privileges.command_prefix
+        done = subprocess.run(
+            [*prefix, "sh", "-euc", commands()[name]],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd="/",
+            env={**os.environ, **self._words, **more, "PATH": f"{BIN}:{os.environ['PATH']}"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def restart_controller_after(self, *names: str) -> None:
+        self._cluster.processes.controller.kill()
+        for name in names:
+            self.types(name)
+        self._cluster.processes.controller.start()
+
+    def begin_again(self, *names: str) -> None:
+        """Everything is stopped; the controller's part; every broker forgets; all is started."""
+        cluster = self._cluster
+        for broker in cluster.brokers:
+            broker.kill()
+        self.restart_controller_after(*names)
+        for broker in cluster.brokers:
+            self.types("forget", BROKER_CONFIG=str(broker.process.files.config_path))
+        starts = {broker: len(broker.events("broker_started")) for broker in cluster.brokers}
+        for broker in cluster.brokers:
+            broker.process.start()
+        cluster.wait(
+            "every broker to serve",
+            lambda: all(len(b.events("broker_started")) > n for b, n in starts.items()),
+        )
+
+
+def everything_is_there(cluster: LocalCluster) -> None:
+    for topic, values in ((TOPIC, FIRST), (NEWER, SECOND)):
+        cluster.wait_in_sync(topic)
+        assert read_confluent(cluster.bootstrap_servers, topic, len(values)) == values
+
+
+@pytest.mark.long
+def test_the_page_is_true(cluster: LocalCluster) -> None:
+    operator, controller = Operator(cluster), cluster.processes.controller
+    cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
+    write_confluent(cluster.bootstrap_servers, TOPIC, FIRST)
+    operator.restart_controller_after("backup")
+    # Nothing has changed since, but that the controller was started.
+    operator.restart_controller_after("restore")
+    cluster.wait_in_sync(TOPIC)
+    cluster.create_topic(NEWER, partitions=1, replication_factor=3)
+    write_confluent(cluster.bootstrap_servers, NEWER, SECOND)
+    files = names_in_log_dirs(cluster)
+    # The copy ends before that, and is refused.
+    operator.restart_controller_after("restore")
+    cluster.wait("every broker to refuse it", lambda: has_decided(cluster, 1))
+    cluster.wait(
+        "the controller to say so", lambda: controller.events("broker_knows_other_metadata")
+    )
+    assert names_in_log_dirs(cluster) == files
+    (original,) = sorted(controller.files.directory.glob("metadata.lost-*"))[-1:]
+    # There is nothing newer, it seems.
+    operator.begin_again("fork")
+    assert controller.events("metadata_log_forked")
+    cluster.wait_in_sync(TOPIC)
+    assert read_confluent(cluster.bootstrap_servers, TOPIC, len(FIRST)) == FIRST
+    cluster.wait("the newer topic to be set aside", lambda: NEWER not in served(cluster))
+    told = operator.types("strays").splitlines()
+    assert len(told) == 3
+    assert all(line.startswith(f"{NEWER}-0 ") and "topic unknown" in line for line in told)
+    # But then the lost directory is found.
+    controller.kill()
+    shutil.rmtree(controller.files.metadata_dir)
+    original.rename(controller.files.metadata_dir)
+    operator.begin_again()
+    everything_is_there(cluster)
+    assert names_in_log_dirs(cluster) == files
+    assert operator.types("strays").startswith("No replica is set aside")
+
+
+def served(cluster: LocalCluster) -> set[str]:
+    return {
+        replica.topic
+        for broker in cluster.brokers
+        for disk in broker.dirs
+        for replica in disk.describe().replicas
+    }
+
+
+@pytest.mark.long
+def test_an_empty_log_for_a_cluster_that_has_lived(cluster: LocalCluster) -> None:
+    operator, controller = Operator(cluster), cluster.processes.controller
+    for topic, values in ((TOPIC, FIRST), (NEWER, SECOND)):
+        cluster.create_topic(topic, partitions=1, replication_factor=3)
+        write_confluent(cluster.bootstrap_servers, topic, values)
+    files = names_in_log_dirs(cluster)
+    aside = controller.files.directory / "aside"
+    controller.kill()
+    controller.files.metadata_dir.rename(aside)
+    operator.begin_again("format")
+    assert served(cluster) == set()
+    assert len(operator.types("strays").splitlines()) == 6
+    # A topic of the same name begins anew, and is not what is wanted back.
+    cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
+    controller.kill()
+    shutil.rmtree(controller.files.metadata_dir)
+    aside.rename(controller.files.metadata_dir)
+    operator.begin_again()
+    everything_is_there(cluster)
+    assert files <= names_in_log_dirs(cluster)

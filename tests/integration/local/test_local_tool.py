@@ -1,0 +1,83 @@
+"""``kraftjbod-local``, and so ``make up``, as a stranger types it: with real daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kraftjbod.local.ports import reserve_port
+from tests.checkout import BIN
+from tests.integration.clients import read_confluent, write_confluent
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+Local = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Local]:
+    tmp_path.chmod(0o755)
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / "kraftjbod-local"), *words, "--data", "data"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    yield call
+    assert call("down").returncode == 0
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def pids(told: Any) -> dict[str, int | None]:
+    return {daemon["name"]: daemon["pid"] for daemon in told["daemons"]}
+
+
+def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_path: Path) -> None:
+    port = str(reserve_port().port)
+    made = document(local("up", "--brokers", "2", "--dirs", "2", "--port", port, "--json"))
+    assert (made["isNew"], made["serves"]) == (True, True)
+    assert made["started"] == ["controller", "broker-1", "broker-2"]
+    write_confluent(made["bootstrapServers"], "nobody-made-it", [b"a", b"b"])
+    for telemetry in (tmp_path / "data").glob("*/telemetry.jsonl"):
+        assert "unknown_config_key" not in telemetry.read_text()
+        assert "of_file_ignored" not in telemetry.read_text()
+
+    os.kill(pids(made)["broker-2"] or 0, signal.SIGKILL)
+    looked = local("status", "--json")
+    assert looked.returncode == 1
+    assert "broker-2: it is not running (kraftjbod-local up --data data starts" in looked.stderr
+    assert [daemon["state"] for daemon in document(looked)["daemons"]] == [
+        *("serving", "serving", "stopped")
+    ]
+    # As if the command that started them had died before it wrote their pids down.
+    written = tmp_path / "data" / "cluster.json"
+    known = json.loads(written.read_text())
+    written.write_text(
+        json.dumps({**known, "daemons": [{**one, "pid": None} for one in known["daemons"]]})
+    )
+    again = document(local("up", "--json"))
+    assert (again["isNew"], again["started"], again["serves"]) == (False, ["broker-2"], True)
+    kept = pids(made).keys() - {"broker-2"}
+    assert {name: pids(again)[name] for name in kept} == {name: pids(made)[name] for name in kept}
+    # Both copies of what nobody gave a replication factor.
+    assert len(list((tmp_path / "data").glob("broker-*/disk-*/nobody-made-it-0"))) == 2
+
+    assert "It is up already" in local("up").stdout
+    other = local("up", "--brokers", "3")
+    assert other.returncode == 1
+    assert "has 2 brokers with 2 log directories each, and that stays" in other.stderr
+    assert "--port is for a new cluster" in local("up", "--port", "9092").stderr
+    assert "Stopped controller, broker-1, broker-2" in local("down").stdout
+    assert "No cluster is running." in local("down").stdout
+    assert "with its data" in local("up").stdout
+    assert read_confluent(made["bootstrapServers"], "nobody-made-it", 2) == [b"a", b"b"]

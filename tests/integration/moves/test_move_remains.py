@@ -1,0 +1,108 @@
+"""What a killed broker finds of a move when one of its two disks is not there at the next start.
+
+One replica and no other: what is not here is nowhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kraftjbod.local.cluster_process import directory_id
+from kraftjbod.protocol.messages import DescribeLogDirsRequest
+from kraftjbod.testing import mounts
+from tests.integration import clients, faulty_broker, raw
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+from tests.integration.faulty_broker import Trap
+from tests.integration.moves.test_moves import move
+
+pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(200)]
+
+TOPIC: Final = "moved"
+RECORDS: Final = 12
+#: About a third of what there is to copy goes at once.
+_BYTES_PER_S: Final = 2_000_000
+_VALUES: Final = [b"%03d" % n + b"x" * 500_000 for n in range(RECORDS)]
+
+
+def _write(cluster: Cluster, *values: bytes) -> None:
+    for value in values:
+        code, _ = raw.produce(cluster.brokers[1].address, TOPIC, raw.batch([value]))
+        assert code == 0, code
+
+
+def _broken_off(make_cluster: MakeCluster, trap: Trap) -> tuple[Cluster, Path, Path]:
+    """A broker that was killed at ``trap`` in a move; its source and its target."""
+    cluster = make_cluster(
+        brokers=1,
+        dirs=2,
+        broker_command=faulty_broker.COMMAND,
+        config={
+            "replica.alter.log.dirs.io.max.bytes.per.second": str(_BYTES_PER_S),
+            "telemetry.level": "debug",
+        },
+    )
+    cluster.create_topic(TOPIC, segment_bytes=1 << 20)
+    _write(cluster, *_VALUES)
+    broker = cluster.brokers[1]
+    (source,) = (path for path in broker.files.log_dirs if (path / f"{TOPIC}-0").exists())
+    (target,) = (path for path in broker.files.log_dirs if path != source)
+    faulty_broker.arm(broker, trap)
+    assert move(cluster, TOPIC, 0, 1, str(target)) == "NoError"
+    cluster.wait("the broker to be killed", lambda: not broker.is_running)
+    faulty_broker.disarm(broker)
+    return cluster, source, target
+
+
+def _named(cluster: Cluster) -> str:
+    """The directory that metadata has for the replica."""
+    topic = cluster.metadata().topic(TOPIC)
+    assert topic is not None
+    return str(topic.partitions[0].directory_of(1))  # type: ignore[arg-type]  # an int
+
+
+def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
+    make_cluster: MakeCluster,
+) -> None:
+    trap = Trap(kind="copy_from", path=f"*/{TOPIC}-0.*-future/*.log", nth=3, kill=True)
+    cluster, _, target = _broken_off(make_cluster, trap)
+    broker = cluster.brokers[1]
+    config = broker.files.config_path.read_text()
+    broker.files.config_path.write_text(f"{config}\nlog.dirs={target}\n")
+    cluster.start_daemon(broker)
+    assert cluster.wait_event(broker, "last_in_sync_replica_lost")["partition"] == f"{TOPIC}-0"
+    cluster.wait("it to lead nobody", lambda: cluster.partitions(TOPIC)[0].leader < 0)
+    assert raw.produce(broker.address, TOPIC, raw.batch([b"new"]))[0] != 0
+    asked = raw.exchange(broker.address, DescribeLogDirsRequest(topics=[]), 4)
+    assert list(asked.lost_replicas) == [f"{TOPIC}-0"]
+    assert list(target.glob(f"{TOPIC}-0.*-future")), "what was copied may be all there is"
+    assert not (target / f"{TOPIC}-0").exists()
+    # Its disk is back: nothing was lost, and the move goes on.
+    cluster.stop_daemon(broker)
+    broker.files.config_path.write_text(config)
+    cluster.start_daemon(broker)
+    cluster.wait("the move to end", lambda: _named(cluster) == directory_id(target))
+    assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS) == _VALUES
+
+
+@pytest.mark.long
+def test_the_source_serves_when_the_target_died_with_the_broker(make_cluster: MakeCluster) -> None:
+    trap = Trap(event="replica_move_phase", fields={"phase": "accepted"}, kill=True)
+    cluster, source, target = _broken_off(make_cluster, trap)
+    broker = cluster.brokers[1]
+    assert _named(cluster) == directory_id(target)
+    with mounts.closed_to_owner(str(target)):
+        cluster.start_daemon(broker)
+        cluster.wait("metadata to name it", lambda: _named(cluster) == directory_id(source))
+        cluster.wait("it to lead", lambda: cluster.partitions(TOPIC)[0].leader == 1)
+        _write(cluster, b"new")
+        assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS + 1) == [*_VALUES, b"new"]
+        cluster.stop_daemon(broker)
+    # The target is back with what it has: an older copy, which is not what is served.
+    cluster.start_daemon(broker)
+    assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS + 1) == [*_VALUES, b"new"]
+    cluster.wait("the move to end", lambda: _named(cluster) == directory_id(target))
+    assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS + 1) == [*_VALUES, b"new"]

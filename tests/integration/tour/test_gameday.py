@@ -1,0 +1,222 @@
+"""A game day as its user types it: on a small cluster, each kind of fault for real.
+
+Phases are short and limits of gaps generous: how long a gap is depends on the machine. What must be
+true on any: faults are noticed, nothing is lost, and everything is as before afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.testing import fault_fs, mounts
+from tests.checkout import BIN
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.timeout(300)]
+
+TOOL: Final = BIN / "kraftjbod-gameday"
+SHORT: Final = (
+    *("--partitions", "6", "--rate", "30", "--max-gap-ms", "120000"),
+    *("--before-seconds", "0.5", "--fault-seconds", "1", "--after-seconds", "0.5"),
+)
+DEADLINE_S: Final = 180.0
+NO_FUSE: Final = fault_fs.why_not()
+needs_fuse = pytest.mark.skipif(NO_FUSE is not None, reason=f"no fault file system: {NO_FUSE}")
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    cluster = make_shared_cluster(
+        config={
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "3000",
+            "log.dir.io.suspect.ms": "1000",
+        }
+    )
+    yield cluster
+    # A broker that the tool started again is no child of this process.
+    left = ClusterProcesses.load(cluster.local.run_dir)
+    if left is not None:
+        left.kill()
+
+
+def start(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [*prefix, str(TOOL), "--bootstrap-server", cluster.bootstrap, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def gameday(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> Any:
+    """The tool's exit code, standard output and standard error."""
+    with start(cluster, *words, prefix=prefix) as tool:
+        out, err = tool.communicate(timeout=DEADLINE_S)
+    return tool.returncode, out, err
+
+
+def told(out: str) -> dict[str, Any]:
+    """The one scenario of a report on standard output, where nothing else may be."""
+    document = json.loads(out)
+    [scenario] = document["scenarios"]
+    assert scenario["good"] is document["good"]
+    assert isinstance(scenario, dict)
+    return scenario
+
+
+def nothing_is_wrong(scenario: dict[str, Any]) -> None:
+    assert scenario["complaints"] == []
+    assert scenario["acknowledged"] > 0
+    assert [mark["what"] for mark in scenario["marks"]] == [
+        "injected",
+        "noticed",
+        "healed",
+        "back",
+        "in sync",
+    ]
+    assert len(scenario["partitions"]) == 6
+    assert any(one["was_hit"] for one in scenario["partitions"])
+    for one in scenario["partitions"]:
+        assert one["found"] >= one["acknowledged"] > 0
+
+
+def all_is_as_before(cluster: Cluster) -> None:
+    for broker_id in (1, 2, 3):
+        assert {d.error for d in cluster.directories(broker_id).values()} == {0}
+        for number in (1, 2, 3):
+            path = cluster.local.dir_path(broker_id, number)
+            assert path.stat().st_mode & 0o700 == 0o700
+            assert not os.path.ismount(path)
+    with cluster.admin() as admin:
+        assert [name for name in admin.list_topics() if name.startswith("gameday")] == []
+
+
+def test_a_disk_dies(cluster: Cluster, tmp_path: Path) -> None:
+    svg = tmp_path / "timeline.svg"
+    words = ("--scenario", "dead-disk", "--json", "-", "--svg", str(svg), *SHORT)
+    code, out, err = gameday(cluster, *words)
+    assert code == 0, err
+    scenario = told(out)
+    nothing_is_wrong(scenario)
+    assert "chmod 000" in scenario["target"]
+    assert all(one["leader_changes_ms"] for one in scenario["partitions"] if one["was_hit"])
+    assert "longest gap" in err, "the tables make room for the document"
+    assert "dead-disk" in "".join(ET.fromstring(svg.read_text()).itertext())
+    all_is_as_before(cluster)
+
+
+def test_a_gap_above_the_limit_is_not_good(cluster: Cluster) -> None:
+    limit = ("--max-gap-ms", "1")
+    code, out, _ = gameday(cluster, "--scenario", "dead-disk", *SHORT, *limit)
+    assert code == 1
+    assert "is above the limit of 1 ms" in out
+    all_is_as_before(cluster)
+
+
+@needs_fuse
+def test_a_disk_hangs_under_its_broker(cluster: Cluster) -> None:
+    code, out, err = gameday(cluster, "--scenario", "hung-disk", "--json", "-", *SHORT)
+    assert code == 0, err
+    nothing_is_wrong(told(out))
+    all_is_as_before(cluster)
+
+
+@needs_fuse
+def test_whoever_ends_it_in_the_middle_finds_everything_as_before(cluster: Cluster) -> None:
+    with start(cluster, "--scenario", "full-disk", *SHORT, "--fault-seconds", "600") as tool:
+        assert tool.stderr is not None
+        for line in tool.stderr:
+            if "leaders" in line:
+                break
+        tool.send_signal(signal.SIGTERM)
+        _, err = tool.communicate(timeout=DEADLINE_S)
+    assert tool.returncode == 128 + signal.SIGTERM, err
+    assert "undoing" in err
+    all_is_as_before(cluster)
+    sources = [mount.source for mount in mounts.mount_table()]
+    assert [one for one in sources if one.startswith(f"{mounts.PREFIX}{tool.pid}-")] == []
+
+
+def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
+    words = ("--scenario", "broker-kill", "--json", "-", *SHORT)
+    code, out, err = gameday(cluster, *words)
+    assert code == 0, err
+    nothing_is_wrong(told(out))
+    again = ClusterProcesses.load(cluster.local.run_dir)
+    assert again is not None
+    assert again.is_running, "it is written down who the new process is"
+    all_is_as_before(cluster)
+
+
+def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.create_topic("watched", partitions=2, replication_factor=3)
+    report = tmp_path / "report.json"
+    words = ("--observe", "--topic", "watched", "--rate", "30", "--json", str(report))
+    with start(cluster, *words) as tool:
+        assert tool.stderr is not None
+        for line in tool.stderr:
+            if "watching" in line:
+                break
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(d.sizes.get("watched-0") for d in cluster.directories(1).values()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        tool.send_signal(signal.SIGINT)
+        out, err = tool.communicate(timeout=DEADLINE_S)
+    assert tool.returncode == 0, err
+    assert "observe" in out
+    scenario = told(report.read_text())
+    assert scenario["complaints"] == []
+    assert scenario["marks"] == []
+    assert len(scenario["partitions"]) == 2
+    # Once more, for a while and among the records of the first time.
+    code, out, err = gameday(
+        cluster, "--observe", "--topic", "watched", "--seconds", "1", "--json", "-"
+    )
+    assert code == 0, err
+    assert told(out)["complaints"] == []
+    with cluster.admin() as admin:
+        assert "watched" in admin.list_topics()
+
+
+def test_what_cannot_be_is_told_in_one_line(cluster: Cluster) -> None:
+    nobody = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
+    with subprocess.Popen(nobody, stderr=subprocess.PIPE, text=True) as alone:
+        code, _, err = gameday(cluster, "--observe", "--topic", "nowhere")
+        assert code == 1
+        assert err == (
+            "error: topic nowhere: UNKNOWN_TOPIC_OR_PARTITION; "
+            "without --topic there will be one to watch\n"
+        )
+        code, _, err = gameday(cluster, "--scenario", "all", "--observe")
+        assert code == 2
+        assert "say either --scenario or --observe" in err
+        _, err = alone.communicate(timeout=DEADLINE_S)
+    assert alone.returncode == 1
+    assert err.splitlines()[-1].startswith("error: ")
+    assert "127.0.0.1:1" in err
+
+
+@pytest.mark.disk
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
+def test_a_directory_of_another_machine_is_not_touched(cluster: Cluster) -> None:
+    """Where the tool runs, something else lies under the paths that the brokers tell."""
+    elsewhere = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+    prefix = ("unshare", "--mount", "sh", "-c", elsewhere, "sh", str(cluster.local.run_dir))
+    for scenario in ("dead-disk", "broker-kill"):
+        code, _, err = gameday(cluster, "--scenario", scenario, *SHORT, prefix=prefix)
+        assert code == 1
+        assert "cannot be read on this machine: run it on the broker's host" in err
+    code, out, err = gameday(cluster, "--scenario", "all", *SHORT, prefix=prefix)
+    assert code == 1, "nothing could be played"
+    assert out.count("was left out:") == 5, err
+    all_is_as_before(cluster)
