@@ -151,19 +151,19 @@ def as_json(plan: PlanFigures) -> dict[str, Any]:
 def lines(dirs: Sequence[PlannedDir], plan: PlanFigures) -> list[str]:
     """For people: directories one by one where there are few, else brokers, else none."""
     brokers = _by_broker(dirs)
-    told = []
+    tables = []
     if plan.moves and len(dirs) <= MOST_LINES:
-        told += _table(
+        tables += _table(
             ("directory", "size", "bytes", "after", "full", "after", "written", "after"),
             [_dir_cells(one) for one in dirs],
         )
     elif plan.moves and len(brokers) <= MOST_LINES:
-        told += _table(
+        tables += _table(
             ("broker", "bytes", "after", "skew", "after", "fullest", "after"),
             [_broker_cells(broker, own) for broker, own in brokers.items()],
         )
     return [
-        *told,
+        *tables,
         f"skew {plan.before.skew:.2f} -> {plan.after.skew:.2f}, fullest "
         f"{plan.before.fullest:.2%} -> {plan.after.fullest:.2%} of its size, write rate skew "
         f"{plan.before.rate_skew:.2f} -> {plan.after.rate_skew:.2f}",

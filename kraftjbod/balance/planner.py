@@ -354,8 +354,8 @@ def _best_swap(
             gain = size - back_size
             if gain < max(1, need * _WORTHWHILE, (size + back_size) * _SWAP_GAIN):
                 continue
-            told = (gain < need, size + back_size, out, back, target)
-            best = told if best is None else min(best, told)
+            ranked = (gain < need, size + back_size, out, back, target)
+            best = ranked if best is None else min(best, ranked)
     return best
 
 

@@ -21,7 +21,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, acceptance_of
 from kraftjbod.controller.brokers.dynamic_cordons import dynamic_cordons
 from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerControlState,
@@ -29,6 +28,7 @@ from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerWish,
     next_state,
 )
+from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, acceptance_of
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import UsableBroker
 from kraftjbod.core.errors import ErrorCode, OperatingError

@@ -19,9 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, assert_never
 
-from kraftjbod.controller.brokers.dynamic_cordons import cordoned_ids, dynamic_cordons, dynamic_value
-from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.brokers.dynamic_cordons import (
+    cordoned_ids,
+    dynamic_cordons,
+    dynamic_value,
+)
 from kraftjbod.controller.partitions.topic_rules import RulesOf, TopicRules
+from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.config import CORDONED_LOG_DIRS, DYNAMIC_LIST_KEYS, DynamicBrokerConfig
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.controller.brokers.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.controller.feature_control import FeatureControlManager
-from kraftjbod.controller.brokers.foreign_metadata import require_same_log
-from kraftjbod.controller.brokers.heartbeat_manager import BrokerHeartbeatManager
-from kraftjbod.controller.producer_id_control import ProducerIdControlManager
-from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
+from kraftjbod.controller.producer_id_control import ProducerIdControlManager
+from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults

@@ -16,8 +16,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex

@@ -19,8 +19,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import (
     ErrorCode,

@@ -14,17 +14,17 @@ Moves within a broker are none of this.
 
 from __future__ import annotations
 
-from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
-from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.partitions.target_directories import (
     resolve_directory,
     why_takes_none,
 )
 from kraftjbod.controller.partitions.topic_rules import RulesOf
+from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ANY_DIRECTORY, BrokerId, DirectoryId, TopicIdPartition
 from kraftjbod.metadata.records import PartitionChangeRecord

@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, changed_directories
+from kraftjbod.controller.brokers.heartbeat_manager import BrokerControlState
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.directory_returns import DirectoryReturns
-from kraftjbod.controller.brokers.heartbeat_manager import BrokerControlState
+from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, changed_directories
 from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
-from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.partitions.topic_rules import RulesOf, TopicRules, rules_by_topic
+from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,

@@ -15,8 +15,8 @@ from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
-from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.partitions.target_directories import why_takes_none
+from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-_TOLD_PER_WINDOW: Final = 5
+_LOGGED_PER_WINDOW: Final = 5
 _WINDOW_S: Final = 60.0
 _MAX_KNOWN: Final = 1_000
 EVERYBODY_ELSE: Final = "*"
@@ -49,7 +49,7 @@ class PeerWarnings:
         window = self._windows.setdefault(key, _Window(now_s + _WINDOW_S))
         if now_s >= window.ends_s:
             window.ends_s, window.logged = now_s + _WINDOW_S, 0
-        if window.logged >= _TOLD_PER_WINDOW:
+        if window.logged >= _LOGGED_PER_WINDOW:
             window.left_out += 1
             return None
         window.logged += 1

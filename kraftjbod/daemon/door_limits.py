@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 
-#: Of the places for brokers, how many are the porch where one may show itself.
-_PORCH_SHARE: Final = 4
-_MAX_PORCH: Final = 100
+#: Of the places for brokers, as many may be pending: connections that may show themselves as one.
+_PENDING_SHARE: Final = 4
+_MAX_PENDING: Final = 100
 
 
 def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
@@ -45,10 +45,10 @@ def controller_door(config: ControllerConfig) -> ListenerLimits:
 
 def _limits(config: BrokerConfig | ControllerConfig, reserved: int) -> ListenerLimits:
     return ListenerLimits(
-        places=PlaceLimits(
+        quotas=QuotaLimits(
             max_connections=config.max_connections,
             reserved=reserved,
-            porch=min(_MAX_PORCH, -(-reserved // _PORCH_SHARE)),
+            pending=min(_MAX_PENDING, -(-reserved // _PENDING_SHARE)),
             max_per_host=config.max_connections_per_ip,
             per_host=config.connection_limits_by_ip,
         ),

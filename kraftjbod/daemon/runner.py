@@ -320,7 +320,7 @@ class _Life:
         self._log.error("daemon_crashed", exc_info=error)
 
 
-class _TellVersion(argparse.Action):
+class _PrintVersion(argparse.Action):
     """Reads the version only when asked: that costs hundredths of a second."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
@@ -342,7 +342,7 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
         metavar="KEY=VALUE",
         help="replaces one key of the file; may be repeated",
     )
-    parser.add_argument("--version", action=_TellVersion, help="say which version this is")
+    parser.add_argument("--version", action=_PrintVersion, help="say which version this is")
     options = parser.parse_args(argv)
     try:
         text = options.config.read_text(encoding="utf-8")

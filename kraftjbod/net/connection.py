@@ -4,8 +4,8 @@
   for a listener, a :class:`StartupError`.
 * Bytes that break the protocol cost one warning and this connection, nothing else.
 * Nothing waits here. ``write`` never blocks; who writes much must heed ``is_write_paused``.
-* What a frame that is half there and answers that are not taken cost is told to the daemon's memory
-  budget, if there is one; nothing is counted for frames that come whole and answers that leave.
+* What a frame that is half there and answers that are not taken cost is reported to the daemon's
+  memory budget, if there is one; frames that come whole and answers that leave are not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _of_thread: Final = threading.local()
 
 
 def _shared_scratch() -> bytearray:
-    """What all connections of this thread read into: a loop fills it and tells so in one go."""
+    """What all connections of this thread read into: a loop fills it and says so in one go."""
     scratch: bytearray | None = getattr(_of_thread, "scratch", None)
     if scratch is None:
         scratch = _of_thread.scratch = bytearray(SCRATCH_BYTES)
@@ -37,7 +37,7 @@ def _shared_scratch() -> bytearray:
 
 
 class FrameReceiver(Protocol):
-    """Who is told what happens on a connection."""
+    """Who hears what happens on a connection."""
 
     def frame_received(self, frame: Frame) -> None:
         """A whole frame came.
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._make_receiver = make_receiver
         self._limits = limits
         self._memory = memory
-        #: What the budget was told of a frame that is half there.
+        #: What was reported to the budget of a frame that is half there.
         self._held_bytes = 0
         #: What was written since ``is_write_paused``.
         self._unread_bytes = 0
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- memory
 
     def note_taken(self) -> None:
-        """Tell the budget how much the peer has taken of what was written."""
+        """Report to the budget how much the peer has taken of what was written."""
         if self.is_write_paused:
             self._note_unread()
 
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing is read from the peer, by this side's own will."""
         return self.is_reading_paused or self._is_starved
 
-    def room_again(self) -> None:
+    def memory_freed(self) -> None:
         """There may be memory for the rest of the frame."""
         self._note_partial()
         if self.is_open and not self.is_held_up:
@@ -233,17 +233,17 @@ class Connection(asyncio.BufferedProtocol):
         if memory is None or not self.is_open:
             return
         next_bytes = splitter.next_bytes
-        has_room = (
+        has_memory = (
             next_bytes == splitter.held_bytes
-            or next_bytes - self._held_bytes <= memory.requests.room_bytes
+            or next_bytes - self._held_bytes <= memory.requests.left_bytes
             or self.is_privileged
         )
-        self._held_bytes = next_bytes if has_room else splitter.held_bytes
+        self._held_bytes = next_bytes if has_memory else splitter.held_bytes
         if self._held_bytes:
             memory.requests.hold(self, self._held_bytes, splitter.filled_bytes)
         else:
             memory.requests.release(self)
-        if has_room:
+        if has_memory:
             self._is_starved = False
         else:
             self._starve(memory)
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         if not (self._is_starved or self.is_reading_paused):
             self._transport.pause_reading()
         self._is_starved = True
-        memory.requests.wait_for_room(self)
+        memory.requests.wait_for_memory(self)
 
     def _note_unread(self) -> None:
         if self._memory is not None and self._transport is not None:
@@ -304,7 +304,7 @@ async def listen(
     """Accept connections on ``host:port``; port 0 lets the system choose.
 
     :param start_serving: False only takes the address; connections are refused until the server
-        is told to serve.
+        starts to serve.
     :raises StartupError: if the address cannot be had.
     """
     loop = asyncio.get_running_loop()
@@ -326,7 +326,7 @@ async def start_serving(server: asyncio.Server) -> None:
     except OSError as e:
         server.close()
         raise StartupError(f"cannot listen: {e}") from e
-    # uvloop closes the socket and tells only the loop's exception handler why.
+    # uvloop closes the socket and gives only the loop's exception handler why.
     if any(listener.fileno() < 0 for listener in server.sockets):
         server.close()
         raise StartupError("cannot listen: somebody else does so at the same address")

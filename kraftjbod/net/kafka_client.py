@@ -174,7 +174,7 @@ class KafkaConnection:
                 break
         if response.error_code != ErrorCode.NONE:
             raise OperatingError(
-                f"{self._connection.peer} does not tell its versions: error {response.error_code}",
+                f"{self._connection.peer} does not say its versions: error {response.error_code}",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
         for theirs in response.api_keys:

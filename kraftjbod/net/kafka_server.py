@@ -1,7 +1,7 @@
 """LOOP. The door for Kafka clients and following brokers.
 
 Decodes requests, hands them to the one injected handler and encodes what it gives back.
-ApiVersions is answered here: it tells what the codec speaks, and the features that it is handed.
+ApiVersions is answered here: it says what the codec speaks, and the features that it is handed.
 
 A handler maps every expected error to a response of its own.
 An exception that leaves it is a bug: ``request_handler_failed``, and that connection is closed.
@@ -18,7 +18,7 @@ from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
-from kraftjbod.net.guests import Guests
+from kraftjbod.net.connection_quotas import ConnectionQuotas
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -71,14 +71,14 @@ class _Requests:
     def __init__(
         self,
         connection: Connection,
-        guests: Guests,
+        quotas: ConnectionQuotas,
         handler: Handler,
         features: Callable[[], ApiFeatures],
         is_broker: IsBroker,
         listener_name: str,
     ) -> None:
         self._connection = connection
-        self._guests = guests
+        self._quotas = quotas
         self._handler = handler
         self._features = features
         self._is_broker = is_broker
@@ -130,7 +130,7 @@ class _Requests:
 
     def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
         if not self._connection.is_privileged and self._is_broker(header, body):
-            self._guests.is_broker(self._connection)
+            self._quotas.note_broker(self._connection)
         return self._handler(header, body, self._context)
 
 
@@ -174,7 +174,7 @@ def kafka_server(
     """
 
     def make_session(connection: Connection) -> RequestSession:
-        requests = _Requests(connection, door.guests, handler, features, is_broker, listener_name)
+        requests = _Requests(connection, door.quotas, handler, features, is_broker, listener_name)
         answer, is_large = requests.answer, may_be_large
         if authenticator is not None:
             held = requests.held_until_known(authenticator, authentication_limits)

@@ -1,8 +1,8 @@
 """LOOP. A listening port and the connections that came through it; shared by both doors.
 
-* Places are limited, in all and per address. Some are kept for brokers: who comes when the others
-  are taken waits in the *porch*, where the oldest goes for the next one, and has a few seconds to
-  show itself as a broker (``guests.is_broker``), who then stays.
+* Connections are limited, in all and per address (connection_quotas.py). Some places are kept for
+  brokers: who comes when the others are taken is pending, where the oldest goes for the next one,
+  and has a few seconds to show itself as a broker, who then stays.
 * A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
 * Closing stops the port first, then lets sessions finish until a deadline, then aborts the rest.
 """
@@ -22,26 +22,26 @@ from kraftjbod.net.connection import (
     start_serving,
     stop_listening,
 )
-from kraftjbod.net.guests import Guests, PlaceLimits
+from kraftjbod.net.connection_quotas import ConnectionQuotas, QuotaLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import RequestSession
 from kraftjbod.protocol.framing import Frame
 
 _log = get_logger()
-_PORCH_CHECK_S: Final = 0.5
+_PENDING_CHECK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
     """What one port may hold."""
 
-    places: PlaceLimits = field(default_factory=PlaceLimits)
+    quotas: QuotaLimits = field(default_factory=QuotaLimits)
     max_idle_ms: int = 600_000
     backlog: int = 512
 
 
 class Listener:
-    """One port. ``make_session`` is called with each connection that is let in."""
+    """One port. ``make_session`` is called with each connection that is accepted."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Listener:
         self._connection_limits = connection_limits
         self._limits = limits
         self.memory = memory or MemoryBudget(MemoryLimits())
-        self.guests = Guests(limits.places)
-        self._turned_away = 0
+        self.quotas = ConnectionQuotas(limits.quotas)
+        self._refused = 0
         self._reported_s = float("-inf")
         self._server: asyncio.Server | None = None
         self._is_closing = False
         self._sessions: dict[Connection, RequestSession] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._porch_timer: asyncio.TimerHandle | None = None
+        self._pending_timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -101,7 +101,7 @@ class Listener:
             self._port = self._server.sockets[0].getsockname()[1]
 
     async def start(self) -> None:
-        """Let connections in.
+        """Accept connections.
 
         :raises StartupError: if the address was not bound before and cannot be had.
         """
@@ -117,7 +117,7 @@ class Listener:
         if self._server is not None:
             stop_listening(self._server)
             self._server = None
-        for timer in (self._idle_timer, self._porch_timer):
+        for timer in (self._idle_timer, self._pending_timer):
             if timer is not None:
                 timer.cancel()
         for session in list(self._sessions.values()):
@@ -133,48 +133,48 @@ class Listener:
 
     def _connection(self) -> Connection:
         return Connection(
-            make_receiver=self._let_in, limits=self._connection_limits, memory=self.memory
+            make_receiver=self._accept, limits=self._connection_limits, memory=self.memory
         )
 
-    def _let_in(self, connection: Connection) -> _Guest:
-        guest = _Guest(self, connection, self._make_session(connection))
+    def _accept(self, connection: Connection) -> _Accepted:
+        accepted = _Accepted(self, connection, self._make_session(connection))
         loop = asyncio.get_running_loop()
-        if self._is_closing or not self.guests.enter(connection, loop.time()):
-            self._tell_turned_away(connection, loop.time())
+        if self._is_closing or not self.quotas.admit(connection, loop.time()):
+            self._log_refused(connection, loop.time())
             connection.abort("too many connections")
-            return guest
-        self._sessions[connection] = guest.session
+            return accepted
+        self._sessions[connection] = accepted.session
         self._empty.clear()
-        if self.guests.has_porch_guests and self._porch_timer is None:
-            self._porch_timer = loop.call_later(_PORCH_CHECK_S, self._watch_porch)
-        return guest
+        if self.quotas.has_pending and self._pending_timer is None:
+            self._pending_timer = loop.call_later(_PENDING_CHECK_S, self._watch_pending)
+        return accepted
 
-    def let_out(self, connection: Connection) -> None:
-        self.guests.leave(connection)
+    def release(self, connection: Connection) -> None:
+        self.quotas.release(connection)
         self._sessions.pop(connection, None)
         if not self._sessions:
             self._empty.set()
 
-    def _tell_turned_away(self, connection: Connection, now_s: float) -> None:
+    def _log_refused(self, connection: Connection, now_s: float) -> None:
         """At most once a second: who floods a door shall not flood the telemetry."""
-        self._turned_away += 1
+        self._refused += 1
         if now_s - self._reported_s >= 1:
             self._reported_s = now_s
             _log.warning(
                 "connection_turned_away",
                 door=self._name,
                 peer=connection.peer,
-                count=self._turned_away,
+                count=self._refused,
                 open=len(self._sessions),
             )
-            self._turned_away = 0
+            self._refused = 0
 
-    def _watch_porch(self) -> None:
+    def _watch_pending(self) -> None:
         loop = asyncio.get_running_loop()
-        self.guests.clear_porch(loop.time())
-        self._porch_timer = (
-            loop.call_later(_PORCH_CHECK_S, self._watch_porch)
-            if self.guests.has_porch_guests
+        self.quotas.evict_pending(loop.time())
+        self._pending_timer = (
+            loop.call_later(_PENDING_CHECK_S, self._watch_pending)
+            if self.quotas.has_pending
             else None
         )
 
@@ -188,7 +188,7 @@ class Listener:
         self._idle_timer = loop.call_later(max_idle_s / 4, self._watch_idle)
 
 
-class _Guest:
+class _Accepted:
     """Passes everything on to the session, and the end to the listener too."""
 
     def __init__(self, listener: Listener, connection: Connection, session: RequestSession) -> None:
@@ -200,4 +200,4 @@ class _Guest:
 
     def connection_closed(self, reason: str) -> None:
         self.session.connection_closed(reason)
-        self._listener.let_out(self._connection)
+        self._listener.release(self._connection)

@@ -2,10 +2,10 @@
 read.
 
 * Two ledgers with one limit each, as Kafka's ``queued.max.request.bytes``. Who finds one full waits
-  for room, in order of arrival; a broker's connection never does.
+  for memory, in order of arrival; a broker's connection never does.
 * A *holding* is memory that waits for a peer: a frame half sent, an answer half read. A peer that
   moves fewer than ``min_progress_bytes`` in a whole deadline is closed; who is slow is not.
-* While others wait for room, those go that have moved least in their time, after a short grace.
+* While others wait for memory, those go that have moved least in their time, after a short grace.
 
 Bytes of requests that are being worked on are counted and never a holding: their deadline is ours.
 """
@@ -54,16 +54,16 @@ class Peer(Protocol):
         ...
 
     def note_taken(self) -> None:
-        """Tell the budget anew how much of its answers it has taken."""
+        """Report to the budget anew how much of its answers it has taken."""
         ...
 
     def abort(self, reason: str) -> None: ...
 
 
 class Waiter(Protocol):
-    """Who waits for room in a ledger."""
+    """Who waits for memory of a ledger."""
 
-    def room_again(self) -> None: ...
+    def memory_freed(self) -> None: ...
 
 
 class Holding:
@@ -115,7 +115,7 @@ class Ledger:
         )
 
     @property
-    def room_bytes(self) -> int:
+    def left_bytes(self) -> int:
         return max(0, self.max_bytes - self.used_bytes)
 
     def take(self, size_bytes: int) -> None:
@@ -144,8 +144,8 @@ class Ledger:
         if holding is not None:
             self.give(holding.size_bytes)
 
-    def wait_for_room(self, waiter: Waiter) -> None:
-        """``room_again`` is called once there is room, and may wait again then."""
+    def wait_for_memory(self, waiter: Waiter) -> None:
+        """``memory_freed`` is called once there is some, and may wait again then."""
         self._waiters[waiter] = None
         self._budget.begin_sweeps()
 
@@ -163,7 +163,7 @@ class Ledger:
         return list(self._holdings)
 
     def sweep(self, now_s: float) -> None:
-        """Close who does not get on; make room if somebody waits for it."""
+        """Close who does not get on; make memory free if somebody waits for it."""
         for peer, holding in list(self._holdings.items()):
             if (self._may_be_held_up and peer.is_held_up) or (
                 holding.moved_bytes - holding.seen_bytes >= self._limits.min_progress_bytes
@@ -212,7 +212,7 @@ class Ledger:
                 return
             if waiter in self._waiters:
                 del self._waiters[waiter]
-                waiter.room_again()
+                waiter.memory_freed()
 
 
 class _Sweeps(Protocol):

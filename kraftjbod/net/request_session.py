@@ -7,7 +7,7 @@
 * Beyond a number of requests or bytes in flight, or while the peer does not take its answers,
   nothing more is started and nothing more is read.
 * A request whose answer may be large waits until those before it are answered, and until the
-  daemon has room for answers; a connection has one such answer at a time.
+  daemon has memory for answers; a connection has one such answer at a time.
 * With ``in_order`` answers leave in the order of the requests, as Kafka's clients expect;
   else as soon as they are there.
 * When the connection goes, the tasks that still run are cancelled.
@@ -107,7 +107,7 @@ class RequestSession:
         self._pending: deque[PendingRequest] = deque()
         self._in_flight = 0
         self._in_flight_bytes = 0
-        #: Not started for lack of room. Not more than one read brings, as reading is paused then.
+        #: Not started for lack of capacity: no more than one read brings, as reading is paused.
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Whose tasks have not had their first turn, with what they will wait for, if that is
@@ -131,7 +131,7 @@ class RequestSession:
         self._writable.set()
         self._start_backlog()
 
-    def room_again(self) -> None:
+    def memory_freed(self) -> None:
         """The daemon has memory for what had to wait."""
         self._writable.set()
         self._start_backlog()
@@ -156,7 +156,7 @@ class RequestSession:
         if self._in_flight == 0:
             self._connection.close(reason)
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         return (
             self._in_flight < self._limits.max_in_flight_requests
             and self._in_flight_bytes < self._limits.max_in_flight_bytes
@@ -167,8 +167,8 @@ class RequestSession:
 
     def _may_start(self, frame: Frame) -> bool:
         if self._in_order and self._may_be_large(frame):
-            return self._in_flight == 0 and self._has_room() and self._has_memory(self._answers)
-        return self._has_room()
+            return self._in_flight == 0 and self._has_capacity() and self._has_memory(self._answers)
+        return self._has_capacity()
 
     def _has_memory(self, ledger: Ledger) -> bool:
         return ledger.used_bytes < ledger.max_bytes or self._connection.is_privileged
@@ -182,7 +182,7 @@ class RequestSession:
     def _wait_for_memory(self) -> None:
         for ledger in (self._requests, self._answers):
             if not self._has_memory(ledger):
-                ledger.wait_for_room(self)
+                ledger.wait_for_memory(self)
 
     def _drop_backlog(self) -> None:
         while self._backlog:
@@ -230,7 +230,7 @@ class RequestSession:
             frame = self._backlog.popleft()
             self._requests.give(len(frame))
             self._start(frame)
-        if not self._backlog and self._has_room():
+        if not self._backlog and self._has_capacity():
             self._connection.resume_reading()
         elif not self._is_finishing:
             self._wait_for_memory()
@@ -294,7 +294,7 @@ class RequestSession:
 
     async def _answer_in_turn(self, request: PendingRequest) -> None:
         """One large answer after the other, each when the one before it was taken, and when the
-        daemon has room."""
+        daemon has memory."""
         async with self._large_turn:
             while self._connection.is_write_paused or not self._has_memory(self._answers):
                 self._writable.clear()

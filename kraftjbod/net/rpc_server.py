@@ -15,7 +15,7 @@ from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
-from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -48,7 +48,7 @@ DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=16 * 1024 * 1024)
 DEFAULT_SESSION_LIMITS = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024
 )
-DEFAULT_LISTENER_LIMITS = ListenerLimits(places=PlaceLimits(max_connections=2_000))
+DEFAULT_LISTENER_LIMITS = ListenerLimits(quotas=QuotaLimits(max_connections=2_000))
 
 
 def rpc_server(
@@ -81,7 +81,7 @@ def rpc_server(
         try:
             admit(request.body, connection.peer_host)
             if not connection.is_privileged and is_broker(request.body):
-                door.guests.is_broker(connection)
+                door.quotas.note_broker(connection)
             response = await handler(request.body)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]

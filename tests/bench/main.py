@@ -23,9 +23,9 @@ from tests.bench import disasters
 from tests.bench.balance import drains, placement, planner
 from tests.bench.broker import latency, record_validation, telemetry_cost, throughput
 from tests.bench.controller import control_plane
+from tests.bench.figures import Report
 from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
 from tests.bench.storage import compaction, impaired, moves, scrub
-from tests.bench.figures import Report
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "one-broker": throughput.one_broker,

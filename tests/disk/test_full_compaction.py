@@ -98,7 +98,7 @@ async def test_a_disk_that_fills_up_in_a_pass_loses_nothing(kind: mounts.Kind) -
             leave(filler, free_bytes)
             with capture_logs() as logged:
                 await clean(manager)
-            full += any(e["event"] in ("log_dir_saturated", "no_room_to_compact") for e in logged)
+            full += any(e["event"] in ("log_dir_saturated", "no_space_to_compact") for e in logged)
             history.require_kept_by(await read_all(handle))
             assert log_dir.is_online
             filler.unlink()

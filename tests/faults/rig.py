@@ -142,7 +142,7 @@ def open_dir(
             size_bytes=reserve_bytes,
             random_bytes=random_bytes_of(number),
         ),
-        room_plan=FreeSpacePolicy(
+        free_space_policy=FreeSpacePolicy(
             reserve_bytes=reserve_bytes,
             min_free_bytes=min_free_bytes,
             heal_free_bytes=heal_free_bytes,

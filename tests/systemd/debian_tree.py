@@ -18,7 +18,6 @@ from typing import Final
 
 from tests.checkout import ROOT
 
-
 SUITE: Final = "bookworm"
 CACHE: Final = ROOT / ".cache" / "debian"
 _TIMEOUT_S: Final = 600

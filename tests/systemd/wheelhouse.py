@@ -11,7 +11,6 @@ from typing import Final
 
 from tests.checkout import ROOT
 
-
 CACHE: Final = ROOT / ".cache" / "wheels"
 #: What Debian's Python is.
 _PYTHON: Final = "3.11"

@@ -9,7 +9,6 @@ import pytest
 
 from tests.checkout import ROOT
 
-
 REGISTRY = ROOT / "tests" / "KNOWN_DEFECTS.md"
 _NODE = re.compile(r"`(?P<path>tests/[\w/]+\.py)::(?P<test>\w+)(\[(?P<case>[^\]`]+)\])?`")
 

@@ -159,41 +159,42 @@ class FollowerFetches:
         min_bytes = min(request.min_bytes, max_bytes)
         answers: _Answers = {}
         while True:
-            # What an earlier look found stands, unless there is news of it.
+            # What an earlier read found stands, unless there is news of it.
             news = session.take_news()
             for key in news:
                 answers.pop(key, None)
-            room = max_bytes - _size_of(answers)
-            looked = self._look(session, news, room, named, has_found=room < max_bytes)
-            answers |= looked
+            left_bytes = max_bytes - _size_of(answers)
+            has_found = left_bytes < max_bytes
+            read = self._read(session, news, left_bytes, named, has_found=has_found)
+            answers |= read
             found_bytes = _size_of(answers)
             on_disk = [key for key, data in answers.items() if not data.is_in_memory]
             if on_disk:
                 await self._read_from_disk(session, on_disk, answers, max_bytes - found_bytes)
                 break
-            is_urgent = any(_is_urgent(session.parts[key], data) for key, data in looked.items())
-            is_full = any(data.is_left_out and not data.is_held_up for data in looked.values())
+            is_urgent = any(_is_urgent(session.parts[key], data) for key, data in read.items())
+            is_full = any(data.is_left_out and not data.is_held_up for data in read.values())
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
                 break
             if session.speaker.unheard:
                 break  # An answer, even an empty one, is what its next request proves itself by.
-            if any(data.is_held_up for data in looked.values()):
+            if any(data.is_held_up for data in read.values()):
                 remaining_ms = min(remaining_ms, max(1, self._quota.wait_ms(self._clock.now_ms())))
             await session.wait(min_bytes - found_bytes, remaining_ms)
             named = ()
         return {key: data for key, data in answers.items() if _settle(session, key, data)}
 
-    def _look(
+    def _read(
         self,
         session: FetchSession,
         news: Collection[TopicIdPartition],
-        room: int,
+        left_bytes: int,
         named: Collection[TopicIdPartition],
         *,
         has_found: bool,
     ) -> _Answers:
-        """What there is of ``news``: at most ``room`` bytes, but one batch if nothing was found."""
+        """What is there of ``news``: at most ``left_bytes``, but one batch if nothing was found."""
         answers: _Answers = {}
         is_overdrawn = self._quota.wait_ms(self._clock.now_ms()) > 0
         for key in news:
@@ -203,18 +204,19 @@ class FollowerFetches:
                 answers[key] = FetchedData(ErrorCode.UNKNOWN_TOPIC_ID)
                 continue
             is_held_up = is_overdrawn and self._may_be_held_up(wanted, replica)
+            max_bytes = 0 if is_held_up else max(0, min(wanted.max_bytes, left_bytes))
             data = self._reads.read(
-                wanted._replace(max_bytes=0 if is_held_up else max(0, min(wanted.max_bytes, room))),
+                wanted._replace(max_bytes=max_bytes),
                 min_one_batch=not (has_found or is_held_up),
                 is_first_read=key in named,
             )
             if _is_nothing(data) and wanted.fetch_offset < _end_of(replica):
                 data = data._replace(is_left_out=True, is_held_up=is_held_up)
                 if is_held_up:
-                    # To be looked at again as soon as the quota allows.
+                    # To be read again as soon as the quota allows.
                     session.noted(key)
             answers[key] = data
-            room -= len(data.records)
+            left_bytes -= len(data.records)
             has_found = has_found or len(data.records) > 0
         return answers
 
@@ -223,7 +225,7 @@ class FollowerFetches:
         session: FetchSession,
         on_disk: Collection[TopicIdPartition],
         answers: _Answers,
-        room: int,
+        left_bytes: int,
     ) -> None:
         """Each in its directory's thread; what does not come in time is news next time.
 
@@ -235,13 +237,13 @@ class FollowerFetches:
         reading: dict[TopicIdPartition, asyncio.Future[FetchedData]] = {}
         for key in on_disk:
             wanted = session.parts[key].wanted
-            max_bytes = max(0, min(wanted.max_bytes, room))
+            max_bytes = max(0, min(wanted.max_bytes, left_bytes))
             patience_s[key] = self._patience_s(wanted)
             if patience_s[key] <= 0 or (max_bytes == 0 and not min_one_batch):
                 answers[key] = answers[key]._replace(is_left_out=True)
                 continue
             # How much there is shows only when it is read, so its share is kept free for it.
-            room -= max_bytes
+            left_bytes -= max_bytes
             reading[key] = asyncio.ensure_future(
                 self._reads.read_from_disk(
                     wanted._replace(max_bytes=max_bytes), min_one_batch=min_one_batch
@@ -299,7 +301,7 @@ def _is_nothing(data: FetchedData) -> bool:
 
 
 def _is_urgent(part: SessionPart, data: FetchedData) -> bool:
-    """To be told without waiting for records; deletions wait for followers' starts (KIP-107)."""
+    """Answered without waiting for records; deletions wait for followers' starts (KIP-107)."""
     return (
         data.code is not ErrorCode.NONE
         or data.diverging is not None

@@ -105,15 +105,15 @@ class LogDirApis:
             for topic in wish.topics
             for index in topic.partitions
         )
-        count = told = 0
+        count = logged = 0
         async for topic_partition, path in in_slices(wishes):
             count += 1
             code = ErrorCode.INVALID_REQUEST
             if count <= MAX_ITEMS_PER_REQUEST:
                 code = await self._alter(
-                    topic_partition, path, is_reported=told < MAX_LOGGED_PER_REQUEST
+                    topic_partition, path, is_reported=logged < MAX_LOGGED_PER_REQUEST
                 )
-            told += code is not ErrorCode.NONE
+            logged += code is not ErrorCode.NONE
             results[topic_partition.topic].append(
                 _PartitionResult(partition_index=topic_partition.partition, error_code=code)
             )

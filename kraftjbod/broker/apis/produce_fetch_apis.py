@@ -1,10 +1,10 @@
 """LOOP. Produce and Fetch: the hot path's door, between wire messages and replicas.
 
 * One partition's trouble is that partition's error; the rest of the request goes through.
-* A fetch waits until ``min_bytes`` are there, or its deadline; an error is told at once.
+* A fetch waits until ``min_bytes`` are there, or its deadline; an error is answered at once.
 * Followers fetch through follower_fetches.py.
 * Whoever says that he compares replicas is served by any of them, up to what it knows committed.
-* Whoever asks the wrong broker is told the right one with the error (KIP-951).
+* Whoever asks the wrong broker learns the right one with the error (KIP-951).
 * No object is made per record, and records pass through as the buffers they came as.
 """
 
@@ -74,13 +74,13 @@ class _Fetching:
         self.is_unnamed = data is not None
 
 
-class _Look(NamedTuple):
+class _Found(NamedTuple):
     """What reading from memory found for a whole request."""
 
     found_bytes: int
     #: How much more the answer may hold.
-    room_bytes: int
-    #: As much as was asked for, or something that is told at once.
+    left_bytes: int
+    #: As much as was asked for, or something that is answered at once.
     is_enough: bool
     on_disk: list[_Fetching]
 
@@ -192,8 +192,8 @@ class ProduceFetchApis:
             code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return Completion.of(FetchResponse(error_code=code))
         fetching = self._parse_fetch(request, version, asker)
-        look = self._look(fetching, request)
-        if look.is_enough and not look.on_disk:
+        found = self._read(fetching, request)
+        if found.is_enough and not found.on_disk:
             return Completion.of(self._fetch_response(request, fetching, context))
         return self._fetch_later(request, fetching, context)
 
@@ -237,20 +237,20 @@ class ProduceFetchApis:
         return fetching
 
     async def _fill(self, fetching: Sequence[_Fetching], request: FetchRequest) -> int:
-        """Read, and wait for more as long as there is too little and nothing else to tell.
+        """Read, and wait for more as long as there is too little and nothing else to answer.
 
-        The bytes that were taken from the room for answers, to be given back.
+        The bytes that were taken from the budget for answers, to be given back.
         """
         deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
         while True:
-            look = self._look(fetching, request)
-            if look.on_disk:
-                return await self._read_from_disk(look)
+            found = self._read(fetching, request)
+            if found.on_disk:
+                return await self._read_from_disk(found)
             remaining_ms = deadline_ms - self._clock.now_ms()
-            if look.is_enough or remaining_ms <= 0:
+            if found.is_enough or remaining_ms <= 0:
                 return 0
             partitions = [one.wanted.topic_partition for one in fetching]
-            missing_bytes = request.min_bytes - look.found_bytes
+            missing_bytes = request.min_bytes - found.found_bytes
             try:
                 waiting = self._replicas.consumer_fetches.wait(
                     partitions, missing_bytes, remaining_ms
@@ -259,19 +259,19 @@ class ProduceFetchApis:
                 return 0
             await waiting
 
-    def _look(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Look:
+    def _read(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Found:
         """Read what is in memory."""
-        max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.room_bytes)
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.left_bytes)
         found_bytes, is_urgent = 0, request.max_wait_ms <= 0
         on_disk: list[_Fetching] = []
         for one in fetching:
             if one.is_unnamed:
                 is_urgent = True
                 continue
-            room = max_bytes - found_bytes
+            left_bytes = max_bytes - found_bytes
             wanted = one.wanted
-            if wanted.max_bytes > room:
-                wanted = wanted._replace(max_bytes=max(0, room))
+            if wanted.max_bytes > left_bytes:
+                wanted = wanted._replace(max_bytes=max(0, left_bytes))
             # The first batch is given even if it is larger than every limit (KIP-74).
             data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_read=False)
             one.data = data
@@ -281,18 +281,18 @@ class ProduceFetchApis:
             elif not data.is_in_memory:
                 on_disk.append(one)
         is_enough = is_urgent or found_bytes >= request.min_bytes
-        return _Look(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
+        return _Found(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
 
-    async def _read_from_disk(self, look: _Look) -> int:
+    async def _read_from_disk(self, found: _Found) -> int:
         """Each in its directory's thread; one that does not answer in time stays empty.
 
         How much there is shows only when it is read, so each one's share is taken before.
         """
         reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
         taken_bytes = 0
-        for one in look.on_disk:
-            is_first = look.found_bytes == 0 and not reading
-            share_bytes = max(0, min(one.wanted.max_bytes, look.room_bytes - taken_bytes))
+        for one in found.on_disk:
+            is_first = found.found_bytes == 0 and not reading
+            share_bytes = max(0, min(one.wanted.max_bytes, found.left_bytes - taken_bytes))
             if share_bytes > 0 or is_first:
                 taken_bytes += share_bytes
                 wanted = one.wanted._replace(max_bytes=share_bytes)

@@ -96,13 +96,13 @@ class TopicApis:
         finally:
             for name in names:
                 del self._creating[name]
-        told = 0
+        logged = 0
         for created in outcome:
             self._refused.pop(created.name, None)
             if created.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 continue
-            told += 1
-            if told <= MAX_LOGGED_PER_REQUEST:
+            logged += 1
+            if logged <= MAX_LOGGED_PER_REQUEST:
                 self._log.info(
                     "topic_auto_creation_refused",
                     topic=shortened(created.name),

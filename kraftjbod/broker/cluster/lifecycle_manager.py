@@ -280,7 +280,7 @@ class BrokerLifecycleManager:
 
     async def _consume(self) -> None:
         async for event in self._queue:
-            self._tell(event)
+            self._log_event(event)
             for action in self._state.handle(event, self._clock.now_ms()):
                 self._perform(action)
 
@@ -354,12 +354,12 @@ class BrokerLifecycleManager:
         timeout_ms: int,
     ) -> None:
         """Wait together with whoever asked for the same before."""
-        told = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
+        answered = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
         self._post(event)
-        ends: set[asyncio.Future[None]] = {told, self._failed}
+        ends: set[asyncio.Future[None]] = {answered, self._failed}
         await asyncio.wait(ends, timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-        if told.done():
-            told.result()
+        if answered.done():
+            answered.result()
             return
         if self._failed.done():
             self._failed.result()
@@ -377,8 +377,8 @@ class BrokerLifecycleManager:
             for directory_id in directory_ids:
                 if error is not None:
                     _give_up(waiting, directory_id, error)
-                elif (told := waiting.pop(directory_id, None)) is not None:
-                    _settle(told, None)
+                elif (answered := waiting.pop(directory_id, None)) is not None:
+                    _settle(answered, None)
         if error is not None:
             self._log.warning(
                 "log_dir_change_refused",
@@ -400,7 +400,7 @@ class BrokerLifecycleManager:
             self._failed.result()
         return wanted.result()
 
-    def _tell(self, event: Event) -> None:
+    def _log_event(self, event: Event) -> None:
         match event:
             case RegistrationFailed():
                 if not self._is_refused:
@@ -433,7 +433,7 @@ def _give_up(
     directory_id: DirectoryId,
     error: OperatingError,
 ) -> None:
-    told = waiting.pop(directory_id, None)
-    if told is not None and not told.done():
-        told.set_exception(error)
-        told.exception()  # Its waiter may have given up already.
+    answered = waiting.pop(directory_id, None)
+    if answered is not None and not answered.done():
+        answered.set_exception(error)
+        answered.exception()  # Its waiter may have given up already.

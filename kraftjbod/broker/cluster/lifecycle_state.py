@@ -325,12 +325,12 @@ class LifecycleState:
         self._is_registering = False
         self._answered = None
         self.broker_epoch = answer.broker_epoch
-        told = self._failures.unreported - set(self._dirs.asked)
+        reported = self._failures.unreported - set(self._dirs.asked)
         changes = self._dirs.registration_answered(answer.broker_epoch)
         if changes:
             self._unseen.append((answer.metadata_offset, changes))
         return [
-            *self._failures.reported(told),
+            *self._failures.reported(reported),
             AnnounceRegistered(answer.broker_epoch),
             *self._announce_seen(),
             *self._heed_level(),
@@ -410,8 +410,8 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
-        told = self._failures.unreported & set(self._answered.offline_log_dirs)
-        actions = self._failures.reported(told)
+        reported = self._failures.unreported & set(self._answered.offline_log_dirs)
+        actions = self._failures.reported(reported)
         if self.state is BrokerState.STARTING and response.is_caught_up:
             self.state = BrokerState.RECOVERY
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -499,8 +499,8 @@ class LifecycleState:
         dirs = self._dirs
         if answered is None:
             return bool(dirs.impaired)
-        told = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
-        return told != (dirs.impaired, dirs.cordoned)
+        reported = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
+        return reported != (dirs.impaired, dirs.cordoned)
 
     def _welcome_back(self) -> list[Action]:
         """Take directories in of which the controller knows that they had failed."""

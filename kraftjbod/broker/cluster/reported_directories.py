@@ -168,11 +168,11 @@ class ReportedDirectories:
     @property
     def impaired(self) -> tuple[ImpairedLogDir, ...]:
         """Sorted by id; always all of them."""
-        told = self._registered & self._listed()
+        known = self._registered & self._listed()
         return tuple(
             ImpairedLogDir(directory_id=directory_id, state=state)
             for directory_id, state in sorted(self._impaired.items())
-            if directory_id in told
+            if directory_id in known
         )
 
     @property

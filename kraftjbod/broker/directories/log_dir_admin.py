@@ -316,7 +316,7 @@ class LogDirAdmin:
             await arrivals.settle(arrival)
             await self._leftovers.resolve(self._is_taken)
         finally:
-            self._publisher.look_again(offline_too=True)
+            self._publisher.reconcile_again(offline_too=True)
 
     def _is_taken(self, topic_partition: TopicPartition) -> bool:
         """The replica is served, or about to be, whatever else turns up."""
@@ -407,7 +407,7 @@ class LogDirAdmin:
             self._logs.arrivals.take_out(log_dir)
         self._cordons.renew()
         await self._attacher.forget(uid)
-        self._publisher.look_again(offline_too=True)
+        self._publisher.reconcile_again(offline_too=True)
         lifted = await self._cordon_lift.lift(path)
         return LogDirOutcome(
             directory_id=uid,

@@ -42,7 +42,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 
-_LOOK_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 1.0
 #: Copies, which takes far less than a slice of the loop's time.
 _MEASURED_AT_ONCE: Final = 200
 
@@ -79,12 +79,12 @@ class LogDirMonitor:
         self._log = get_logger(component="log_dir_monitor")
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         try:
             while True:
                 await self.measure()
-                self.look()
-                await asyncio.sleep(_LOOK_INTERVAL_S)
+                self.check()
+                await asyncio.sleep(_CHECK_INTERVAL_S)
         finally:
             for watched in self._watched.values():
                 if watched.probe is not None:
@@ -99,9 +99,9 @@ class LogDirMonitor:
                 size_bytes = self._sizes[copy] = copy.size_bytes
                 self._grown_bytes[copy.log_dir] += size_bytes - before.get(copy, size_bytes)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once at the clock, by which old records go, and at every directory."""
-        self._look_at_clock()
+        self._check_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
             del self._watched[log_dir]
@@ -109,7 +109,7 @@ class LogDirMonitor:
         for log_dir in present:
             if log_dir not in self._watched:
                 self._watched[log_dir] = _Watched(WarningMark(self._warn_free_percent))
-            self._look_at_space(log_dir, self._watched[log_dir])
+            self._check_space(log_dir, self._watched[log_dir])
         latencies = [
             DirLatency(
                 directory_id=log_dir.directory_id,
@@ -163,7 +163,7 @@ class LogDirMonitor:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = self._clock.possible_now()
         if now.doubt_ms and not self._doubts_clock:
             self._log.warning(
@@ -178,7 +178,7 @@ class LogDirMonitor:
 
     # -- room ---------------------------------------------------------------------------------
 
-    def _look_at_space(self, log_dir: LogDir, watched: _Watched) -> None:
+    def _check_space(self, log_dir: LogDir, watched: _Watched) -> None:
         space = log_dir.space
         if not space.total_bytes:
             return  # It was not looked at yet.

@@ -124,7 +124,7 @@ class LogDirStateHandler:
                 has_unreported_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
             # A replica that waited for room there waits for something else now.
-            self._publisher.look_again()
+            self._publisher.reconcile_again()
 
     def _impaired(self, log_dir: LogDir) -> None:
         self._fetchers.stop_in(log_dir)
@@ -142,7 +142,7 @@ class LogDirStateHandler:
     def _recovered(self, log_dir: LogDir) -> None:
         replicas = self._replicas.note_dir_state(log_dir)
         self._fetchers.follow(replica for replica in replicas if replica.should_follow)
-        self._publisher.look_again()
+        self._publisher.reconcile_again()
         self._log.info("log_dir_replicas_recovered", path=log_dir.path, replicas=len(replicas))
         self._lifecycle.report_recovered(log_dir.directory_id)
 

@@ -24,7 +24,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.scrubbing.scrub import Scrub
 
-_LOOK_INTERVAL_S: Final = 1.0
+_POLL_INTERVAL_S: Final = 1.0
 
 
 class Scrubs:
@@ -64,13 +64,13 @@ class Scrubs:
         tasks = BackgroundTasks()
         try:
             while self._is_enabled:
-                self._look(tasks)
-                await asyncio.sleep(_LOOK_INTERVAL_S)
+                self._poll(tasks)
+                await asyncio.sleep(_POLL_INTERVAL_S)
         finally:
             self._scrubs, self._running = {}, {}
             await tasks.close()
 
-    def _look(self, tasks: BackgroundTasks) -> None:
+    def _poll(self, tasks: BackgroundTasks) -> None:
         present = {log_dir for log_dir in self._logs.dirs() if log_dir.is_online}
         for log_dir in self._scrubs.keys() - present:
             del self._scrubs[log_dir]

@@ -1,5 +1,5 @@
-"""LOOP. ``FollowerSession``: what the leader of a fetch loop knows, and what it has still to be
-told.
+"""LOOP. ``FollowerSession``: what the leader of a fetch loop knows, and what it has still to
+hear of.
 
 The follower's end of a fetch session (KIP-227), whose other end is fetch_sessions.py: the first
 fetch names every replica, later ones only those that are new or moved, and those to be forgotten.
@@ -73,7 +73,7 @@ class FollowerSession:
         self._broker_id = broker_id
         self._limits = limits
         self._followed: dict[TopicPartition, Followed] = {}
-        #: Those of them that the leader has to be told of: new, or moved since it was told.
+        #: Those of them that the next fetch has to name: new, or moved since they were named.
         self._unreported: dict[TopicPartition, Followed] = {}
         #: What the leader's session holds.
         self._reported: dict[TopicIdPartition, Followed] = {}
@@ -100,7 +100,7 @@ class FollowerSession:
         self.drop(replica.topic_partition)
         one = Followed(replica)
         self._followed[replica.topic_partition] = one
-        self.tell(one)
+        self.name(one)
 
     def drop(self, topic_partition: TopicPartition) -> None:
         one = self._followed.pop(topic_partition, None)
@@ -114,22 +114,22 @@ class FollowerSession:
     def get(self, topic_partition: TopicPartition) -> Followed | None:
         return self._followed.get(topic_partition)
 
-    def told(self, key: TopicIdPartition) -> Followed | None:
+    def named(self, key: TopicIdPartition) -> Followed | None:
         """The replica that an answer about ``key`` is for."""
         one = self._reported.get(key)
         return one if one is not None and self.is_followed(one) else None
 
-    # --- what the leader is told -----------------------------------------------------------------
+    # --- what the leader hears of -----------------------------------------------------------------
 
-    def tell(self, one: Followed) -> None:
+    def name(self, one: Followed) -> None:
         """Name the replica in the next fetch."""
         if self.is_followed(one):
             self._unreported[one.topic_partition] = one
 
-    def log_last(self, one: Followed) -> None:
+    def name_last(self, one: Followed) -> None:
         """Name the replica after all that wait to be named now."""
         self._unreported.pop(one.topic_partition, None)
-        self.tell(one)
+        self.name(one)
 
     def leave(self, one: Followed) -> None:
         """Let the leader forget the replica, unless it is named again first."""
@@ -137,10 +137,10 @@ class FollowerSession:
             self._left.add(one.replica.key)
 
     def begin_anew(self) -> None:
-        """Tell the leader everything in the next fetch; it closes the old session then."""
+        """Name everything in the next fetch; the leader closes the old session then."""
         self._session_epoch = 0
         for one in self._reported.values():
-            self.tell(one)
+            self.name(one)
         self._reported, self._left = {}, set()
 
     def was_answered(self, session_id: int) -> None:

@@ -2,8 +2,8 @@
 
 One coroutine per (leader, directory), so that a directory that hangs holds up no other:
 
-1. a replica that begins to follow in a new leader epoch cuts its log before any damage, asks the
-   leader where its own last epoch ended there, and cuts at the last point on which both agree
+1. a replica that begins to follow in a new leader epoch truncates its log before any damage, asks
+   the leader where its own last epoch ended there, and truncates at the last point of agreement
    (KIP-101, KIP-279);
 2. then it joins the fetch session of this loop (KIP-227), in which only what changed is named;
    what comes is appended as it came;
@@ -65,7 +65,7 @@ class ReplicaFetcher:
         quota: ReplicationQuota,
         damage_met: Callable[[HostedReplica], None],
     ) -> None:
-        """``damage_met`` is told of a damaged replica that others count on still."""
+        """``damage_met`` hears of a damaged replica that others count on still."""
         self._broker_id = broker_id
         self._leader = leader
         self._connector = connector
@@ -166,7 +166,7 @@ class ReplicaFetcher:
             return False
         connection = await self._connected()
         unaligned = [one for one in due if not one.is_aligned]
-        await asyncio.gather(*map(self._cut_damage, unaligned))
+        await asyncio.gather(*map(self._truncate_damage, unaligned))
         unaligned = [one for one in unaligned if one.handle.damaged_from is None]
         if unaligned:
             await self._align(connection, unaligned)
@@ -182,7 +182,7 @@ class ReplicaFetcher:
                 one = self._session.get(topic_partition)
                 if one is not None and self._may_be_held_up(one):
                     self._session.leave(one)
-                    self._session.tell(one)
+                    self._session.name(one)
         admitted = []
         for one in asking:
             if not self._may_be_held_up(one) or self._turns.begin(one.topic_partition, now_ms):
@@ -223,7 +223,7 @@ class ReplicaFetcher:
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
         """This replica failed: ask again later, the others go on."""
         self._turns.end(one.topic_partition)
-        self._session.tell(one)
+        self._session.name(one)
         self._session.leave(one)
         one.failures += 1
         one.not_before_ms = self._clock.now_ms() + self._backoff.wait_ms(one.failures)
@@ -238,7 +238,7 @@ class ReplicaFetcher:
     # --- alignment -------------------------------------------------------------------------------
 
     async def _align(self, connection: KafkaConnection, unaligned: Sequence[Followed]) -> None:
-        """Cut what the leader does not have, before the first fetch of an epoch."""
+        """Truncate what the leader does not have, before the first fetch of an epoch."""
         by_topic: dict[str, list[Followed]] = defaultdict(list)
         for one in unaligned:
             by_topic[one.topic_partition.topic].append(one)
@@ -262,15 +262,15 @@ class ReplicaFetcher:
         )
         response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
         asked = {one.topic_partition: one for one in unaligned}
-        cuts = []
+        truncations = []
         for topic in response.topics:
             for part in topic.partitions:
                 followed = asked.get(TopicPartition(topic.topic, part.partition))
                 if followed is not None and self._session.is_followed(followed):
-                    cuts.append(self._align_one(followed, part))
-        await asyncio.gather(*cuts)
+                    truncations.append(self._align_one(followed, part))
+        await asyncio.gather(*truncations)
 
-    async def _cut_damage(self, one: Followed) -> None:
+    async def _truncate_damage(self, one: Followed) -> None:
         """A log that was found damaged ends where it is sound, once nobody counts on the rest."""
         offset = one.handle.damaged_from
         if offset is None:
@@ -291,19 +291,19 @@ class ReplicaFetcher:
         if end.end_offset == _NONE:
             # The leader knows no epoch that old: only what is committed is sure to be its own.
             assert one.replica.partition is not None, one.replica
-            cut = self._truncate(one, one.replica.partition.high_watermark)
+            truncated = self._truncate(one, one.replica.partition.high_watermark)
         else:
-            cut = self._truncate_to_epoch(one, end.leader_epoch, end.end_offset)
-        one.is_aligned = await cut
+            truncated = self._truncate_to_epoch(one, end.leader_epoch, end.end_offset)
+        one.is_aligned = await truncated
 
     async def _truncate_to_epoch(self, one: Followed, epoch: int, leader_end: int) -> bool:
-        """Cut at the last point up to which both logs can agree."""
+        """Truncate at the last point up to which both logs can agree."""
         own_epoch, own_end = one.handle.end_offset_for_epoch(epoch)
         keep = leader_end if own_epoch == _NONE else min(leader_end, own_end)
         return await self._truncate(one, keep)
 
     async def _truncate(self, one: Followed, offset: int) -> bool:
-        """Cut the log at ``offset``; whether that worked.
+        """Truncate the log at ``offset``; whether that worked.
 
         An append of our own past as leader that is still on its way to the disk comes to light in
         the next fetch: the leader finds the divergence then.
@@ -326,7 +326,7 @@ class ReplicaFetcher:
         return True
 
     def _note_truncated(self, one: Followed) -> None:
-        self._session.tell(one)
+        self._session.name(one)
         if self._session.is_followed(one) and one.replica.partition is not None:
             one.replica.partition.truncated(one.handle.log_end_offset)
 
@@ -352,7 +352,7 @@ class ReplicaFetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 key = TopicIdPartition(TopicId(topic.topic_id), data.partition_index)
-                followed = self._session.told(key)
+                followed = self._session.named(key)
                 if followed is not None:
                     step = self._take(followed, data)
                     if step is not None:
@@ -398,7 +398,7 @@ class ReplicaFetcher:
             self._quota.spend(len(records), self._clock.now_ms())
         self._turns.end(one.topic_partition)
         if self._session.is_followed(one):
-            self._session.log_last(one)
+            self._session.name_last(one)
             self._note_fetched(one, data.high_watermark)
             if data.log_start_offset > one.handle.log_start_offset:
                 await self._follow_start(one, data.log_start_offset)
@@ -410,7 +410,7 @@ class ReplicaFetcher:
         except OperatingError as e:
             self._delay(one, e.code, str(e))
             return
-        self._session.tell(one)
+        self._session.name(one)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:
         partition = one.replica.partition

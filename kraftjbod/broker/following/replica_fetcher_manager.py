@@ -1,9 +1,9 @@
 """LOOP. ``ReplicaFetcherManager``: the fetch loops of this broker, one per (leader, log directory).
 
-Told by the metadata publisher what to follow, and by the handler of the directories' states what
-died or came back.
+The metadata publisher says what to follow, and the handler of the directories' states what died or
+came back.
 A loop without replicas ends.
-A replica in an impaired directory is not followed: it is told here again once that has recovered.
+A replica in an impaired directory is not followed; it is given here again once that has recovered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.storage.dirs.log_dir import LogDir
 
 
-class _Purpose(NamedTuple):
+class _FetcherKey(NamedTuple):
     leader: BrokerId
     log_dir_path: str
 
@@ -38,66 +38,66 @@ class ReplicaFetcherManager:
     ) -> None:
         self._make_fetcher = make_fetcher
         self._tasks = tasks
-        self._fetchers: dict[_Purpose, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
-        self._lane_of: dict[TopicPartition, _Purpose] = {}
+        self._fetchers: dict[_FetcherKey, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
+        self._key_of: dict[TopicPartition, _FetcherKey] = {}
         metrics.gauge("ReplicaFetcherCount", lambda: len(self._fetchers))
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch these, each from its leader of now; a replica that is followed already moves."""
-        by_lane: dict[_Purpose, list[HostedReplica]] = defaultdict(list)
-        left: set[_Purpose] = set()
+        by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
+        left: set[_FetcherKey] = set()
         for replica in replicas:
             if replica.partition is None or replica.handle is None:
                 continue
-            lane = _Purpose(replica.partition.leader, replica.handle.log_dir.path)
-            left |= self._leave_lane(replica.topic_partition)
+            key = _FetcherKey(replica.partition.leader, replica.handle.log_dir.path)
+            left |= self._leave_fetcher(replica.topic_partition)
             if replica.handle.log_dir.is_impaired:
                 continue
-            self._lane_of[replica.topic_partition] = lane
-            by_lane[lane].append(replica)
-        for lane, joining in by_lane.items():
-            self._fetcher(lane).add(joining)
+            self._key_of[replica.topic_partition] = key
+            by_key[key].append(replica)
+        for key, joining in by_key.items():
+            self._fetcher(key).add(joining)
         self._end_empty(left)
 
     def unfollow(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        left: set[_Purpose] = set()
+        left: set[_FetcherKey] = set()
         for topic_partition in topic_partitions:
-            left |= self._leave_lane(topic_partition)
+            left |= self._leave_fetcher(topic_partition)
         self._end_empty(left)
 
     def stop_in(self, log_dir: LogDir) -> None:
         """The directory takes nothing: end every loop that writes there, without waiting for it."""
-        for topic_partition, lane in list(self._lane_of.items()):
-            if lane.log_dir_path == log_dir.path:
-                del self._lane_of[topic_partition]
-        for lane in list(self._fetchers):
-            if lane.log_dir_path == log_dir.path:
-                self._end(lane)
+        for topic_partition, key in list(self._key_of.items()):
+            if key.log_dir_path == log_dir.path:
+                del self._key_of[topic_partition]
+        for key in list(self._fetchers):
+            if key.log_dir_path == log_dir.path:
+                self._end(key)
 
     def close(self) -> None:
-        self._lane_of.clear()
-        for lane in list(self._fetchers):
-            self._end(lane)
+        self._key_of.clear()
+        for key in list(self._fetchers):
+            self._end(key)
 
-    def _fetcher(self, lane: _Purpose) -> ReplicaFetcher:
-        if lane not in self._fetchers:
-            fetcher = self._make_fetcher(lane.leader, lane.log_dir_path)
-            task = self._tasks.keep(fetcher.run, f"replica-fetcher-{lane}")
-            self._fetchers[lane] = (fetcher, task)
-        return self._fetchers[lane][0]
+    def _fetcher(self, key: _FetcherKey) -> ReplicaFetcher:
+        if key not in self._fetchers:
+            fetcher = self._make_fetcher(key.leader, key.log_dir_path)
+            task = self._tasks.keep(fetcher.run, f"replica-fetcher-{key}")
+            self._fetchers[key] = (fetcher, task)
+        return self._fetchers[key][0]
 
-    def _leave_lane(self, topic_partition: TopicPartition) -> set[_Purpose]:
-        lane = self._lane_of.pop(topic_partition, None)
-        if lane is None:
+    def _leave_fetcher(self, topic_partition: TopicPartition) -> set[_FetcherKey]:
+        key = self._key_of.pop(topic_partition, None)
+        if key is None:
             return set()
-        self._fetchers[lane][0].remove(topic_partition)
-        return {lane}
+        self._fetchers[key][0].remove(topic_partition)
+        return {key}
 
-    def _end_empty(self, lanes: Iterable[_Purpose]) -> None:
-        for lane in lanes:
-            if lane in self._fetchers and not self._fetchers[lane][0]:
-                self._end(lane)
+    def _end_empty(self, keys: Iterable[_FetcherKey]) -> None:
+        for key in keys:
+            if key in self._fetchers and not self._fetchers[key][0]:
+                self._end(key)
 
-    def _end(self, lane: _Purpose) -> None:
-        _, task = self._fetchers.pop(lane)
+    def _end(self, key: _FetcherKey) -> None:
+        _, task = self._fetchers.pop(key)
         task.cancel()

@@ -61,9 +61,9 @@ class SaturatedFollowers:
         """Ask from time to time until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Ask once, all leaders at the same time."""
         by_leader: dict[BrokerId, list[_Asking]] = defaultdict(list)
         for replica in self._replicas:

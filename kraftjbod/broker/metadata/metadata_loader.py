@@ -31,7 +31,7 @@ from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataR
 #: What a controller says that lost its metadata; the second one is from before logs had ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
 _REFUSED_WAIT_MS: Final = 1_000
-_REFUSAL_TOLD_EVERY_MS: Final = 60_000
+_REFUSAL_LOGGED_EVERY_MS: Final = 60_000
 #: Of a snapshot: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
 
@@ -97,7 +97,7 @@ class MetadataLoader:
         """It lasts until an operator has put it right."""
         now_ms = self._clock.now_ms()
         if self.refusal is None or now_ms >= self._log_again_at_ms:
-            self._log_again_at_ms = now_ms + _REFUSAL_TOLD_EVERY_MS
+            self._log_again_at_ms = now_ms + _REFUSAL_LOGGED_EVERY_MS
             self._log.error("metadata_refused", reason=error.message)
         self.refusal = error.message
 

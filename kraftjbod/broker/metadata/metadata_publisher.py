@@ -86,10 +86,10 @@ class BrokerMetadataPublisher:
         self._is_open = True
         self._carry_out(self._replicas.apply_all())
 
-    def look_again(self, *, offline_too: bool = False) -> None:
-        """A directory takes new logs again, see ``ReplicaManager.look_again``."""
+    def reconcile_again(self, *, offline_too: bool = False) -> None:
+        """A directory takes new logs again, see ``ReplicaManager.reconcile_again``."""
         if self._is_open:
-            self._carry_out(self._replicas.look_again(offline_too=offline_too))
+            self._carry_out(self._replicas.reconcile_again(offline_too=offline_too))
 
     async def disk_work_done(self) -> None:
         """Wait until no log is being made or removed."""

@@ -523,7 +523,7 @@ class ReplicaAlterLogDirsManager:
         """So much that a low rate lets a step through every second or so."""
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
-    def look_after_moves(self, now_ms: int) -> None:
+    def check_progress(self, now_ms: int) -> None:
         """Tell of moves that stand still; happens by itself while there are any."""
         for move in self._moves.values():
             if move.has_stalled(now_ms, self._stalled_after_ms):
@@ -535,7 +535,7 @@ class ReplicaAlterLogDirsManager:
                 )
 
     def _watch_moves(self) -> None:
-        self.look_after_moves(self._clock.now_ms())
+        self.check_progress(self._clock.now_ms())
         self._watch = None
         if self._moves:
             loop = asyncio.get_running_loop()

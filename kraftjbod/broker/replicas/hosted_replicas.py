@@ -326,7 +326,7 @@ class HostedReplicas:
         else:
             self.deletions.reached(replica.topic_partition, low_watermark)
 
-    def look_again_at_deletions(self) -> None:
+    def recheck_deletions(self) -> None:
         """Another broker or directory counts now: of those partitions that a deletion waits for."""
         for topic_partition in self.deletions.partitions:
             # One that is not hosted any more has ended its waits.

@@ -99,9 +99,9 @@ class IsrManager:
             for topic_partition in self._led:
                 replica = self._replicas.get(topic_partition)
                 if replica is not None and replica.partition is not None:
-                    self._look(replica, replica.partition, now_ms)
+                    self._check(replica, replica.partition, now_ms)
 
-    def _look(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
+    def _check(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
         # Whoever cannot read its own log must not blame those who wait for it.
         is_stalled = replica.state is ReplicaState.STALLED
         lagging = () if is_stalled else partition.isr_shrink_candidates(now_ms)

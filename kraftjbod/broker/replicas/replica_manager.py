@@ -157,7 +157,7 @@ class ReplicaManager:
         if self._knew_dirs != self._cache.state.knows_dirs_of(self._broker_id):
             self._knew_dirs = not self._knew_dirs
             self._assign_all()
-        self._replicas.look_again_at_deletions()
+        self._replicas.recheck_deletions()
         return changes
 
     def _note_registered(self, brokers: Collection[BrokerId]) -> None:
@@ -189,7 +189,7 @@ class ReplicaManager:
                 self._settle(replica, changes)
         return changes
 
-    def look_again(self, *, offline_too: bool = False) -> ReplicaChanges:
+    def reconcile_again(self, *, offline_too: bool = False) -> ReplicaChanges:
         """A directory takes new logs again: find those that waited for it one.
 
         ``offline_too`` if a directory came back from OFFLINE, or is not waited for any more.
@@ -200,10 +200,10 @@ class ReplicaManager:
             if replica.state is ReplicaState.HELD_BACK or (offline_too and is_offline):
                 self._settle(replica, changes)
         if offline_too:
-            self._look_at_what_came(changes)
+            self._reconcile_copies(changes)
         return changes
 
-    def _look_at_what_came(self, changes: ReplicaChanges) -> None:
+    def _reconcile_copies(self, changes: ReplicaChanges) -> None:
         """Copies that nobody wants go, and moves that their target's death ended go on."""
         for handle in self._logs.handles():
             tp = handle.topic_partition

@@ -101,22 +101,22 @@ class StorageTelemetryEmitter:
         False if there is no topic, because more brokers are waited for.
         """
         subjects = await self._gatherer.subjects(with_replicas=with_replicas)
-        told = 0
+        sent = 0
         try:
             if not await self._has_topic():
                 self._drop(len(subjects))
                 return False
-            while told < len(subjects):
-                part = subjects[told : told + _BATCH_RECORDS]
+            while sent < len(subjects):
+                part = subjects[sent : sent + _BATCH_RECORDS]
                 records = await self._records(part)
                 if records:
                     # Every client opens gzip, and names that come again shrink to a tenth.
                     batch = build_batch(records, compression=Compression.GZIP)
                     await self._send(batch, deadline)
                     self._metrics.count("StorageTelemetrySentTotal", len(records))
-                told += len(part)
+                sent += len(part)
         except OperatingError as e:
-            self._drop(len(subjects) - told)
+            self._drop(len(subjects) - sent)
             if not self._is_in_trouble:
                 self._is_in_trouble = True
                 self._log.warning("storage_telemetry_dropped", code=e.code.name, reason=e.message)

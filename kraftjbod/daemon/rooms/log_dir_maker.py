@@ -37,7 +37,7 @@ def make_log_dir(
             size_bytes=config.log_dir_reserve_bytes,
             random_bytes=around.random_bytes,
         ),
-        room_plan=FreeSpacePolicy(
+        free_space_policy=FreeSpacePolicy(
             reserve_bytes=config.log_dir_reserve_bytes,
             min_free_bytes=config.log_dir_min_free_bytes,
             heal_free_bytes=config.log_dir_heal_free_bytes,

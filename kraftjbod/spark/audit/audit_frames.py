@@ -54,8 +54,8 @@ def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
 
 def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
     """``frame`` as differences of one kind."""
-    told = frame.withColumn("difference", F.lit(difference)).withColumn("detail", detail)
-    return cast_to(told, AUDIT_DIFFERENCES)
+    found = frame.withColumn("difference", F.lit(difference)).withColumn("detail", detail)
+    return cast_to(found, AUDIT_DIFFERENCES)
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
@@ -279,11 +279,11 @@ def offset_gaps(
     if only is not None:
         before = before.join(F.broadcast(only), list(STRETCH), "left_semi")
     holes = before.withColumn("from", F.lag("offset").over(within) + 1).where("offset > from")
-    told = holes.withColumn("to", F.col("offset") - 1).withColumn("offset", F.col("from"))
+    found = holes.withColumn("to", F.col("offset") - 1).withColumn("offset", F.col("from"))
     detail = F.format_string(
         "no record from here to %d (%,d offsets)", "to", F.expr("to - from + 1")
     )
-    return differences(told, "offset_gap", detail)
+    return differences(found, "offset_gap", detail)
 
 
 def _element(name: str) -> Column:

@@ -35,7 +35,7 @@ TABLE: Final = "audit_differences"
 FORGIVABLE: Final = ("duplicate", "out_of_order")
 _SHOWN: Final = 20
 #: Reasons for what was not read that are told one by one.
-_TOLD_REASONS: Final = 50
+_LISTED_REASONS: Final = 50
 
 
 @job_command("audit", finding="differences that count")
@@ -92,8 +92,8 @@ def command(
         standings = keep(judged_standings(job, material))
         publish(judged_differences(job, material, standings), job.table(TABLE))
         findings = _findings(job, material, standings)
-    told = tuple(findings.lines())
-    return JobOutcome(summary=findings.summary(), lines=told, exit_code=int(findings.counting > 0))
+    words = tuple(findings.lines())
+    return JobOutcome(summary=findings.summary(), lines=words, exit_code=int(findings.counting > 0))
 
 
 # --- comparing -----------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ class Findings:
             f"{self.records:,} records in {self.partitions:,} partitions, "
             f"{self.batches:,} batches in {self.replicas:,} replicas"
         )
-        told = ", ".join(f"{count:,} {name}" for name, count in sorted(self.standings.items()))
+        words = ", ".join(f"{count:,} {name}" for name, count in sorted(self.standings.items()))
         acknowledged = f"{sum(self.standings.values()):,} records acknowledged"
-        yield f"{acknowledged}: {told}" if told else acknowledged
+        yield f"{acknowledged}: {words}" if words else acknowledged
         for kind, count in sorted(self.differences.items()):
             yield f"{kind}: {count:,}"
         for row in self.first:
@@ -257,8 +257,8 @@ def _unchecked(material: Material, standings: Mapping[str, int]) -> Iterator[str
         yield "replicas, which were not to be compared"
     if material.has_findings:
         unread = material.batches.where("finding = 'unread'").groupBy("broker_id", "path", "detail")
-        told = unread.agg(F.expr("sum(last_offset - base_offset + 1)").alias("offsets"))
-        for row in told.orderBy("broker_id", "path").limit(_TOLD_REASONS).collect():
+        summed = unread.agg(F.expr("sum(last_offset - base_offset + 1)").alias("offsets"))
+        for row in summed.orderBy("broker_id", "path").limit(_LISTED_REASONS).collect():
             yield f"{row.offsets:,} offsets in {row.path} of broker {row.broker_id}: {row.detail}"
     if material.other_lines:
         yield f"{material.other_lines:,} lines of acknowledgements that are of other topics"

@@ -35,7 +35,7 @@ from kraftjbod.spark.audit.audit_sieve import (
     ranges_from_first_of,
 )
 from kraftjbod.spark.audit.audited_topics import damaged_leaders, read_records, sound_pieces
-from kraftjbod.spark.audit.log_ranges import ClusterLogs, log_starts, look_at_logs
+from kraftjbod.spark.audit.log_ranges import ClusterLogs, describe_logs, log_starts
 from kraftjbod.spark.audit.replica_batches import (
     ranges_frame,
     read_replica_batches,
@@ -197,7 +197,7 @@ def read_material(
     job: Job, keep: Keep, claims: Claims, bootstrap_servers: str, wishes: Wishes
 ) -> Material:
     """Read everything up to where the logs end now."""
-    logs = _look(bootstrap_servers, claims.topics)
+    logs = _describe(bootstrap_servers, claims.topics)
     asked = replica_ranges(logs) if wishes.compares_replicas else []
     of_replicas = ranges_frame(job.spark, asked)
     batches, batch_sums = job.spark.createDataFrame([], REPLICA_BATCHES), []
@@ -217,8 +217,8 @@ def read_material(
     acked = audit.acknowledgements(claims.lines)
     places = keep(audit.side_by_side(acked, audit.audited_records(records)))
     sums = [StretchSums(*row) for row in audit.stretch_sums(places).collect()]
-    told = f"{sum(one.records for one in sums):,} records of {len(logs.ranges):,} partitions"
-    job.step(f"read {told}")
+    counts = f"{sum(one.records for one in sums):,} records of {len(logs.ranges):,} partitions"
+    job.step(f"read {counts}")
     return Material(
         wishes=wishes,
         logs=logs,
@@ -233,12 +233,12 @@ def read_material(
     )
 
 
-def _look(bootstrap_servers: str, topics: Sequence[str]) -> ClusterLogs:
-    async def look() -> ClusterLogs:
+def _describe(bootstrap_servers: str, topics: Sequence[str]) -> ClusterLogs:
+    async def describe() -> ClusterLogs:
         async with ClusterClient(bootstrap_servers, client_id="kraftjbod-audit") as client:
-            return await look_at_logs(client, topics)
+            return await describe_logs(client, topics)
 
-    return asyncio.run(look())
+    return asyncio.run(describe())
 
 
 def _ranges(

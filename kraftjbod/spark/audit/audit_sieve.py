@@ -109,14 +109,14 @@ def odd_stretches(
     return odd | {place for place in by_place if place[:2] in compacted}
 
 
-def _is_acknowledged_well(sums: StretchSums, told: LogRange | None) -> bool:
+def _is_acknowledged_well(sums: StretchSums, known_range: LogRange | None) -> bool:
     """Whether what was acknowledged is there, once and as it was."""
     if sums.acknowledged == 0:
         return sums.odd == 0
-    if told is None or told.log_start is None or told.log_end is None:
+    if known_range is None or known_range.log_start is None or known_range.log_end is None:
         return False
     assert sums.first_acknowledged is not None
-    return sums.odd == 0 and sums.first_acknowledged >= told.log_start
+    return sums.odd == 0 and sums.first_acknowledged >= known_range.log_start
 
 
 def _is_whole(sums: StretchSums | None, control: int, begin: int, end: int) -> bool:
@@ -128,8 +128,8 @@ def _is_whole(sums: StretchSums | None, control: int, begin: int, end: int) -> b
 
 
 def _is_compacted(known: Mapping[Partition, LogRange], place: Stretch) -> bool:
-    told = known.get((place.topic, place.partition))
-    return told is not None and told.is_compacted
+    known_range = known.get((place.topic, place.partition))
+    return known_range is not None and known_range.is_compacted
 
 
 def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]) -> list[LogRange]:

@@ -51,7 +51,7 @@ class ClusterLogs:
     unseen: tuple[str, ...]
 
 
-async def look_at_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
+async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
     """Every partition of ``topics`` as the cluster tells it now.
 
     :raises OperatingError: if there is no such topic, or nobody answers.
@@ -146,11 +146,11 @@ def _in_sync(
     client: ClusterClient, topics: Iterable[str], paths: dict[tuple[int, str, int], str]
 ) -> Iterator[ReplicaPlace]:
     for topic in topics:
-        for partition, told in client.metadata.topic(topic).partitions.items():
-            for broker_id in told.isr:
+        for partition, described in client.metadata.topic(topic).partitions.items():
+            for broker_id in described.isr:
                 path = paths.get((broker_id, topic, partition))
-                is_leader = broker_id == told.leader
-                if told.leader != NO_LEADER:
+                is_leader = broker_id == described.leader
+                if described.leader != NO_LEADER:
                     yield ReplicaPlace(topic, partition, broker_id, path, is_leader)
 
 
@@ -158,11 +158,11 @@ def _unseen(client: ClusterClient, topics: Iterable[str]) -> Iterator[str]:
     """One sentence per broker and reason."""
     counted: Counter[tuple[int, str]] = Counter()
     for topic in topics:
-        for told in client.metadata.topic(topic).partitions.values():
-            for broker_id in told.replicas:
-                if broker_id in told.offline_replicas:
+        for described in client.metadata.topic(topic).partitions.values():
+            for broker_id in described.replicas:
+                if broker_id in described.offline_replicas:
                     counted[broker_id, "offline"] += 1
-                elif broker_id not in told.isr:
+                elif broker_id not in described.isr:
                     counted[broker_id, "not in sync"] += 1
     for (broker_id, reason), count in sorted(counted.items()):
         yield f"broker {broker_id}: {count} replicas are {reason}"

@@ -80,11 +80,11 @@ def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
     both = expected.join(followers.drop("path"), [*_BATCH, "broker_id"], "left")
     differing = both.where("held is null or held <> led")
     alone = followers.join(leader, list(_BATCH), "left_anti")
-    told = [
+    found_here = [
         _differs(differing, F.coalesce("held", F.lit("no batch that begins here")), F.col("led")),
         _differs(alone, F.col("held"), F.lit("no batch that begins here")),
     ]
-    return _but_for_findings(all_of(told), batches)
+    return _but_for_findings(all_of(found_here), batches)
 
 
 def repeated_sequences(batches: DataFrame) -> DataFrame:
@@ -103,13 +103,13 @@ def repeated_sequences(batches: DataFrame) -> DataFrame:
     )
     behind = F.expr(f"pmod(due - base_sequence, {_LAST_SEQUENCE + 1}L)")
     again = ahead.where((behind > 0) & (behind <= _LAST_SEQUENCE // 2))
-    told = (
+    found_here = (
         again.withColumn("offset", F.col("base_offset"))
         .withColumn("producer", F.format_string("id %d, epoch %d", "producer_id", "producer_epoch"))
         .withColumn("sequence", F.col("base_sequence"))
         .drop("broker_id")
     )
-    return differences(told, "duplicate", F.format_string("sequence %d was due", "due"))
+    return differences(found_here, "duplicate", F.format_string("sequence %d was due", "due"))
 
 
 def control_offsets(batches: DataFrame) -> DataFrame:
@@ -131,8 +131,8 @@ def _differs(frame: DataFrame, held: Column, led: Column) -> DataFrame:
     detail = F.concat(
         F.coalesce("path", F.lit("?")), F.lit(": "), held, F.lit("; the leader has "), led
     )
-    told = frame.withColumn("offset", F.col("base_offset"))
-    return differences(told, "replica_differs", detail)
+    found_here = frame.withColumn("offset", F.col("base_offset"))
+    return differences(found_here, "replica_differs", detail)
 
 
 def _but_for_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
@@ -146,12 +146,12 @@ def _but_for_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
             F.col("last_offset").alias("to"),
         )
     )
-    told = differences.alias("told")
+    found_here = differences.alias("here")
     found = findings.alias("found")
     is_covered = (
-        (F.col("told.topic") == F.col("found.topic"))
-        & (F.col("told.partition") == F.col("found.partition"))
-        & F.col("told.offset").between(F.col("found.from"), F.col("found.to"))
-        & (F.col("found.is_leader") | (F.col("told.broker_id") == F.col("found.finder")))
+        (F.col("here.topic") == F.col("found.topic"))
+        & (F.col("here.partition") == F.col("found.partition"))
+        & F.col("here.offset").between(F.col("found.from"), F.col("found.to"))
+        & (F.col("found.is_leader") | (F.col("here.broker_id") == F.col("found.finder")))
     )
-    return told.join(found, is_covered, "left_anti")
+    return found_here.join(found, is_covered, "left_anti")

@@ -47,20 +47,20 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, dict[str, int]]:
         """Ordered, so that equal offsets are equal texts."""
-        told: dict[str, dict[str, int]] = defaultdict(dict)
+        by_topic: dict[str, dict[str, int]] = defaultdict(dict)
         for partition, offset in sorted(self.offsets.items()):
-            told[partition.topic][str(partition.partition)] = offset
-        known = [topic for topic in told if topic in self.topic_ids]
+            by_topic[partition.topic][str(partition.partition)] = offset
+        known = [topic for topic in by_topic if topic in self.topic_ids]
         ids: dict[str, dict[str, int]] = {
             f"{topic}{_TOPIC_ID}{self.topic_ids[topic]}": {} for topic in known
         }
-        return {**told, **ids}
+        return {**by_topic, **ids}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Mapping[str, int | str]]) -> StreamOffset:
+    def from_json(cls, by_topic: Mapping[str, Mapping[str, int | str]]) -> StreamOffset:
         offsets: dict[TopicPartition, int] = {}
         ids: dict[str, str] = {}
-        for key, own in told.items():
+        for key, own in by_topic.items():
             topic, _, id_ = key.partition(_TOPIC_ID)
             if id_:
                 ids[topic] = id_

@@ -67,7 +67,7 @@ _GONE: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_ID,
     }
 )
-_told = logging.getLogger(__name__)
+_executor_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class ReadSettings:
     poll_timeout_ms: int
 
 
-def tell_loss(message: str, *, fails: bool) -> None:
+def report_loss(message: str, *, fails: bool) -> None:
     """What ``failOnDataLoss`` asks for.
 
     :raises DataLossError: if it is true.
@@ -89,7 +89,7 @@ def tell_loss(message: str, *, fails: bool) -> None:
         raise DataLossError(
             f"{message}. With option failOnDataLoss=false the query goes on with what is left"
         )
-    _told.warning("%s; failOnDataLoss is false, so the query goes on", message)
+    _executor_log.warning("%s; failOnDataLoss is false, so the query goes on", message)
 
 
 class RecordReader:
@@ -182,7 +182,7 @@ class RecordReader:
             self._is_done = True
 
     def _lose(self, message: str) -> None:
-        tell_loss(message, fails=self._settings.fail_on_data_loss)
+        report_loss(message, fails=self._settings.fail_on_data_loss)
 
     # --- columns ---------------------------------------------------------------------------------
 

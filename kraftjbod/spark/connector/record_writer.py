@@ -142,7 +142,7 @@ class RecordWriter:
             if time.monotonic() > deadline:
                 raise WriteError(
                     f"{len(self._producer)} records were neither written nor refused in "
-                    f"{limit_s:.0f} s{self._trouble_told()}"
+                    f"{limit_s:.0f} s{self._last_trouble()}"
                 )
         self._raise_if_failed()
         written, self._written = self._written, {}
@@ -186,13 +186,13 @@ class RecordWriter:
         deadline = time.monotonic() + _TOPIC_WAIT_S
         while True:
             try:
-                told = self._producer.list_topics(topic, timeout=self._delivery_timeout_s)
+                metadata = self._producer.list_topics(topic, timeout=self._delivery_timeout_s)
             except KafkaException as e:
                 raise WriteError(
-                    f"no broker of {self._settings.get('bootstrap.servers')} told of topic "
-                    f"{topic}: {_words(e)}{self._trouble_told()}"
+                    f"no broker of {self._settings.get('bootstrap.servers')} knows topic "
+                    f"{topic}: {_words(e)}{self._last_trouble()}"
                 ) from e
-            error = told.topics[topic].error
+            error = metadata.topics[topic].error
             if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 break
             if error.code() not in _UNKNOWN or time.monotonic() > deadline:
@@ -230,14 +230,14 @@ class RecordWriter:
         topic, value, key, partition, _ = row
         where = topic if partition < 0 else f"{topic}-{partition}"
         size = len(value or b"") + len(key or b"")
-        told = f"a record of {size} bytes for {where} was refused: {_words(error)}"
+        message = f"a record of {size} bytes for {where} was refused: {_words(error)}"
         if isinstance(error, KafkaException) and (
             error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
         ):
-            told += f"; kafka.message.max.bytes is {self._settings['message.max.bytes']}"
-        return told
+            message += f"; kafka.message.max.bytes is {self._settings['message.max.bytes']}"
+        return message
 
-    def _trouble_told(self) -> str:
+    def _last_trouble(self) -> str:
         self._producer.poll(0)
         return f" (the client says: {'; '.join(self._troubles)})" if self._troubles else ""
 
@@ -268,6 +268,6 @@ _idle: dict[tuple[tuple[str, str], ...], tuple[RecordWriter, float]] = {}
 
 def _words(error: Exception) -> str:
     if isinstance(error, KafkaException):
-        told: Any = error.args[0]
-        return str(told.str())
+        cause: Any = error.args[0]
+        return str(cause.str())
     return str(error)

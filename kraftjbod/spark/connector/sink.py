@@ -118,7 +118,7 @@ class KraftjbodWriter(DataSourceArrowWriter):
         return write_batches(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        tell_ranges(messages, batch_id=None)
+        log_ranges(messages, batch_id=None)
 
 
 class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
@@ -131,7 +131,7 @@ class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
         return write_batches(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        tell_ranges(messages, batch_id=batchId)
+        log_ranges(messages, batch_id=batchId)
 
 
 def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -168,7 +168,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
     return zip(topics, _bytes(columns["value"]), keys, partitions, headers, strict=False)
 
 
-def tell_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int | None) -> None:
+def log_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int | None) -> None:
     """Which offsets the tasks of one batch were acknowledged, as debug lines of the driver."""
     for message in messages:
         for written in message.ranges if isinstance(message, Written) else ():

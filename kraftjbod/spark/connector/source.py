@@ -62,7 +62,7 @@ from kraftjbod.spark.connector.options import (
     SourceOptions,
     parse_source_options,
 )
-from kraftjbod.spark.connector.record_reader import ReadSettings, RecordReader, tell_loss
+from kraftjbod.spark.connector.record_reader import ReadSettings, RecordReader, report_loss
 from kraftjbod.spark.connector.sink import KraftjbodStreamWriter, KraftjbodWriter
 from kraftjbod.spark.tables.schemas import RECORD_WITH_HEADERS
 
@@ -150,10 +150,10 @@ class _Ranges:
         )
         return [RangePartition(found) for found in cut]
 
-    def tell_losses(self, losses: Sequence[str]) -> None:
+    def report_losses(self, losses: Sequence[str]) -> None:
         """All at once, so that an error names each."""
         if losses:
-            tell_loss("; ".join(losses), fails=self._options.fail_on_data_loss)
+            report_loss("; ".join(losses), fails=self._options.fail_on_data_loss)
 
     def within(
         self,
@@ -174,7 +174,7 @@ class _Ranges:
             begin = min(max(start, low), high)
             end = min(max(ends.get(partition, start), begin), high)
             ranges.append(OffsetRange(partition=partition, start=begin, end=end))
-        self.tell_losses(losses)
+        self.report_losses(losses)
         return ranges
 
 
@@ -248,7 +248,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begun = StreamOffset.from_json(start)
         if self._target is None:
-            self._latest = self._look(begun)
+            self._latest = self._latest_offset(begun)
             if self._is_available_now:
                 self._target = self._latest
         if self._is_empty_due and start == self._initial:
@@ -271,7 +271,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         assigned = lookup.assigned(begun.topics | until.topics, must_exist=False)
         firsts = lookup.earliest(unknown_first_offsets(begun, until))
         plan = plan_batch(begun, until, firsts, assigned.topic_ids)
-        self._ranges.tell_losses(plan.losses)
+        self._ranges.report_losses(plan.losses)
         return self._ranges.tasks(plan.ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -282,7 +282,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._lookup = OffsetLookup(self._options)
         return self._lookup
 
-    def _look(self, begun: StreamOffset) -> StreamOffset:
+    def _latest_offset(self, begun: StreamOffset) -> StreamOffset:
         lookup = self._asking()
         assigned = lookup.assigned(begun.topics, must_exist=False)
         there = StreamOffset(offsets={}, topic_ids=assigned.topic_ids)

@@ -31,7 +31,7 @@ from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_
 from kraftjbod.spark.tables.schemas import INGESTED
 
 #: Partitions with holes that are named one by one.
-_TOLD_HOLES: Final = 10
+_LISTED_HOLES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +179,9 @@ def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> Jo
     partitions = _partitions(job.spark, table)
     by_topic: dict[str, dict[str, int]] = {}
     for row in partitions:
-        told = by_topic.setdefault(row.topic, {"good": 0, "late": 0, "corrupt": 0})
-        for status in told:
-            told[status] += row[status]
+        counts = by_topic.setdefault(row.topic, {"good": 0, "late": 0, "corrupt": 0})
+        for status in counts:
+            counts[status] += row[status]
     last = query.lastProgress
     summary = {
         "table": table,
@@ -217,15 +217,15 @@ def _partitions(spark: SparkSession, table: str) -> list[Row]:
 def _lines(
     table: str, by_topic: Mapping[str, Mapping[str, int]], partitions: list[Row]
 ) -> Iterator[str]:
-    for topic, told in by_topic.items():
-        kinds = ", ".join(f"{count:,} {status}" for status, count in told.items())
-        yield f"{topic}: {sum(told.values()):,} records: {kinds}"
+    for topic, counts in by_topic.items():
+        kinds = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        yield f"{topic}: {sum(counts.values()):,} records: {kinds}"
     if not by_topic:
         yield "no records"
     holes = [row for row in partitions if row.rows != row.last - row.first + 1]
-    for row in holes[:_TOLD_HOLES]:
+    for row in holes[:_LISTED_HOLES]:
         offsets = f"offsets {row.first} to {row.last}"
         yield f"{row.topic}-{row.partition}: {row.rows:,} records in {offsets}"
-    if len(holes) > _TOLD_HOLES:
-        yield f"and {len(holes) - _TOLD_HOLES:,} more partitions with holes in their offsets"
+    if len(holes) > _LISTED_HOLES:
+        yield f"and {len(holes) - _LISTED_HOLES:,} more partitions with holes in their offsets"
     yield f"table: {table}"

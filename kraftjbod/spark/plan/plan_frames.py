@@ -236,8 +236,8 @@ def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
 def _plan_for_broker(replicas: pa.Table, dirs: pa.Table, *, goals: Goals) -> pa.Table:
     """One broker's replicas and directories; runs on executors."""
     homes = [
-        Home._make((*told[:-3], None if told[-3] is None else Rank(*told[-3:])))
-        for told in _tuples(replicas.drop_columns(["home"]))
+        Home._make((*row[:-3], None if row[-3] is None else Rank(*row[-3:])))
+        for row in _tuples(replicas.drop_columns(["home"]))
     ]
     places = [dir_sums(row) for row in dirs.to_pylist()]
     return _arrow(moves_of_broker(places, homes, goals), MOVES)
@@ -353,7 +353,7 @@ def reassigned(placed: DataFrame, moves: DataFrame) -> DataFrame:
         _map("broker_id", "to_broker").alias("heirs"),
         _map(F.coalesce("to_broker", "broker_id"), F.coalesce("to_path", "path")).alias("dirs"),
     )
-    told = (
+    moved = (
         grouped.withColumn(
             "brokers",
             F.transform("brokers_before", lambda b: F.coalesce(F.col("heirs")[b], b)),
@@ -363,7 +363,7 @@ def reassigned(placed: DataFrame, moves: DataFrame) -> DataFrame:
             "log_dirs_before", F.transform("brokers_before", lambda b: F.col("dirs_before")[b])
         )
     )
-    return as_table(told, REASSIGNED)
+    return as_table(moved, REASSIGNED)
 
 
 def _map(key: Column | str, value: Column | str) -> Column:

@@ -57,14 +57,14 @@ def parse_drain(text: str) -> Drain:
     return Drain(broker_id=int(broker), path=(path.rstrip("/") or "/") if colon else None)
 
 
-async def _look(
+async def _take(
     bootstrap_server: str, command_config: str | None, observe_s: float
 ) -> StorageSnapshot:
     async with make_client(bootstrap_server, command_config) as client:
         return await take_snapshot(client, observe_s=observe_s)
 
 
-def look_ahead(
+def snapshot_ahead(
     *,
     bootstrap_server: str | None,
     command_config: str | None,
@@ -75,7 +75,7 @@ def look_ahead(
     """What the brokers report now, where the plan is to be made of that."""
     if bootstrap_server is None or from_tables:
         return None
-    return asyncio.run(_look(bootstrap_server, command_config, observe_s))
+    return asyncio.run(_take(bootstrap_server, command_config, observe_s))
 
 
 def does_without_spark(
@@ -93,7 +93,7 @@ def does_without_spark(
     return not from_tables and master is None and not conf and local_folder(tables) is not None
 
 
-@job_command("plan", ahead=look_ahead, bare=does_without_spark)
+@job_command("plan", ahead=snapshot_ahead, bare=does_without_spark)
 @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Plan what lies there now.")
 @click.option("--command-config", metavar="FILE", help="Client settings for --bootstrap-server.")
 @click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables tell.")
@@ -204,7 +204,7 @@ def _finish(
     """Write everything and say what it is."""
     out, rollback = Path(options["out"]), options["rollback_out"]
     partitions = write_files(plan.partitions, out, Path(rollback) if rollback else None)
-    told = figures(
+    counted = figures(
         plan.dirs,
         moves=plan.counts,
         tolerance=request.goals.tolerance,
@@ -221,11 +221,11 @@ def _finish(
     )
     return JobOutcome(
         summary={
-            **as_json(told),
+            **as_json(counted),
             "partitions": partitions,
             "notes": list(notes),
             "out": str(out),
             "rollback_out": rollback,
         },
-        lines=(*lines(plan.dirs, told), *notes, next_step),
+        lines=(*lines(plan.dirs, counted), *notes, next_step),
     )

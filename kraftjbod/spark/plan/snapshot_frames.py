@@ -40,10 +40,10 @@ def log_dirs(samples: DataFrame) -> DataFrame:
 def replicas(samples: DataFrame) -> DataFrame:
     """``replica_samples`` → ``replicas``, with the rate between the newest two samples."""
     per_replica = Window.partitionBy(*REPLICA, "is_future", "incarnation").orderBy("time")
-    before, told = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)
+    before, now = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)
     compared = samples.withColumn(
         "elapsed_s", F.col("time").cast("double") - before.cast("double")
-    ).withColumn("appended", F.col("appended_bytes_total") - told)
+    ).withColumn("appended", F.col("appended_bytes_total") - now)
     rated = compared.withColumn(
         "write_rate",
         F.when(F.expr("elapsed_s > 0 AND appended >= 0"), F.expr("appended / elapsed_s")).otherwise(

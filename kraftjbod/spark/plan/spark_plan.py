@@ -201,9 +201,9 @@ def telemetry_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
         aged = snapshot_frames.ages(table, now_s)
         old = aged.where(F.col("age_s") > max_age_s).orderBy("broker_id").collect()
         if old:
-            told = ", ".join(f"broker {row.broker_id} {row.age_s:.0f} s" for row in old)
+            ages = ", ".join(f"broker {row.broker_id} {row.age_s:.0f} s" for row in old)
             raise StartupError(
-                f"telemetry is too old to plan by: {told}; let the telemetry job catch up, see "
+                f"telemetry is too old to plan by: {ages}; let the telemetry job catch up, see "
                 f"whether these brokers run, or give a larger --max-age than {max_age_s:g}"
             )
         found.append(snapshot_frames.recent(table, now_s, max_age_s))

@@ -81,10 +81,10 @@ async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSn
     brokers = sorted(metadata.brokers)
     rates: Rates = {}
     began = time.monotonic()
-    log_dirs = await _look(client, brokers)
+    log_dirs = await _describe(client, brokers)
     if observe_s > 0:
         await asyncio.sleep(observe_s)
-        before, log_dirs = log_dirs, await _look(client, brokers)
+        before, log_dirs = log_dirs, await _describe(client, brokers)
         rates = _rates(before, log_dirs, time.monotonic() - began)
         metadata = await client.retry(client.refresh_metadata)
     require_sizes(log_dirs)
@@ -99,7 +99,7 @@ async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSn
     )
 
 
-async def _look(client: ClusterClient, brokers: Sequence[int]) -> LogDirs:
+async def _describe(client: ClusterClient, brokers: Sequence[int]) -> LogDirs:
     async def ask(broker: int) -> list[LogDirDescription]:
         return await client.retry(lambda: describe_log_dirs(client, broker))
 
@@ -124,8 +124,8 @@ async def _kept_by(client: ClusterClient, broker: int) -> int:
 
 def require_sizes(log_dirs: LogDirs) -> None:
     """:raises StartupError: naming the first disk whose size is not told."""
-    for broker, told in log_dirs.items():
-        for log_dir in told:
+    for broker, described in log_dirs.items():
+        for log_dir in described:
             if not is_offline(log_dir) and min(log_dir.total_bytes, log_dir.usable_bytes) < 0:
                 raise StartupError(
                     f"broker {broker} does not tell how large the disk of {log_dir.path} is, so "
@@ -147,8 +147,8 @@ def _rates(before: LogDirs, now: LogDirs, elapsed_s: float) -> Rates:
 def _sizes(log_dirs: LogDirs) -> dict[tuple[int, str, str, int], int]:
     return {
         (broker, log_dir.path, held.topic, held.partition): held.size_bytes
-        for broker, told in log_dirs.items()
-        for log_dir in told
+        for broker, described in log_dirs.items()
+        for log_dir in described
         for held in log_dir.replicas
         if not held.is_future
     }
@@ -158,8 +158,8 @@ def _notes(metadata: ClusterMetadata, ongoing: Ongoing, log_dirs: LogDirs) -> li
     notes = [
         f"log directory {log_dir.path} of broker {broker} is offline: its replicas cannot be read "
         "and stay out of the plan"
-        for broker, told in log_dirs.items()
-        for log_dir in told
+        for broker, described in log_dirs.items()
+        for log_dir in described
         if is_offline(log_dir)
     ]
     absent = {
@@ -191,8 +191,8 @@ def _dirs(snapshot: StorageSnapshot) -> list[LogDir]:
             max(0, log_dir.total_bytes),
             max(0, log_dir.usable_bytes - snapshot.kept_free[broker]),
         )
-        for broker, told in snapshot.log_dirs.items()
-        for log_dir in told
+        for broker, described in snapshot.log_dirs.items()
+        for log_dir in described
     ]
 
 
@@ -210,8 +210,8 @@ def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
     }
     full = _full_sizes(snapshot)
     rows: list[Replica] = []
-    for broker, told in snapshot.log_dirs.items():
-        for log_dir in told:
+    for broker, described in snapshot.log_dirs.items():
+        for log_dir in described:
             for held in log_dir.replicas:
                 key = TopicPartition(held.topic, held.partition)
                 ongoing = snapshot.ongoing.get(key)
@@ -236,8 +236,8 @@ def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
 def _full_sizes(snapshot: StorageSnapshot) -> dict[TopicPartition, int]:
     """What each replica of a partition that is being reassigned will have in the end."""
     sizes: dict[TopicPartition, int] = defaultdict(int)
-    for told in snapshot.log_dirs.values():
-        for log_dir in told:
+    for described in snapshot.log_dirs.values():
+        for log_dir in described:
             for held in log_dir.replicas:
                 key = TopicPartition(held.topic, held.partition)
                 if key in snapshot.ongoing:

@@ -214,13 +214,13 @@ def now_there(dirs: Rows, window_s: float) -> list[Row]:
 
     A broker tells of all that it has: one of which it tells no more was given up.
     """
-    told: dict[int, float] = {}
+    seen: dict[int, float] = {}
     for row in dirs:
-        told[row["broker_id"]] = max(row["last_seen"], told.get(row["broker_id"], 0.0))
-    newest = max(told.values(), default=0.0)
+        seen[row["broker_id"]] = max(row["last_seen"], seen.get(row["broker_id"], 0.0))
+    newest = max(seen.values(), default=0.0)
     there = []
     for row in dirs:
-        broker_last = told[row["broker_id"]]
+        broker_last = seen[row["broker_id"]]
         if row["last_seen"] <= broker_last - WINDOWS_TO_GONE * window_s:
             continue
         is_silent = broker_last <= newest - WINDOWS_TO_SILENT * window_s

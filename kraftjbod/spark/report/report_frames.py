@@ -220,8 +220,8 @@ def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
         ),
         F.struct(F.lit(P99_LATENCY).alias("figure"), F.col("p99_latency_ms").alias("value")),
     )
-    told = by_bucket.select("time", F.inline(figures)).where(F.col("value").isNotNull())
-    spread = told.groupBy("time", "figure").agg(
+    valued = by_bucket.select("time", F.inline(figures)).where(F.col("value").isNotNull())
+    spread = valued.groupBy("time", "figure").agg(
         F.count(F.lit(1)).alias("dirs"),
         F.percentile_approx("value", list(_SHARES), _ACCURACY).alias("shares"),
     )

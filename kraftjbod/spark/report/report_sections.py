@@ -88,7 +88,7 @@ class ReportSections:
                 heading="Findings",
                 lead="No directory is slow, failing or out of service beside its peers.",
             )
-        told = ", ".join(
+        words = ", ".join(
             f"{count:,} {_FOUND.get(finding, finding)}"
             for finding, count in self._data.findings.most_common()
         )
@@ -108,7 +108,7 @@ class ReportSections:
         return Section(
             name="findings",
             heading="Findings",
-            lead=f"{count_text(in_all, 'finding')}: {told}.",
+            lead=f"{count_text(in_all, 'finding')}: {words}.",
             parts=[
                 table(
                     "outliers",
@@ -152,9 +152,9 @@ class ReportSections:
             return Section(name=name, heading=heading, lead="No directory told its size.")
         full = sum(used_share(row) >= _FULL for row in ordered)
         first = ordered[0]
-        told = f"{full:,} of" if full else "None of"
+        words = f"{full:,} of" if full else "None of"
         lead = (
-            f"{told} {count_text(len(data.dirs), 'directory', 'directories')} "
+            f"{words} {count_text(len(data.dirs), 'directory', 'directories')} "
             f"{'are' if full > 1 else 'is'} over {100 * _FULL:.0f} % full; the fullest is "
             f"{first['path']} of broker {first['broker_id']} with "
             f"{share_text(used_bytes(first), first['total_bytes'])}."
@@ -288,7 +288,7 @@ class ReportSections:
         if not counts:
             return Section(name=name, heading=heading, lead=f"0 differences found by {audit}.")
         in_all = rows_in_all(counts)
-        told = ", ".join(f"{row['rows']:,} {row['difference']}" for row in counts)
+        words = ", ".join(f"{row['rows']:,} {row['difference']}" for row in counts)
         columns = ("Difference", "Topic", "Partition", "Offset", "Broker", "Producer", "What")
         fields = ("difference", "topic", "partition", "offset", "broker_id", "producer", "detail")
         shown = [
@@ -298,7 +298,7 @@ class ReportSections:
         return Section(
             name=name,
             heading=heading,
-            lead=f"{count_text(in_all, 'difference')}, {told}, found by {audit}.",
+            lead=f"{count_text(in_all, 'difference')}, {words}, found by {audit}.",
             parts=[
                 table(
                     "differences-by-kind",
@@ -325,7 +325,7 @@ class ReportSections:
         by_status: Counter[str] = Counter()
         for row in rows:
             by_status[str(row["status"])] += row["records"]
-        told = ", ".join(f"{count:,} {status}" for status, count in by_status.most_common())
+        words = ", ".join(f"{count:,} {status}" for status, count in by_status.most_common())
         columns = ("Topic", "Status", "Reason", "Records", "Bytes")
         shown = [
             (
@@ -341,7 +341,7 @@ class ReportSections:
         return Section(
             name=name,
             heading=heading,
-            lead=f"{count_text(by_status.total(), 'record')}: {told}." if rows else "0 records.",
+            lead=f"{count_text(by_status.total(), 'record')}: {words}." if rows else "0 records.",
             parts=parts if rows else [],
         )
 

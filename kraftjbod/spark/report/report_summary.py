@@ -57,13 +57,13 @@ def _cluster_tiles(dirs: Rows) -> list[Tile]:
     states = Counter(str(row["state"]) for row in dirs)
     ill = {name: count for name, count in states.items() if name != "online"}
     tone = "bad" if states["offline"] else "warn" if ill else "good"
-    told = ", ".join(f"{count} {name}" for name, count in sorted(ill.items())) or "all online"
+    words = ", ".join(f"{count} {name}" for name, count in sorted(ill.items())) or "all online"
     cordoned = sum(bool(row["is_cordoned"]) for row in dirs)
     return [
         Tile(figure=f"{len({row['broker_id'] for row in dirs}):,}", label="brokers"),
         Tile(
             figure=f"{len(dirs):,}",
-            label=f"directories, {told}" + (f", {cordoned} cordoned" if cordoned else ""),
+            label=f"directories, {words}" + (f", {cordoned} cordoned" if cordoned else ""),
             tone=tone,
         ),
         Tile(

@@ -45,7 +45,7 @@ _CROSS: Final[dict[str, Any]] = {
     "markeredgecolor": SURFACE.light,
 }
 #: Runs of one directory that are told one by one under the pointer.
-_MOST_TOLD: Final = 30
+_MOST_LISTED: Final = 30
 
 
 def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets) -> Plot:
@@ -53,7 +53,7 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
     dirs = by_dir(points)
     named = DirRows.of(dirs)
     extra = 1.5 if counts else 0.0
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     titles: dict[str, str] = {}
     with styled():
         height = 1.2 + ROW_IN * 1.15 * named.height
@@ -66,7 +66,7 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
             ax = panels(figure, 1, 1)[0][0]
         for place, dir_ in zip(named.places, named.dirs, strict=True):
             runs = _state_row(ax, place, dirs[dir_], buckets, titles)
-            told.append({"broker_id": dir_[0], "path": dir_[1], "runs": runs})
+            rows.append({"broker_id": dir_[0], "path": dir_[1], "runs": runs})
         named.label(ax)
         rows_only(ax)
         buckets.scale(ax)
@@ -78,7 +78,7 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
         svg=svg,
         caption=f"The worst state of each {duration_text(buckets.bucket_s)}. Nothing drawn: the "
         "broker said nothing.",
-        data={"dirs": told, "columns": ["from", "to", "state", "is_cordoned", "is_moving"]},
+        data={"dirs": rows, "columns": ["from", "to", "state", "is_cordoned", "is_moving"]},
     )
 
 
@@ -114,7 +114,7 @@ def _state_row(
     before = None
     for number, (first, behind, row) in enumerate(runs):
         look = _look(row)
-        if len(runs) <= _MOST_TOLD:
+        if len(runs) <= _MOST_LISTED:
             # By itself, so that the pointer finds it.
             look = (*look, number)
         by_look.setdefault(look, []).append((edges[first], edges[behind]))

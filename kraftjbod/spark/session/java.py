@@ -135,11 +135,11 @@ def _ask_version(path: str) -> tuple[int | None, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         return None, f"does not start: {e}"
-    told = _VERSION.search(answer.stderr + answer.stdout)
-    if answer.returncode != 0 or told is None:
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or found is None:
         words = " ".join((answer.stderr or answer.stdout).split())[:200]
         return None, f"does not tell its version (exit code {answer.returncode}): {words}"
-    return int(told[1]), ""
+    return int(found[1]), ""
 
 
 def _warning(environ: Mapping[str, str], passed_over: list[str]) -> str | None:

@@ -206,7 +206,7 @@ def job_command(
                 app = f"kraftjbod-{name}"
                 return spark_session(app, master=master, conf=settings, is_short=is_short)
 
-            with errors_told(name, verbose=verbose):
+            with errors_reported(name, verbose=verbose):
                 if is_bare:
                     with _terminable():
                         outcome = work(job, **options)
@@ -214,7 +214,7 @@ def job_command(
                     outcome = on(start())
                 else:
                     outcome = in_own_process(start, on)
-            _tell(outcome, as_json=as_json)
+            _print(outcome, as_json=as_json)
             sys.exit(outcome.exit_code)
 
         command = click.command(
@@ -284,7 +284,7 @@ kafka_option: Final = click.option(
 
 
 @contextmanager
-def errors_told(name: str, *, verbose: bool = False) -> Iterator[None]:
+def errors_reported(name: str, *, verbose: bool = False) -> Iterator[None]:
     """Ends the process with one line for what was expected, and as signals ask for."""
     try:
         yield
@@ -418,7 +418,7 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(outcome: JobOutcome, *, as_json: bool) -> None:
+def _print(outcome: JobOutcome, *, as_json: bool) -> None:
     lines = (json.dumps(outcome.summary, default=str),) if as_json else outcome.lines
     try:
         for line in lines:

@@ -33,7 +33,7 @@ from kraftjbod.spark.pipeline_tool import job_named
 from kraftjbod.spark.session.job import (
     JobCommand,
     JobOutcome,
-    errors_told,
+    errors_reported,
     expected_errors,
     in_own_process,
     session_options,
@@ -76,7 +76,7 @@ def command(master: str | None, conf: tuple[str, ...]) -> None:
         with contextlib.suppress(Full):  # Then nobody waits for one.
             asked.put_nowait(None)
 
-    with errors_told(_NAME):
+    with errors_reported(_NAME):
         sys.exit(in_own_process(start, partial(_work, asked), at_end=no_more))
 
 

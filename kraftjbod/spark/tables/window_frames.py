@@ -50,7 +50,7 @@ def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
     )
     for counter in _COUNTERS:
         grown = grown.withColumn(counter, _growth(counter))
-    told = (
+    windows = (
         _with_counts(grown)
         .withColumn("append_bytes_per_s", _rate("appended_bytes_total"))
         .withColumn("fetch_bytes_per_s", _rate("fetched_bytes_total"))
@@ -62,8 +62,8 @@ def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
         )
     )
     for name in _LAST:
-        told = told.withColumn(name, F.element_at("own", -1)[name])
-    return _as_table(told)
+        windows = windows.withColumn(name, F.element_at("own", -1)[name])
+    return _as_table(windows)
 
 
 def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFrame:

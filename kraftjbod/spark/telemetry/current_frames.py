@@ -23,10 +23,10 @@ def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
     latest = samples.groupBy("broker_id", "path").agg(
         F.max_by(F.struct(*samples.columns), "time").alias("latest")
     )
-    told = latest.select("latest.*").withColumn(
-        "broker_told", F.max("time").over(Window.partitionBy("broker_id"))
+    sampled = latest.select("latest.*").withColumn(
+        "broker_time", F.max("time").over(Window.partitionBy("broker_id"))
     )
-    there = told.where(F.col("time") > seconds_before("broker_told", WINDOWS_TO_GONE * window_s))
+    there = sampled.where(F.col("time") > seconds_before("broker_time", WINDOWS_TO_GONE * window_s))
     return there.select(
         *(F.col(field.name).cast(field.dataType) for field in LOG_DIR_SAMPLES.fields)
     )

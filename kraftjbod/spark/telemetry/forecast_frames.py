@@ -81,8 +81,8 @@ def _whole() -> WindowSpec:
 
 def _used(samples: DataFrame) -> DataFrame:
     """Used bytes of every sample that tells them, and those of the sample before it."""
-    told = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
-    used = told.select(
+    sampled = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
+    used = sampled.select(
         *_DIRECTORY,
         "path",
         "time",

@@ -76,8 +76,8 @@ def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
     """Per directory that there is and that is not offline: sizes and times of both ends."""
     current = current_dirs(samples, window_s).where(F.col("state") != "offline")
     there = current.select(*_PLACE, "directory_id")
-    told = samples.where(F.col("state") != "offline").join(there, [*_PLACE, "directory_id"])
-    living = told.withColumn("life", F.concat_ws("/", "incarnation", "since"))
+    sampled = samples.where(F.col("state") != "offline").join(there, [*_PLACE, "directory_id"])
+    living = sampled.withColumn("life", F.concat_ws("/", "incarnation", "since"))
     increased = with_increase(living, "appended_bytes_total", _PLACE, "life")
     return increased.groupBy(*_PLACE).agg(
         F.min_by("replica_bytes", "time").alias("first_bytes"),
@@ -92,15 +92,15 @@ def _replicas(samples: DataFrame) -> DataFrame:
     """Per replica: sizes at both ends, and whether it lay there when its broker began and ended."""
     lying = samples.where(~F.col("is_future"))
     in_order = Window.partitionBy(*_REPLICA).orderBy("time")
-    told = with_increase(lying, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
+    sampled = with_increase(lying, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
         "gap", F.col("time").cast("double") - F.lag(F.col("time").cast("double")).over(in_order)
     )
-    rounds = told.groupBy("broker_id").agg(
+    rounds = sampled.groupBy("broker_id").agg(
         (ROUNDS_TO_GONE * F.coalesce(F.median("gap"), F.lit(float("inf")))).alias("leeway"),
         F.min(F.col("time").cast("double")).alias("broker_first"),
         F.max(F.col("time").cast("double")).alias("broker_last"),
     )
-    ends = told.groupBy(*_REPLICA).agg(
+    ends = sampled.groupBy(*_REPLICA).agg(
         F.min(F.col("time").cast("double")).alias("first"),
         F.max(F.col("time").cast("double")).alias("last"),
         F.min_by("size_bytes", "time").alias("first_bytes"),

@@ -48,8 +48,8 @@ def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> D
         _states(samples, current),
         _silent(current, window_s),
     )
-    told = [_as_table(finding) for finding in findings]
-    return reduce(DataFrame.unionByName, told)
+    sampled = [_as_table(finding) for finding in findings]
+    return reduce(DataFrame.unionByName, sampled)
 
 
 def with_peers(frame: DataFrame, value: str, among: tuple[str, ...]) -> DataFrame:
@@ -125,13 +125,13 @@ def _states(samples: DataFrame, current: DataFrame) -> DataFrame:
     impaired = current.where(F.col("state") != "online").select(
         *_PLACE, "directory_id", F.col("state").alias("finding")
     )
-    told = samples.select(*_PLACE, "time", "state").join(impaired, [*_PLACE])
+    sampled = samples.select(*_PLACE, "time", "state").join(impaired, [*_PLACE])
     of_dir = Window.partitionBy(*_PLACE)
     other_at = F.coalesce(
         F.max(F.when(F.col("state") != F.col("finding"), F.col("time"))).over(of_dir),
         F.timestamp_seconds(F.lit(0)),
     )
-    runs = told.withColumn("other_at", other_at).where(F.col("time") > F.col("other_at"))
+    runs = sampled.withColumn("other_at", other_at).where(F.col("time") > F.col("other_at"))
     return (
         runs.groupBy(*_PLACE, "directory_id", "finding")
         .agg(F.min("time").alias("since"))
@@ -143,10 +143,10 @@ def _states(samples: DataFrame, current: DataFrame) -> DataFrame:
 def _silent(current: DataFrame, window_s: int) -> DataFrame:
     last = (
         current.withColumn("everywhere", F.lit(1))
-        .withColumn("told", F.max("time").over(Window.partitionBy("broker_id")))
+        .withColumn("heard", F.max("time").over(Window.partitionBy("broker_id")))
         .withColumn("newest", F.max("time").over(Window.partitionBy("everywhere")))
     )
-    silent = last.where(F.col("told") <= seconds_before("newest", WINDOWS_TO_SILENT * window_s))
+    silent = last.where(F.col("heard") <= seconds_before("newest", WINDOWS_TO_SILENT * window_s))
     return (
         silent.withColumn("finding", F.lit("silent"))
         .withColumn("since", F.col("time"))

@@ -137,8 +137,8 @@ def command(
     else:
         writers = [_writer(job, name, stream, folder) for name, stream in streams.items()]
         _go_on(job, [writer.trigger(processingTime=trigger) for writer in writers], spans, every_s)
-    told = summarize(job.spark, job.tables)
-    return JobOutcome(summary=told, lines=tuple(lines(told)))
+    summary = summarize(job.spark, job.tables)
+    return JobOutcome(summary=summary, lines=tuple(lines(summary)))
 
 
 def _records(
@@ -239,10 +239,10 @@ def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame 
     samples = read_table(job.spark, job.tables, name, schema)
     if samples is None:
         return None
-    told = telemetry_frames.not_from_the_future(samples, spans.watermark_s)
-    [[newest_s]] = told.agg(F.max("time").cast("double")).collect()
+    known = telemetry_frames.not_from_the_future(samples, spans.watermark_s)
+    [[newest_s]] = known.agg(F.max("time").cast("double")).collect()
     since_s = 0 if newest_s is None else newest_s - spans.history_s
-    return told.where(F.col("time") >= F.timestamp_seconds(F.lit(since_s)))
+    return known.where(F.col("time") >= F.timestamp_seconds(F.lit(since_s)))
 
 
 def _check_windows(job: Job, spans: Spans) -> None:

@@ -80,23 +80,23 @@ def summarize(spark: SparkSession, tables: str) -> Summary:
     }
 
 
-def lines(told: Summary) -> Iterator[str]:
+def lines(summary: Summary) -> Iterator[str]:
     """The same for people."""
-    yield from _read_lines(told)
-    if told["fullest"]:
-        yield f"fullest: {_forecast_text(told['fullest'][0])}"
-    first = told["soonest_full"][:1]
-    if first and first != told["fullest"][:1]:
+    yield from _read_lines(summary)
+    if summary["fullest"]:
+        yield f"fullest: {_forecast_text(summary['fullest'][0])}"
+    first = summary["soonest_full"][:1]
+    if first and first != summary["fullest"][:1]:
         yield f"full first: {_forecast_text(first[0])}"
-    for outlier in told["outliers"]:
+    for outlier in summary["outliers"]:
         yield _outlier_text(outlier)
-    found = sum(told["findings"].values())
-    if found > len(told["outliers"]):
-        yield f"and {found - len(told['outliers']):,} more findings in log_dir_outliers"
+    found = sum(summary["findings"].values())
+    if found > len(summary["outliers"]):
+        yield f"and {found - len(summary['outliers']):,} more findings in log_dir_outliers"
     if not found:
         yield "no directory is slow, failing or impaired"
-    yield from _skew_lines(told["skew"])
-    yield f"tables: {told['tables']}"
+    yield from _skew_lines(summary["skew"])
+    yield f"tables: {summary['tables']}"
 
 
 def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def _first(frame: DataFrame, *order: str | Column, most: int = MOST) -> list[dic
 # --- for people ----------------------------------------------------------------------------------
 
 
-def _read_lines(told: Summary) -> Iterator[str]:
-    dirs, replicas, rejects = told["log_dirs"], told["replicas"], told["rejects"]
+def _read_lines(summary: Summary) -> Iterator[str]:
+    dirs, replicas, rejects = summary["log_dirs"], summary["replicas"], summary["rejects"]
     if not dirs["samples"] and not rejects:
         yield "no telemetry yet: is storage.telemetry.enable true on the brokers?"
         return
@@ -142,7 +142,7 @@ def _read_lines(told: Summary) -> Iterator[str]:
         f"{count_text(dirs['things'], 'directory', 'directories')} and "
         f"{count_text(replicas['samples'])} of {count_text(replicas['things'], 'replica')} on "
         f"{count_text(dirs['brokers'], 'broker')}, {time_text(dirs['from'])} to "
-        f"{time_text(dirs['to'])} UTC, in {count_text(told['windows'], 'window')}"
+        f"{time_text(dirs['to'])} UTC, in {count_text(summary['windows'], 'window')}"
     )
     if rejects:
         kinds = ", ".join(f"{count:,} {reason}" for reason, count in rejects.items())
@@ -185,10 +185,10 @@ def _skew_lines(skew: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str
         "broker": "directories of broker {name}",
         "topic": "replicas of topic {name}",
     }
-    told = [
+    named = [
         f"{of[scope].format(name=row['name'])} {row['skew']:.2f}"
         for scope, rows in skew.items()
         for row in rows
     ]
-    if told:
-        yield f"most bytes over mean: {', '.join(told)}"
+    if named:
+        yield f"most bytes over mean: {', '.join(named)}"

@@ -197,7 +197,7 @@ class LogCleaner:
         except NoSpaceToCleanError as e:
             self._no_space_until_ms[tp] = self._clock.now_ms() + _NO_SPACE_BACKOFF_MS
             self._log.warning(
-                "no_room_to_compact", partition=str(tp), log_dir=log_dir.path, reason=e.message
+                "no_space_to_compact", partition=str(tp), log_dir=log_dir.path, reason=e.message
             )
         except OperatingError as e:
             if e.code is not ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
@@ -260,7 +260,7 @@ class LogCleaner:
             await handle.flush()
         limit = min(limit, handle.recovery_point)
         config, wall_ms = handle.config, self._clock.possible_now().earliest_ms
-        return await handle.look(
+        return await handle.with_view(
             lambda view: find_cleanable(view, first_dirty, limit, config, wall_ms)
         )
 

@@ -108,7 +108,7 @@ class DirCondition:
             case LogDirEvent.FILLED_UP:
                 self.log.warning("log_dir_saturated", **story)
             case LogDirEvent.HAS_SPACE:
-                self.log.info("log_dir_has_room_again", **story)
+                self.log.info("log_dir_has_space_again", **story)
             case LogDirEvent.SUSPECTED:
                 self.log.warning("log_dir_stalled", **story)
             case LogDirEvent.ANSWERED | LogDirEvent.ANSWERED_FULL:

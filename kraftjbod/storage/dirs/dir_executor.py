@@ -319,12 +319,10 @@ def _carry_out(
     try:
         return op(), None
     except BaseException as e:
-        return None, _look_at(e, on_error)
+        return None, _after(e, on_error)
 
 
-def _look_at(
-    error: BaseException, on_error: Callable[[BaseException], None] | None
-) -> BaseException:
+def _after(error: BaseException, on_error: Callable[[BaseException], None] | None) -> BaseException:
     if on_error is not None:
         try:
             on_error(error)

@@ -14,12 +14,12 @@ from kraftjbod.storage.vfs import OpenMode, Space, Vfs
 
 
 def check_disk(
-    vfs: Vfs, path: str, *, directory_id: DirectoryId, device: int, has_room: bool
+    vfs: Vfs, path: str, *, directory_id: DirectoryId, device: int, has_free_space: bool
 ) -> Space:
     """What the file system at ``path`` has, if it is the right one.
 
-    With ``has_room`` a file must be made for it; without, one that exists must open for writing,
-    which a full disk allows and a read-only one does not.
+    With ``has_free_space`` a file must be made for it; without, one that exists must open for
+    writing, which a full disk allows and a read-only one does not.
     """
     meta = f"{path}/{META_PROPERTIES}"
     found = read_meta_properties(vfs, meta)
@@ -28,7 +28,7 @@ def check_disk(
         raise OSError(f"directory id is {held}, expected {directory_id}")
     if (now_on := vfs.device(path)) != device:
         raise OSError(f"now on device {now_on}, was on {device}: unmounted or replaced")
-    if has_room:
+    if has_free_space:
         probe = f"{path}/{PROBE_FILE}"
         vfs.open(probe, OpenMode.CREATE).close()
         vfs.unlink_if_exists(probe)

@@ -61,7 +61,7 @@ class IoFigures:
 
 
 class IoStatistics:
-    """Filled as operations end; :meth:`look` once per check."""
+    """Filled as operations end; :meth:`sample` once per check."""
 
     def __init__(self) -> None:
         self._figures = [IoFigures() for _ in IoGroup]
@@ -86,8 +86,8 @@ class IoStatistics:
         figures.total_ms += elapsed_ms
         figures.buckets[min(elapsed_ms.bit_length(), BUCKETS - 1)] += 1
 
-    def look(self, running_ms: int) -> None:
-        """Fold what ended since the last look into ``latency_ms``, and what has not ended yet.
+    def sample(self, running_ms: int) -> None:
+        """Fold what ended since the last sample into ``latency_ms``, and what has not ended yet.
 
         ``running_ms`` is how long the operation in the thread has been running; 0 if none is.
         """

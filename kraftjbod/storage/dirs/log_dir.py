@@ -8,11 +8,11 @@
 * A dir goes OFFLINE once and for good: what is reattached is a new object. Everything that waits
   for it fails at once, its thread is abandoned, and its open files are given up in yet another
   one: closing can hang as well.
-* What a disk without room means is in ``dir_room.py``.
+* What a full disk means is in ``saturation.py``.
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
-  the end. Which of two dirs a copy between them waits for is not clear; their own checks tell.
-* fsyncs of segments have a lane of their own, so that a slow one does not hold up appends. So has
+  the end. Which of two dirs a copy between them waits for is not clear; their own checks show it.
+* fsyncs of segments have a thread of their own, so that a slow one does not hold up appends. So has
   what only computes: it holds up no operation, and says nothing of the disk.
 """
 
@@ -41,7 +41,7 @@ from kraftjbod.storage.dirs.disk_check import check_disk
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
 from kraftjbod.storage.dirs.io_statistics import GROUPS, IoGroup, IoStatistics
 from kraftjbod.storage.dirs.log_dir_policy import (
-    TAKES_ROOM,
+    TAKES_SPACE,
     OpKind,
     Verdict,
     error_class,
@@ -69,7 +69,7 @@ _WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
 class _Way(NamedTuple):
     """How operations of one kind go through the dir's threads."""
 
-    lane: LogDirExecutor
+    executor: LogDirExecutor
     on_error: Callable[[BaseException], None]
     group: IoGroup
     may_be_taken_back: bool
@@ -78,7 +78,7 @@ class _Way(NamedTuple):
 class LogDirFailureChannel:
     """Dirs whose state changed while the daemon ran, in order of the first change not taken yet.
 
-    A dir waits here at most once: whoever takes it looks at the state it has by then.
+    A dir waits here at most once: whoever takes it acts on the state it has by then.
     """
 
     def __init__(self, *, max_dirs: int) -> None:
@@ -91,7 +91,7 @@ class LogDirFailureChannel:
             self._changed.put_nowait(log_dir)
 
     async def take(self) -> LogDir:
-        """The next dir; ``state``, ``offline_reason`` and ``impaired_reason`` tell of it."""
+        """The next dir; ``state``, ``offline_reason`` and ``impaired_reason`` say what is so."""
         log_dir = await self._changed.get()
         self._waiting.discard(log_dir)
         return log_dir
@@ -115,7 +115,7 @@ class LogDir(DirCondition):
         max_queued_ops: int = 20_000,
         max_queued_bytes: int = 256 * 1024 * 1024,
         reserve: ReserveFile | None = None,
-        room_plan: FreeSpacePolicy | None = None,
+        free_space_policy: FreeSpacePolicy | None = None,
         make_executor: MakeExecutor = LogDirExecutor,
     ) -> None:
         super().__init__(path, directory_id, clock.wall_ms())
@@ -130,26 +130,26 @@ class LogDir(DirCondition):
         self._io_timeout_ms = io_timeout_ms
         #: For what works in threads of its own on this dir, such as its scrub.
         self.make_executor = make_executor
-        self._make_lanes(clock, max_queued_ops, max_queued_bytes)
+        self._make_executors(clock, max_queued_ops, max_queued_bytes)
         self._watch = DirWatch(
             self,
             {
-                self._lane: min(io_suspect_ms, io_timeout_ms),
+                self._executor: min(io_suspect_ms, io_timeout_ms),
                 # It takes as long as what is not written yet is large: 1 GiB is no hang.
-                self._flush_lane: max(io_suspect_ms, io_timeout_ms // 2),
+                self._flush_executor: max(io_suspect_ms, io_timeout_ms // 2),
             },
             timeout_ms=io_timeout_ms,
             check_interval_ms=check_interval_ms,
         )
-        self._room = Saturation(
+        self._saturation = Saturation(
             self,
             vfs=vfs,
-            lane=self._lane,
+            executor=self._executor,
             reserve=reserve
             or ReserveFile(vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes),
-            plan=room_plan or FreeSpacePolicy(),
+            plan=free_space_policy or FreeSpacePolicy(),
             probe=self._probe,
-            tell=self._tell_of_change,
+            report_change=self._report_change,
         )
         self._ways = {kind: self._way_of(kind) for kind in OpKind}
         #: ``st_dev`` when the dir was identified; another number means another disk.
@@ -159,28 +159,28 @@ class LogDir(DirCondition):
         self._cached_reads = True
         self._kernel_copies = True
         #: Operations in other threads that touch this dir.
-        self._guests: set[asyncio.Future[Any]] = set()
+        self._outside_ops: set[asyncio.Future[Any]] = set()
         self._check: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         #: Why others hold it for stalled, though its operations end.
         self._demotion = ""
 
-    def _make_lanes(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
-        self._lane = self.make_executor(
+    def _make_executors(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
+        self._executor = self.make_executor(
             name=f"log-dir:{self.path}",
             clock=clock,
             max_ops=max_queued_ops,
             max_bytes=max_queued_bytes,
             statistics=self.statistics,
         )
-        self._flush_lane = self.make_executor(
+        self._flush_executor = self.make_executor(
             name=f"log-dir-flush:{self.path}",
             clock=clock,
             max_ops=max_queued_ops,
             statistics=self.statistics,
         )
         #: Takes time but no disk, so nobody watches it.
-        self._compute_lane = self.make_executor(
+        self._compute_executor = self.make_executor(
             name=f"log-dir-compute:{self.path}",
             clock=clock,
             max_ops=_MAX_COMPUTED_OPS,
@@ -193,17 +193,17 @@ class LogDir(DirCondition):
     @property
     def is_busy(self) -> bool:
         """An operation is in one of its threads, abandoned or not."""
-        return self._lane.is_running or self._flush_lane.is_running
+        return self._executor.is_running or self._flush_executor.is_running
 
     @property
     def running_ms(self) -> int:
-        """How long what reads wait behind has been running; 0 if nothing is."""
-        return self._lane.running_for_ms()
+        """How long the operation that reads wait for has been running; 0 if none is."""
+        return self._executor.running_for_ms()
 
     @property
     def reserve_bytes(self) -> int:
         """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
-        return self._room.reserve_bytes
+        return self._saturation.reserve_bytes
 
     # -- the gate ---------------------------------------------------------------------------
 
@@ -228,20 +228,20 @@ class LogDir(DirCondition):
         size_bytes: int = 0,
         replica: TopicPartition | None = None,
     ) -> Completion[R]:
-        """Queue ``op`` for the dir's thread; its end is told in the turn in which that answers.
+        """Queue ``op`` for the dir's thread; it completes in the turn in which that answers.
 
-        ``settle`` turns the op's result into what is told, on the loop, and runs even if nobody
+        ``settle`` turns the op's result into the answer, on the loop, and runs even if nobody
         waits any more: it is where an operation's effects are published.
         ``replica`` is whom the operation is about, for the story of a failure.
 
-        :raises KafkaStorageError: at once if the dir is offline; it may be told later too.
+        :raises KafkaStorageError: at once if the dir is offline; it may be the answer later too.
         :raises LogDirImpairedError: at once, or later: the dir does not take it now.
         :raises OverloadedError: at once if the queue is full.
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(kind)
-        lane, on_error, group, may_be_taken_back = self._ways[kind]
-        return lane.begin_op(
+        executor, on_error, group, may_be_taken_back = self._ways[kind]
+        return executor.begin_op(
             op,
             settle=settle,
             translate=lambda error: self._judge(kind, error, replica),
@@ -253,10 +253,10 @@ class LogDir(DirCondition):
 
     def _way_of(self, kind: OpKind) -> _Way:
         return _Way(
-            self._flush_lane if kind is OpKind.FLUSH else self._lane,
-            partial(self._room.look_for_full, kind),
+            self._flush_executor if kind is OpKind.FLUSH else self._executor,
+            partial(self._saturation.give_reserve_if_full, kind),
             GROUPS[kind],
-            kind in TAKES_ROOM,
+            kind in TAKES_SPACE,
         )
 
     async def run(
@@ -274,7 +274,7 @@ class LogDir(DirCondition):
         if not await self.run(kind, lambda: self.vfs.exists(path)):
             return None
         source = await self.run(kind, lambda: self.vfs.open_stream(path))
-        stream = aiofiles.threadpool.wrap(source, executor=self._lane)
+        stream = aiofiles.threadpool.wrap(source, executor=self._executor)
         try:
             data = bytes(await stream.read())
             await stream.close()
@@ -307,35 +307,37 @@ class LogDir(DirCondition):
     async def run_copy(
         self,
         source: LogDir,
-        lane: LogDirExecutor,
+        executor: LogDirExecutor,
         op: Callable[[bool], T],
         *,
         read_again: Callable[[], None],
         settle: Callable[[T], R],
         replica: TopicPartition,
     ) -> R:
-        """Carry out ``op``, which reads files of ``source`` and writes here, in a mover's ``lane``.
+        """Carry out ``op``, which reads files of ``source`` and writes here, in a mover's thread.
 
-        ``op`` is told whether the kernel may copy; ``settle`` as in :meth:`submit`.
+        ``op`` gets whether the kernel may copy; ``settle`` as in :meth:`submit`.
         ``read_again`` reads once more what ``op`` was reading, if it was. Where it is not clear
         whose an error is, that is done in the thread of ``source``: if it fails, or hangs, the
         source is to blame, and else this dir is. Once either is offline, this fails at once.
 
         :raises KafkaStorageError: with the id of the dir that is to blame.
-        :raises OverloadedError: this process has no room for the operation now.
+        :raises OverloadedError: this process has no memory for the operation now.
         """
         source.require_allowed(OpKind.READ)
         self.require_allowed(OpKind.APPEND)
         by_kernel = self._kernel_copies
-        done: asyncio.Future[R] = lane.submit_op(lambda: op(by_kernel), settle=settle)
-        source._guests.add(done)
-        self._guests.add(done)
+        done: asyncio.Future[R] = executor.submit_op(lambda: op(by_kernel), settle=settle)
+        source._outside_ops.add(done)
+        self._outside_ops.add(done)
         try:
-            await self._until_done_or_hung(done, lane)
+            await self._until_done_or_hung(done, executor)
             if not done.done():
                 await source.run(OpKind.READ, read_again, replica=replica)
             if not done.done():
-                self.go_offline(f"a copy into it has been running for {lane.running_for_ms()} ms")
+                self.go_offline(
+                    f"a copy into it has been running for {executor.running_for_ms()} ms"
+                )
             return await done
         except OSError as e:
             if by_kernel and e.errno in _NO_KERNEL_COPIES:
@@ -345,20 +347,22 @@ class LogDir(DirCondition):
                 await source.run(OpKind.READ, read_again, replica=replica)
             raise self._judge(OpKind.APPEND, e, replica) from e
         finally:
-            source._guests.discard(done)
-            self._guests.discard(done)
+            source._outside_ops.discard(done)
+            self._outside_ops.discard(done)
 
-    async def _until_done_or_hung(self, done: asyncio.Future[Any], lane: LogDirExecutor) -> None:
+    async def _until_done_or_hung(
+        self, done: asyncio.Future[Any], executor: LogDirExecutor
+    ) -> None:
         """Who beats is not hung, however long it takes."""
         beats = None
-        while not done.done() and beats != lane.beats:
-            beats = lane.beats
+        while not done.done() and beats != executor.beats:
+            beats = executor.beats
             await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
 
     async def run_beside(
-        self, lane: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
+        self, executor: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
     ) -> T:
-        """Carry out ``op``, which only reads files of this dir, in a ``lane`` of the caller's.
+        """Carry out ``op``, which only reads files of this dir, in a thread of the caller's.
 
         What it raises is judged as any read's. How long it takes is not watched: a disk that
         does not answer shows that in the dir's own thread. Once the dir is offline, this fails.
@@ -367,14 +371,14 @@ class LogDir(DirCondition):
         :raises LogDirImpairedError: it takes no reads now.
         """
         self.require_allowed(OpKind.READ)
-        done: asyncio.Future[T] = lane.submit_op(
+        done: asyncio.Future[T] = executor.submit_op(
             op, translate=lambda error: self._judge(OpKind.READ, error, replica)
         )
-        self._guests.add(done)
+        self._outside_ops.add(done)
         try:
             return await asyncio.shield(done)
         finally:
-            self._guests.discard(done)
+            self._outside_ops.discard(done)
 
     async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
         """Carry out ``op``, which touches no file, beside the dir's threads: it proves nothing.
@@ -385,17 +389,17 @@ class LogDir(DirCondition):
         :raises OverloadedError: too much waits.
         """
         self.require_allowed(OpKind.READ)
-        future: asyncio.Future[T] = self._compute_lane.submit_op(op, size_bytes=size_bytes)
+        future: asyncio.Future[T] = self._compute_executor.submit_op(op, size_bytes=size_bytes)
         return await asyncio.shield(future)
 
     def beat(self) -> None:
         """A long operation is making progress; called in the dir's thread."""
-        self._lane.beat()
+        self._executor.beat()
 
     # -- life -------------------------------------------------------------------------------
 
     def identify(self, directory_id: DirectoryId, device: int) -> None:
-        """Tell the dir who it is, and which device its files are on."""
+        """Give the dir its id, and the device that its files are on."""
         self.directory_id = directory_id
         self._device = device
 
@@ -405,7 +409,7 @@ class LogDir(DirCondition):
         return self._lock_file is not None
 
     def put_on_trial(self) -> None:
-        """Tell nobody of changes of state until :meth:`take_into_service`; before anything else."""
+        """Report no change of state until :meth:`take_into_service`; before anything else."""
         self.is_on_trial = True
         self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
 
@@ -423,10 +427,10 @@ class LogDir(DirCondition):
     async def secure_reserve(self) -> None:
         """Have the reserve whole and on the disk (KIP-928: before anything is recovered).
 
-        :raises LogDirImpairedError: there is no room for it; the dir is SATURATED.
+        :raises LogDirImpairedError: there is no memory for it; the dir is SATURATED.
         :raises KafkaStorageError: the dir goes offline.
         """
-        await self.run(OpKind.START, lambda: self._room.secure_reserve(self.beat))
+        await self.run(OpKind.START, lambda: self._saturation.secure_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
         """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""
@@ -441,21 +445,21 @@ class LogDir(DirCondition):
     def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
         """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear.
 
-        ``failed`` tells of the operation: its kind, and its replica if there is one.
+        ``failed`` names the operation: its kind, and its replica if there is one.
         """
         if not self.step(LogDirEvent.FAILED, reason, **failed):
             return
         self._gone.set()
         self._watch.stop()
-        self._lane.abandon(self.offline_error)
-        self._flush_lane.abandon(self.offline_error)
-        self._compute_lane.abandon(self.offline_error)
-        for guest in [guest for guest in self._guests if not guest.done()]:
-            guest.set_exception(self.offline_error())
+        self._executor.abandon(self.offline_error)
+        self._flush_executor.abandon(self.offline_error)
+        self._compute_executor.abandon(self.offline_error)
+        for op in [op for op in self._outside_ops if not op.done()]:
+            op.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
         run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
         if report:
-            self._tell_of_change()
+            self._report_change()
 
     async def gone(self) -> None:
         """Return when the dir is OFFLINE, on trial or not."""
@@ -467,9 +471,9 @@ class LogDir(DirCondition):
         if self.is_online:
             if self._lock_file is not None:
                 self.submit(OpKind.START, self._lock_file.close)
-            self._lane.shutdown(wait=False)
-            self._flush_lane.shutdown(wait=False)
-            self._compute_lane.shutdown(wait=False)
+            self._executor.shutdown(wait=False)
+            self._flush_executor.shutdown(wait=False)
+            self._compute_executor.shutdown(wait=False)
 
     # -- judging ----------------------------------------------------------------------------
 
@@ -492,7 +496,7 @@ class LogDir(DirCondition):
                 message = f"log dir {self.path} is offline: {said}"
                 return self._error(error_class(part), message, failed)
             case Verdict.FULL:
-                self._room.fill_up(said, error, is_attempt=kind is OpKind.PROBE)
+                self._saturation.fill_up(said, error, is_attempt=kind is OpKind.PROBE)
                 return self.impaired_error()
             case Verdict.CALLER_BUG:
                 self.log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
@@ -511,7 +515,7 @@ class LogDir(DirCondition):
 
     # -- watches ----------------------------------------------------------------------------
 
-    def _tell_of_change(self) -> None:
+    def _report_change(self) -> None:
         self._failure_channel.report(self)
 
     def on_suspect(self, running_ms: int) -> None:
@@ -519,39 +523,39 @@ class LogDir(DirCondition):
 
     def _stall(self, reason: str) -> None:
         if self.step(LogDirEvent.SUSPECTED, reason):
-            self._lane.take_back(self.impaired_error)
-            self._tell_of_change()
+            self._executor.take_back(self.impaired_error)
+            self._report_change()
 
     def on_answer(self) -> None:
         """Nothing runs for too long any more."""
         if self._watch.is_suspicious or self._demotion:
             return
-        event = LogDirEvent.ANSWERED_FULL if self._room.full_reason else LogDirEvent.ANSWERED
-        if self.step(event, self._room.full_reason or "operations end again"):
-            self._tell_of_change()
+        event = LogDirEvent.ANSWERED_FULL if self._saturation.full_reason else LogDirEvent.ANSWERED
+        if self.step(event, self._saturation.full_reason or "operations end again"):
+            self._report_change()
 
     def on_hung(self, running_ms: int) -> None:
         self.go_offline(f"an operation has been running for {running_ms} ms")
 
     def check_disk(self) -> None:
         """Queue one check unless the last is still queued; it judges itself."""
-        self.statistics.look(self._watch.running_ms())
+        self.statistics.sample(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):
             return
-        if self._room.is_rebuilding:
+        if self._saturation.is_rebuilding:
             return
-        if self._lane.is_full:
-            return  # Busy is not broken; the stall watch looks after a queue that stands still.
-        device, has_room = self._device, not self._room.full_reason
+        if self._executor.is_full:
+            return  # Busy is not broken; a queue that stands still is the stall watch's business.
+        device, has_free_space = self._device, not self._saturation.full_reason
         self._check = self._probe(
             lambda: check_disk(
                 self.vfs,
                 self.path,
                 directory_id=self.directory_id,
                 device=device,
-                has_room=has_room,
+                has_free_space=has_free_space,
             ),
-            lambda space: self._room.note_space(space, self.beat),
+            lambda space: self._saturation.note_space(space, self.beat),
         )
 
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
@@ -561,7 +565,7 @@ class LogDir(DirCondition):
         return probe
 
     def _note_seen(self, probe: asyncio.Future[None]) -> None:
-        """Look at its error: :meth:`_judge` acted on all but one that nobody expected."""
+        """:meth:`_judge` acted on all errors but one that nobody expected."""
         error = None if probe.cancelled() else probe.exception()
         if error is not None and not isinstance(error, OperatingError):
             self.jobs.log_failure("disk_check", error)

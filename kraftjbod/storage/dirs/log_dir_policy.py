@@ -101,7 +101,7 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
 
 
 #: What a SATURATED dir refuses: all that takes space for good.
-TAKES_ROOM: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
+TAKES_SPACE: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
 #: What a STALLED dir takes: what begins or ends its use, finds out whether it answers, or undoes
 #: what was begun, after whatever does not end.
 _ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE, OpKind.UNDO})
@@ -113,7 +113,7 @@ def is_allowed(state: LogDirState, kind: OpKind) -> bool:
         case LogDirState.ONLINE:
             return True
         case LogDirState.SATURATED:
-            return kind not in TAKES_ROOM
+            return kind not in TAKES_SPACE
         case LogDirState.STALLED:
             return kind in _ALWAYS
         case LogDirState.OFFLINE:

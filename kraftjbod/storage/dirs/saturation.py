@@ -43,26 +43,27 @@ class Probing(Protocol):
 
 
 class Saturation:
-    """Of one dir. ``tell`` is called when its state has changed. For the loop, if not said else."""
+    """Of one dir; ``report_change`` is called when its state has changed. For the loop, if not
+    said otherwise."""
 
     def __init__(
         self,
         condition: DirCondition,
         *,
         vfs: Vfs,
-        lane: LogDirExecutor,
+        executor: LogDirExecutor,
         reserve: ReserveFile,
         plan: FreeSpacePolicy,
         probe: Probing,
-        tell: Callable[[], None],
+        report_change: Callable[[], None],
     ) -> None:
         self._condition = condition
         self._vfs = vfs
-        self._lane = lane
+        self._executor = executor
         self._reserve = reserve
         self._plan = plan
         self._probe = probe
-        self._tell = tell
+        self._report_change = report_change
         self._rebuilding: asyncio.Future[None] | None = None
         #: Why it was found full; empty while it is not.
         self.full_reason = ""
@@ -92,13 +93,13 @@ class Saturation:
                 raise OSError(ENOSPC, f"{space.usable_bytes} free bytes are too few to go on")
         self._reserve.build(beat)
 
-    def look_for_full(self, kind: OpKind, error: BaseException) -> None:
+    def give_reserve_if_full(self, kind: OpKind, error: BaseException) -> None:
         """In the dir's thread, as soon as an operation has failed: free space if it lacked any."""
         if not isinstance(error, OSError):
             return
         if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
             # What was queued while there seemed to be space shall not eat up the reserve.
-            self._lane.hold_back(lambda: self._condition.saturated_error(f"{error}"))
+            self._executor.hold_back(lambda: self._condition.saturated_error(f"{error}"))
             vars(error)[_FULL_STORY] = self._give_reserve()
 
     def _give_reserve(self) -> _FullStory:
@@ -112,14 +113,14 @@ class Saturation:
         story: _FullStory | None = vars(error).get(_FULL_STORY)
         if story is not None:
             self._note_full(story)
-        elif not self._lane.is_full:
+        elif not self._executor.is_full:
             # It was in a thread that is not the dir's.
             self._probe(self._give_reserve, self._note_full)
         is_news = self._condition.step(LogDirEvent.FILLED_UP, reason)
         if is_news or is_attempt:
             self._plan.filled_up(None if story is None else story.space)
         if is_news:
-            self._tell()
+            self._report_change()
 
     def _note_full(self, story: _FullStory) -> None:
         condition = self._condition
@@ -136,10 +137,10 @@ class Saturation:
         elif self._plan.is_short(space):
             self.full_reason = f"{space.usable_bytes} bytes are free, which is too few"
             if self._condition.step(LogDirEvent.FILLED_UP, self.full_reason):
-                self._tell()
+                self._report_change()
 
     def _rebuild(self, beat: Callable[[], None]) -> None:
-        if self._lane.is_full:
+        if self._executor.is_full:
             return  # The next check sees to it.
         was_held = self._reserve.is_held
         self._rebuilding = self._probe(
@@ -151,6 +152,6 @@ class Saturation:
         if not had_reserve and self._reserve.size_bytes:
             condition.log.info("log_dir_reserve_rebuilt", **condition.story(self.full_reason))
         self.full_reason = ""
-        self._lane.let_go()
+        self._executor.let_go()
         if condition.step(LogDirEvent.HAS_SPACE, f"{condition.space.usable_bytes} bytes are free"):
-            self._tell()
+            self._report_change()

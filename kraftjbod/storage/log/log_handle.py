@@ -101,7 +101,7 @@ class LogHandle:
         self._truncating_to: int | None = None
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
-        #: Held while other lanes use files, and while files are closed.
+        #: Held while other threads use files, and while files are closed.
         self._files = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -257,13 +257,13 @@ class LogHandle:
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
         """The first record not older than ``timestamp`` (wall ms), or None.
 
-        Of a batch that does not open, or unpacks to too much, its beginning is told.
+        Of a batch that does not open, or unpacks to too much, its beginning is the answer.
 
         :raises OverloadedError: too many searches wait.
         """
         search = LogTimeSearch(timestamp)
         while not search.is_over:
-            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.look_for(search)))
+            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.search(search)))
             if unopened_bytes := search.unopened_bytes:
                 await self.log_dir.compute(search.open, size_bytes=unopened_bytes)
         return search.answer
@@ -296,9 +296,9 @@ class LogHandle:
 
     async def _truncate(self, offset: int, op: Callable[[UnifiedLog], None]) -> None:
         # The claim that all below the recovery point is sound must be withdrawn first:
-        # what will be appended behind the cut is not on the disk yet.
+        # what will be appended after the truncation is not on the disk yet.
         self._published.require_open()
-        # The cut is made at a batch's beginning, which the segment's beginning is not behind.
+        # A truncation ends at a batch's beginning, which is not below the segment's.
         segment = self.view.segments[self.view.segment_index(offset)]
         self._truncating_to = min(offset, segment.base_offset)
         done: asyncio.Future[None] | None = None
@@ -307,7 +307,7 @@ class LogHandle:
             done = self._published.submit(OpKind.TRUNCATE, op)
             await asyncio.shield(done)
         finally:
-            # Whoever waited may be gone; reads on the loop stay away until the cut is made.
+            # Whoever waited may be gone; reads on the loop stay away until it is done.
             if done is None or done.done():
                 self._truncating_to = None
             else:
@@ -329,17 +329,17 @@ class LogHandle:
         """Let whole segments go that are too old or too many; how many went.
 
         They get other names first, and if all of them are to go that takes a new one. Where a full
-        disk has no room for that, not even what the reserve was, it is done without.
+        disk has no space for that, not even what the reserve was, it is done without.
         """
         was_saturated = self.log_dir.state is LogDirState.SATURATED
         try:
-            return await self._retain(without_room=False)
+            return await self._retain(without_free_space=False)
         except LogDirImpairedError:
             if not was_saturated or self.log_dir.state is not LogDirState.SATURATED:
                 raise
-        return await self._retain(without_room=True)
+        return await self._retain(without_free_space=True)
 
-    async def _retain(self, *, without_room: bool) -> int:
+    async def _retain(self, *, without_free_space: bool) -> int:
         if self._is_held_still:
             return 0
         now_ms = self._clock.possible_now().earliest_ms
@@ -348,18 +348,18 @@ class LogHandle:
             return await self._published.run(
                 OpKind.RETENTION,
                 lambda log: log.delete_old_segments(
-                    now_ms, high_watermark, without_room=without_room
+                    now_ms, high_watermark, without_free_space=without_free_space
                 ),
             )
         except LogDirImpairedError:
-            # Segments may have left the log before: purging them is what makes room.
+            # Segments may have left the log before: purging them is what frees space.
             await self.refresh()
             raise
 
     async def start_at(self, offset: int) -> None:
         """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
 
-        Needs no room; the files go when retention is applied next.
+        Needs no free space; the files go when retention is applied next.
 
         :raises OverloadedError: its copy is about to take its place: try again.
         """
@@ -374,7 +374,7 @@ class LogHandle:
 
     # -- for the cleaner --------------------------------------------------------------------
 
-    async def look(self, op: Callable[[LogView], T]) -> T:
+    async def with_view(self, op: Callable[[LogView], T]) -> T:
         """``op`` in the dir's thread, on what is so then."""
         return await self._published.run(OpKind.READ, lambda log: op(log.view()))
 
@@ -412,9 +412,9 @@ class LogHandle:
     # -- for the move to another dir --------------------------------------------------------
 
     @property
-    def has_cut(self) -> bool:
+    def has_truncation(self) -> bool:
         """There was a truncation since the last :meth:`take_truncation`."""
-        return self._published.has_cut
+        return self._published.has_truncation
 
     def take_truncation(self) -> Truncation | None:
         """The lowest truncation since the last call; :attr:`view` is not older than it."""

@@ -44,7 +44,7 @@ class PublishedLog:
         #: The last published one.
         self.view: LogView = log.view()
         #: The lowest truncation that nobody has taken.
-        self._cut: Truncation | None = None
+        self._truncation: Truncation | None = None
         #: Its copy took its place: what is here may be read, for a while.
         self.is_replaced = False
         self.is_closed = False
@@ -97,24 +97,24 @@ class PublishedLog:
     # -- truncations ------------------------------------------------------------------------
 
     @property
-    def has_cut(self) -> bool:
+    def has_truncation(self) -> bool:
         """There was a truncation since the last :meth:`take_truncation`."""
-        return self._cut is not None
+        return self._truncation is not None
 
     def take_truncation(self) -> Truncation | None:
         """The lowest truncation since the last call; :attr:`view` is not older than it."""
-        cut, self._cut = self._cut, None
-        return cut
+        truncation, self._truncation = self._truncation, None
+        return truncation
 
     # -- publish ----------------------------------------------------------------------------
 
     def _publish(self, done: tuple[T, LogView, list[LogSegment], Truncation | None]) -> T:
-        result, view, retired, cut = done
+        result, view, retired, truncation = done
         before, self.view = self.view, view
         rolled = view.segments[-1] is not before.segments[-1]
         if view.damages != before.damages or view.indexes_mended != before.indexes_mended:
             self._report_damage(before, view)
-        self._cut = lower_truncation(self._cut, cut)
+        self._truncation = lower_truncation(self._truncation, truncation)
         if retired:
             self._on_retired(retired)
         if rolled:

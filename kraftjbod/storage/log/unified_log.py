@@ -102,7 +102,7 @@ class UnifiedLog:
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
         self._truncation: Truncation | None = None
-        self._soundness = LogDamage(self.segments.all, lambda: self._end)
+        self._damage = LogDamage(self.segments.all, lambda: self._end)
 
     def __repr__(self) -> str:
         return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
@@ -121,8 +121,8 @@ class UnifiedLog:
             segments.shown,
             segments.active.size_bytes,
             self._epochs,
-            self._soundness.damages,
-            self._soundness.indexes_mended,
+            self._damage.damages,
+            self._damage.indexes_mended,
             segments.may_have_gaps,
         )
 
@@ -211,7 +211,7 @@ class UnifiedLog:
     ) -> None:
         next_offset = headers[-1].next_offset
         if not self.segments.active.is_ready:
-            self._soundness.open(self.segments.active)
+            self._damage.open(self.segments.active)
         if must_roll(self.segments.active, self.config, headers, size_bytes):
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
@@ -288,7 +288,7 @@ class UnifiedLog:
         except CorruptRecordError as e:
             if e.offset is not None:
                 return _NOTHING
-        self._soundness.survey(self.view().segment_index(start_offset), on_progress)
+        self._damage.survey(self.view().segment_index(start_offset), on_progress)
         damage = self.view().damage_from(start_offset)
         if damage is not None and damage.offset <= start_offset:
             return _NOTHING
@@ -298,7 +298,7 @@ class UnifiedLog:
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> memoryview:
         view = self.view()
-        self._soundness.open(view.segments[view.segment_index(start_offset)])
+        self._damage.open(view.segments[view.segment_index(start_offset)])
         found = read_view(
             view,
             lambda segment: segment.open().read_at,
@@ -316,11 +316,11 @@ class UnifiedLog:
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""
-        return self._soundness.take_scrubbed(scrub)
+        return self._damage.take_scrubbed(scrub)
 
-    def look_for(self, search: LogTimeSearch) -> None:
+    def search(self, search: LogTimeSearch) -> None:
         """One turn of a search by time; what it found is opened in another thread."""
-        search.scan(self.segments.all, self._start, self._soundness.by_index)
+        search.scan(self.segments.all, self._start, self._damage.by_index)
 
     def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The largest timestamp, and the last offset of its batch."""
@@ -364,7 +364,7 @@ class UnifiedLog:
         damage = self.view().damage_from(offset)
         if damage is None or damage.offset > offset:
             try:
-                located = self._soundness.by_index(at, search)
+                located = self._damage.by_index(at, search)
             except CorruptRecordError:
                 located, damage = None, self.view().damage_from(offset)
             if located is not None:
@@ -400,7 +400,7 @@ class UnifiedLog:
         self.segments.truncations += 1
         self._end = end
         self._start = min(self._start, end)
-        self._soundness.forget_from(end)
+        self._damage.forget_from(end)
         self._recovery_point = min(self._recovery_point, end)
         self._epochs = truncate_epochs_from(self._epochs, end)
 
@@ -425,16 +425,16 @@ class UnifiedLog:
 
     def _begin_at(self, offset: int) -> None:
         self._start = offset
-        self._soundness.forget_before(offset)
+        self._damage.forget_before(offset)
         self._epochs = truncate_epochs_before(self._epochs, offset)
 
     def delete_old_segments(
-        self, now_ms: int, high_watermark: int, *, without_room: bool = False
+        self, now_ms: int, high_watermark: int, *, without_free_space: bool = False
     ) -> int:
         """Apply retention to whole segments below ``high_watermark``; how many went.
 
-        ``without_room`` is for a disk that does not even hold another name: files are removed at
-        once, and if all segments are to go the last one becomes the new one.
+        ``without_free_space`` is for a disk that does not even hold another name: files are removed
+        at once, and if all segments are to go the last one becomes the new one.
         """
         self.segments.name_compacted()
         self._producers.expire(now_ms, self._producer_limits)
@@ -448,14 +448,14 @@ class UnifiedLog:
         )
         is_active_doomed = doomed == len(self.segments.all)
         for _ in range(doomed - is_active_doomed):
-            self._retire_oldest(at_once=without_room)
-        if is_active_doomed and without_room:
+            self._retire_oldest(at_once=without_free_space)
+        if is_active_doomed and without_free_space:
             self._go_on_in_place(self._end)
         elif is_active_doomed:
             self.roll()
             self._retire_oldest()
         if doomed:
-            if not without_room:
+            if not without_free_space:
                 self._write_epochs(self._epochs)
             drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
         return doomed

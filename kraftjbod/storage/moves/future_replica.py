@@ -91,7 +91,7 @@ class FutureReplica:
 
     def is_caught_up(self, source: LogHandle) -> bool:
         """Everything that is known of ``source`` is here."""
-        was_truncated = self._truncation is not None or source.has_cut
+        was_truncated = self._truncation is not None or source.has_truncation
         return not was_truncated and self._extents == extents_of(source.view)
 
     async def catch_up(

@@ -209,8 +209,8 @@ class DirLoading:
         )
         found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)
         if found.truncated_bytes:
-            tail = {"partition": str(tp), "cut_bytes": found.truncated_bytes}
-            self._log.warning("log_tail_cut", log_dir=log_dir.path, **tail)
+            tail = {"partition": str(tp), "truncated_bytes": found.truncated_bytes}
+            self._log.warning("log_tail_truncated", log_dir=log_dir.path, **tail)
         handle = LogHandle(
             log=found.log,
             log_dir=log_dir,

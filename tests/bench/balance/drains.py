@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from kraftjbod.local.cluster_process import ClusterProcesses
-from tests.checkout import BIN
 from tests.bench.figures import Report, running_cluster
 from tests.bench.rdkafka import BatchProducer
+from tests.checkout import BIN
 from tests.integration.cluster import Cluster
 
 _PARTITIONS: Final = 16

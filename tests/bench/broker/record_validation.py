@@ -18,8 +18,8 @@ from typing import Final
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.protocol import byte_scans, record_scans
 from kraftjbod.protocol.records import Record, build_batch
-from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.broker.latency import exchange_us, percentile, produce_frame
+from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.rdkafka import BatchProducer
 from tests.integration.cluster import Cluster
 

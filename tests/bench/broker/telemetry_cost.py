@@ -17,8 +17,8 @@ from typing import Final
 
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
-from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.bench.broker.latency import exchange_us, percentile, produce_frame
+from tests.bench.figures import Report, cpu_s, running_cluster
 from tests.integration.cluster import Cluster
 
 _BROKERS: Final = 3

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
-from tests.checkout import ROOT
-from tests.bench.figures import Report, rss_mb, running_cluster
 from tests.bench.controller.scripted_broker import create_a_topic
+from tests.bench.figures import Report, rss_mb, running_cluster
+from tests.checkout import ROOT
 from tests.integration.cluster import Cluster
 
 PARTITIONS: Final = 100_000

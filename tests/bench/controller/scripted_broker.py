@@ -1,4 +1,4 @@
-"""``python -m tests.bench.controller.scripted_broker HOST:PORT CLUSTER_ID``: brokers without any disks.
+"""``python -m tests.bench.controller.scripted_broker HOST:PORT CLUSTER_ID``: no disks at all.
 
 Registers three brokers with two directories each, creates topics, and reports every replica of
 the first broker by the product's own ``AssignmentsManager``; its metadata follows.

@@ -33,8 +33,8 @@ from kraftjbod.spark.plan.plan_files import write_files
 from kraftjbod.spark.plan.plan_tables import as_table
 from kraftjbod.spark.plan.spark_plan import made_plan
 from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
-from tests.bench.figures import Report
 from tests.bench.balance.greedy_balance import Greedy
+from tests.bench.figures import Report
 from tests.bench.spark.own_java import own_java
 
 TIB: Final = 1024**4

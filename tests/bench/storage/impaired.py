@@ -27,8 +27,8 @@ from kraftjbod.testing import mounts
 from kraftjbod.testing.frozen import frozen
 from kraftjbod.testing.mounts import Disk
 from tests.bench import disasters as d
-from tests.bench.figures import Report, running_cluster
 from tests.bench.controller.heartbeats import HeartbeatRelay, heartbeat_relay
+from tests.bench.figures import Report, running_cluster
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster
 

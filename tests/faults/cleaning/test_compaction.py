@@ -45,7 +45,7 @@ SHARES = 4
 #: More than a dir ever waits for.
 _CHECKS = 300
 #: What may need room: bytes, and a longer name in a directory.
-TAKES_ROOM = frozenset({"write_at", "rename"})
+TAKES_SPACE = frozenset({"write_at", "rename"})
 
 
 class Story:
@@ -202,11 +202,11 @@ async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
 @pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
 @pytest.mark.parametrize("lasts", ["once", "until room"])
 async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
-    for nth in range(1, await operations_of_a_pass(TAKES_ROOM) + 1):
+    for nth in range(1, await operations_of_a_pass(TAKES_SPACE) + 1):
         mem, history = await story_before_cleaning()
         vfs = FaultVfs(mem)
         manager, handle = await opened(vfs)
-        vfs.inject(Fault(errno=errno, kinds=TAKES_ROOM, nth=nth, sticky=lasts != "once"))
+        vfs.inject(Fault(errno=errno, kinds=TAKES_SPACE, nth=nth, sticky=lasts != "once"))
         await clean(manager)
         # What is held in memory is what is there, with the disk still full.
         history.require_kept_by(await read_all(handle))
@@ -373,7 +373,7 @@ async def test_no_byte_of_the_last_space_is_used() -> None:
     handle.high_watermark = handle.log_end_offset
     with capture_logs() as logged:
         await clean(manager)
-    assert [e["partition"] for e in logged if e["event"] == "no_room_to_compact"] == [str(TP)]
+    assert [e["partition"] for e in logged if e["event"] == "no_space_to_compact"] == [str(TP)]
     assert manager.dirs()[0].state is LogDirState.ONLINE
     assert cleaned_files(mem) == []
     history.require_kept_by(await read_all(handle))

@@ -176,7 +176,7 @@ class World:
         check = self.log_dir._check
         assert check is not None
         await asyncio.wait({check})
-        while self.log_dir._room.is_rebuilding:
+        while self.log_dir._saturation.is_rebuilding:
             await asyncio.sleep(0.0005)
 
     async def start(self) -> None:

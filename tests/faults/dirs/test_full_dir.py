@@ -139,7 +139,7 @@ async def test_it_heals_when_the_reserve_is_whole_again():
         assert await disk.channel.take() is disk.log_dir
     assert [line["event"] for line in logged] == [
         "log_dir_reserve_rebuilt",
-        "log_dir_has_room_again",
+        "log_dir_has_space_again",
     ]
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.reserve_bytes == RESERVE

@@ -220,7 +220,7 @@ async def test_who_is_slow_and_hangs_answers_when_both_are_over():
 async def test_the_latency_of_an_operation_that_hangs_is_its_age():
     disk = Disk()
     waiting = await disk.hang()
-    disk.log_dir.statistics.look(0)
+    disk.log_dir.statistics.sample(0)
     disk.clock.ms += 1000
     disk.log_dir.check_disk()
     assert disk.log_dir.statistics.latency_ms == pytest.approx(200)

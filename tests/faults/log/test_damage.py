@@ -303,7 +303,7 @@ async def test_a_damaged_follower_is_truncated_by_recovery_and_its_dir_lives():
     handle = manager.get(TP)
     assert handle is not None
     assert handle.log_end_offset == 10 * RECORDS
-    assert [line["event"] for line in logged] == ["log_tail_cut"]
+    assert [line["event"] for line in logged] == ["log_tail_truncated"]
     with pytest.raises(OffsetOutOfRangeError):
         await read_log(handle, 11 * RECORDS, 1, NO_LIMIT, True)
     assert log_dir.is_online

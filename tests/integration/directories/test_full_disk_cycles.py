@@ -102,7 +102,7 @@ def test_a_hundred_cycles(make_cluster: MakeCluster) -> None:
                 _goes_on(cluster, load)
                 for number in chosen:
                     _give_it_back(disks[number])
-                cluster.wait_event(broker, "log_dir_has_room_again", saturated)
+                cluster.wait_event(broker, "log_dir_has_space_again", saturated)
                 cluster.wait_whole(TOPIC)
             load.stop()
             load.print_gaps(f"{CYCLES} times full and healed")

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.checkout import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
-
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

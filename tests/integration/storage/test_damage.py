@@ -139,7 +139,7 @@ def test_a_follower_that_went_bad_is_cut_by_recovery_and_catches_up(
 ) -> None:
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     restart_with(cluster, 3, copies, kill=True)
-    cluster.wait_event(cluster.brokers[3], "log_tail_cut")
+    cluster.wait_event(cluster.brokers[3], "log_tail_truncated")
     require_healed(cluster, topic, copies)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.spark.audit.audit_sieve import LogRange
-from kraftjbod.spark.audit.log_ranges import log_starts, look_at_logs
+from kraftjbod.spark.audit.log_ranges import describe_logs, log_starts
 from tests.integration import raw
 from tests.integration.conftest import MakeCluster
 
@@ -28,7 +28,7 @@ def test_ranges_of_all_partitions_and_none_of_those_that_nobody_leads(
 
     async def look() -> None:
         async with ClusterClient(cluster.brokers[1].address, retry_timeout_ms=1000) as client:
-            logs = await look_at_logs(client, ["compacted", "split"])
+            logs = await describe_logs(client, ["compacted", "split"])
             assert logs.ranges == (
                 LogRange("compacted", 0, 0, 0, True),
                 LogRange("split", 0, 0, 2, False),
@@ -41,6 +41,6 @@ def test_ranges_of_all_partitions_and_none_of_those_that_nobody_leads(
             }
             assert await log_starts(client, logs.ranges) == {("compacted", 0): 0, ("split", 0): 0}
             with pytest.raises(OperatingError, match="topic nowhere"):
-                await look_at_logs(client, ["nowhere"])
+                await describe_logs(client, ["nowhere"])
 
     asyncio.run(look())

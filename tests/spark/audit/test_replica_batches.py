@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.protocol.record_batch import batches, compute_crc
-from kraftjbod.spark.audit.log_ranges import ClusterLogs, look_at_logs
+from kraftjbod.spark.audit.log_ranges import ClusterLogs, describe_logs
 from kraftjbod.spark.audit.replica_batches import (
     ReplicaReader,
     ranges_frame,
@@ -69,7 +69,7 @@ def change(path: Path, number: int, *, keeps_crc: bool) -> None:
 def logs_of(cluster: Cluster, *topics: str) -> ClusterLogs:
     async def look() -> ClusterLogs:
         async with ClusterClient(cluster.bootstrap) as client:
-            return await look_at_logs(client, topics)
+            return await describe_logs(client, topics)
 
     return asyncio.run(look())
 

@@ -118,7 +118,7 @@ def test_a_record_that_is_too_large_for_the_topic(cluster: Cluster) -> None:
 
 def test_no_broker_is_waited_for_longer_than_the_delivery_timeout() -> None:
     nobody = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
-    with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 told of topic t: .*refused"):
+    with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 knows topic t: .*refused"):
         RecordWriter(nobody).write([row("t", b"x")])
 
 

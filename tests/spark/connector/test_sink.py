@@ -15,7 +15,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark.connector.record_writer import WrittenRange
-from kraftjbod.spark.connector.sink import Written, plan_writes, rows_of, tell_ranges
+from kraftjbod.spark.connector.sink import Written, log_ranges, plan_writes, rows_of
 from kraftjbod.spark.connector.source import register
 from kraftjbod.spark.tables.schemas import RECORD_WITH_HEADERS
 from tests.integration.cluster import Cluster
@@ -116,7 +116,7 @@ def test_a_row_without_a_topic() -> None:
 def test_what_was_acknowledged_is_told(caplog: pytest.LogCaptureFixture) -> None:
     written = WrittenRange(topic="t", partition=1, first_offset=5, last_offset=9, records=4)
     with caplog.at_level(logging.DEBUG, logger="kraftjbod.spark.connector.sink"):
-        tell_ranges([Written((written,)), None], batch_id=3)
+        log_ranges([Written((written,)), None], batch_id=3)
     (record,) = caplog.records
     told: Any = record
     assert (record.msg, told.context["partition"], told.context["last_offset"]) == (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.controller.partitions.acceptance import Acceptance
-from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerHeartbeatManager
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, DirectoryId
 from tests.golden.transcript import CLUSTER_ID, World, directory
 

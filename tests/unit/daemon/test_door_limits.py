@@ -7,7 +7,7 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import MIB
 from kraftjbod.daemon.door_limits import broker_door, controller_door, memory_budget
-from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.connection_quotas import QuotaLimits
 
 COMMON = {"controller.quorum.voters": "100@127.0.0.1:9093"}
 
@@ -33,18 +33,18 @@ def controller(**more: str) -> ControllerConfig:
 
 
 @pytest.mark.parametrize(
-    ("places", "strangers", "porch"),
+    ("quotas", "clients", "pending"),
     [
-        (broker_door(broker()).places, 9000, 100),
-        (broker_door(broker(max_connections="11")).places, 6, 2),
-        (broker_door(broker(max_connections="1")).places, 1, 0),
-        (broker_door(broker(max_connections_reserved_for_brokers="0")).places, 10_000, 0),
-        (controller_door(controller()).places, 500, 100),
-        (controller_door(controller(max_connections="40")).places, 20, 5),
+        (broker_door(broker()).quotas, 9000, 100),
+        (broker_door(broker(max_connections="11")).quotas, 6, 2),
+        (broker_door(broker(max_connections="1")).quotas, 1, 0),
+        (broker_door(broker(max_connections_reserved_for_brokers="0")).quotas, 10_000, 0),
+        (controller_door(controller()).quotas, 500, 100),
+        (controller_door(controller(max_connections="40")).quotas, 20, 5),
     ],
 )
-def test_brokers_have_the_last_places(places: PlaceLimits, strangers: int, porch: int) -> None:
-    assert (places.strangers, places.porch) == (strangers, porch)
+def test_brokers_have_the_last_places(quotas: QuotaLimits, clients: int, pending: int) -> None:
+    assert (quotas.clients, quotas.pending) == (clients, pending)
 
 
 def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> None:
@@ -55,7 +55,7 @@ def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> No
         queued_max_request_bytes=str(101 * MIB),
     )
     limits = broker_door(config)
-    assert (limits.places.max_per_host, limits.max_idle_ms) == (7, 5)
-    assert limits.places.per_host == {"10.0.0.1": 9, "::1": 3}
+    assert (limits.quotas.max_per_host, limits.max_idle_ms) == (7, 5)
+    assert limits.quotas.per_host == {"10.0.0.1": 9, "::1": 3}
     assert memory_budget(config).requests.max_bytes == 101 * MIB
     assert controller_door(controller(connections_max_idle_ms="6")).max_idle_ms == 6

@@ -1,4 +1,4 @@
-"""The Kafka door with real sockets: order, limits, bad guests, stopping."""
+"""The Kafka door with real sockets: order, limits, bad peers, stopping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ConnectionLostError, StartupError
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
-from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -250,7 +250,7 @@ async def test_a_failing_handler_costs_its_connection_only() -> None:
         other.close()
 
 
-async def test_bad_guests_cost_one_warning_each_and_others_live_on() -> None:
+async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
     chance = random.Random(20)
     bad = [
         struct.pack(">i", 1 << 30),
@@ -339,7 +339,7 @@ async def test_a_port_that_is_taken() -> None:
 
 async def test_limits_of_the_listener_reach_it() -> None:
     async with serving(
-        listener_limits=ListenerLimits(places=PlaceLimits(max_connections=1))
+        listener_limits=ListenerLimits(quotas=QuotaLimits(max_connections=1))
     ) as server:
         first = await connected(server)
         with capture_logs() as logs, pytest.raises(ConnectionLostError):

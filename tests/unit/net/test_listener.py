@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import StartupError
 from kraftjbod.net.connection import Connection, ConnectionLimits
-from kraftjbod.net.guests import PlaceLimits
+from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
 
@@ -53,8 +53,8 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     await door.close(timeout_ms=0)
 
 
-async def test_no_more_guests_than_allowed() -> None:
-    door = listener(ListenerLimits(places=PlaceLimits(max_connections=1)), asyncio.Event())
+async def test_no_more_connections_than_allowed() -> None:
+    door = listener(ListenerLimits(quotas=QuotaLimits(max_connections=1)), asyncio.Event())
     await door.start()
     _, first = await asyncio.open_connection("127.0.0.1", door.port)
     with capture_logs() as logs:

@@ -34,7 +34,7 @@ class Waiter:
     def __init__(self) -> None:
         self.resumed = 0
 
-    def room_again(self) -> None:
+    def memory_freed(self) -> None:
         self.resumed += 1
 
 
@@ -68,7 +68,7 @@ async def test_the_slowest_go_when_others_wait_and_never_a_broker():
     for number, peer in enumerate(peers):
         held.hold(peer, 100, number)
     waiter = Waiter()
-    held.wait_for_room(waiter)
+    held.wait_for_memory(waiter)
     with capture_logs() as logs:
         held.sweep(now_s + 4)
         assert not any(peer.aborted for peer in peers)
@@ -154,7 +154,7 @@ async def test_half_sent_frames_do_not_keep_others_out():
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(struct.pack(">i", 100 * MIB) + b"x" * 60_000)
             writers.append(writer)
-        while listener.memory.requests.room_bytes:
+        while listener.memory.requests.left_bytes:
             await asyncio.sleep(0.01)
         with capture_logs() as logs:
             assert await ask(listener, b"w" * 400_000) == 10

@@ -144,7 +144,7 @@ async def test_an_unknown_api_is_told_so() -> None:
         writer.close()
 
 
-async def test_bad_guests_cost_one_warning_each_and_others_live_on() -> None:
+async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
     chance = random.Random(21)
     bad = [
         struct.pack(">I", 1 << 31),

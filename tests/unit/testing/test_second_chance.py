@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout import ROOT
+
 TESTS = """
 import pytest
 from pathlib import Path
-
-from tests.checkout import ROOT
 
 def is_first(name):
     mark = Path(__file__).with_name(name)

@@ -234,7 +234,7 @@ async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> N
         with Gate(sick, "read_at", "*.log") as gate:
             first = asyncio.create_task(rig.ask(request(0, 0), VERSION))
             await gate.reached()
-            clock = rig.dirs[0]._lane._clock
+            clock = rig.dirs[0]._executor._clock
             assert isinstance(clock, ManualClock)
             clock.ms += 600_001
             second = await rig.ask(request(0, 0), VERSION)

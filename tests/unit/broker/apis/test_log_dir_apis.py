@@ -78,7 +78,7 @@ async def test_a_cordoned_directory_is_reported_as_one():
 async def test_how_a_directory_does():
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
-        rig.parts.monitor.look()
+        rig.parts.monitor.check()
         watched = rig.parts.monitor._watched[rig.dirs[0]]
         watched.disk._growth, watched.logs._growth = -1234.4, 10.4
         rig.dirs[1].statistics.latency_ms = 7.5
@@ -110,7 +110,7 @@ async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished
                 log_dir.space = Space(total_bytes=1 << 30, usable_bytes=usable_bytes, free_inodes=9)
             await asyncio.sleep(0.005)
             await monitor.measure()
-            monitor.look()
+            monitor.check()
 
         await look(0)
         await rig.ask(produce(batch(500)), 9)

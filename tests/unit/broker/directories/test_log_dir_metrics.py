@@ -27,7 +27,7 @@ async def test_space_replicas_and_operations():
         for _ in range(4):
             await rig.ask(produce(records), 9)
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=300, free_inodes=7)
-        rig.parts.monitor.look()
+        rig.parts.monitor.check()
         told = figures(rig)
         room = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
         assert [told[name] for name in room] == [1_000, 700, 300, 7, 0]
@@ -92,7 +92,7 @@ async def test_a_slow_directory():
     async with brokers(log_dir_slow_min_ms="5", log_dir_slow_factor="2") as (rig,):
         rig.dirs[1].statistics.latency_ms = 10.0
         for _ in range(9):
-            rig.parts.monitor.look()
+            rig.parts.monitor.check()
         assert rig.around.metrics.snapshot()["SlowLogDirectoryCount"] == 1
         assert (figures(rig, "/d2")["Slow"], figures(rig)["Slow"]) == (True, False)
         assert figures(rig, "/d2")["LatencyMs"] == 10

@@ -46,7 +46,7 @@ class Rig:
         with capture_logs() as told:
             for _ in range(times):
                 self.clock.ms += 1_000
-                self.monitor.look()
+                self.monitor.check()
         return told
 
 

@@ -50,9 +50,9 @@ async def test_everything_is_named_once_and_then_only_what_moved(rig: Rig) -> No
     assert rig.fetch() == ([0, 1, 2], [])
     assert rig.session.has_reported
     assert rig.fetch() == ([], [])
-    one = rig.session.told(rig.replicas[1].key)
+    one = rig.session.named(rig.replicas[1].key)
     assert one is not None
-    rig.session.tell(one)
+    rig.session.name(one)
     assert rig.fetch() == ([1], [])
 
 
@@ -60,7 +60,7 @@ async def test_what_is_dropped_is_forgotten_and_its_answers_are_for_nobody(rig: 
     rig.session.follow(rig.replicas[0])
     rig.fetch()
     rig.session.drop(rig.replicas[0].topic_partition)
-    assert rig.session.told(rig.replicas[0].key) is None
+    assert rig.session.named(rig.replicas[0].key) is None
     assert rig.fetch() == ([], [0])
     assert rig.fetch() == ([], [])
 
@@ -91,7 +91,7 @@ async def test_who_was_served_stands_at_the_end_of_the_queue(rig: Rig) -> None:
         rig.session.follow(replica)
     first = rig.session.get(rig.replicas[0].topic_partition)
     assert first is not None
-    rig.session.log_last(first)
+    rig.session.name_last(first)
     assert rig.fetch() == ([1, 2, 0], [])
 
 
@@ -102,5 +102,5 @@ async def test_a_replica_in_a_newer_epoch_is_not_confused_with_its_past(rig: Rig
     rig.session.follow(rig.replicas[0])
     assert not rig.session.is_followed(old)
     rig.session.drop(rig.replicas[0].topic_partition)
-    rig.session.tell(old)
+    rig.session.name(old)
     assert rig.fetch() == ([], [])

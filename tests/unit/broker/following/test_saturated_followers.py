@@ -55,7 +55,7 @@ async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of():
         await fill_first(follower)
         await delete(leader, 4)
         assert log_of(follower).log_start_offset == 0
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 4
         # Not only hidden.
         assert log_of(follower).first_segment_offset == 4
@@ -71,7 +71,7 @@ async def test_one_that_is_after_the_start_begins_anew():
         follower.replay(partition(replicas=(1, 2), isr=(2,), leader=2, epoch=1))
         await leader.ask(produce(batch(2, body=bytes(500))), 9)
         await delete(leader, 8)
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         log = log_of(follower)
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (8, 8, 0)
         # And goes on from there.
@@ -90,7 +90,7 @@ async def test_nothing_goes_that_is_not_known_to_be_committed():
         await fill_first(follower)
         log_of(follower).high_watermark = 3
         await delete(leader, 5)
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 3
 
 
@@ -100,7 +100,7 @@ async def test_a_directory_that_has_space_is_left_to_the_fetchers():
         await both_with_six(rigs)
         follower.parts.fetchers.stop_in(follower.dirs[0])
         await delete(leader, 4)
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 0
 
 
@@ -113,11 +113,11 @@ async def test_a_leader_that_cannot_be_asked_is_asked_again():
         state = follower.parts.cache.state
         known = state.brokers.pop(BrokerId(2))
         with capture_logs() as told:
-            await follower.parts.saturated_followers.look()
+            await follower.parts.saturated_followers.check()
         assert [event["event"] for event in told] == ["leader_log_starts_unknown"]
         assert log_of(follower).log_start_offset == 0
         state.brokers[BrokerId(2)] = known
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 2
 
 
@@ -128,7 +128,7 @@ async def test_what_the_directory_does_not_do_now_is_done_next_time():
         await fill_first(follower)
         await delete(leader, 2)
         with capture_logs() as told, log_of(follower).held_still():
-            await follower.parts.saturated_followers.look()
+            await follower.parts.saturated_followers.check()
         assert [event["event"] for event in told] == ["leader_log_start_not_followed"]
-        await follower.parts.saturated_followers.look()
+        await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 2

@@ -787,7 +787,7 @@ async def test_a_move_that_stands_still_is_reported_once():
         await until(lambda: phase(rig) is MovePhase.QUEUED)
         with capture_logs() as lines:
             for _ in range(3):
-                rig.parts.moves.look_after_moves(RealClock().now_ms() + 60_001)
+                rig.parts.moves.check_progress(RealClock().now_ms() + 60_001)
         (stalled,) = told(lines, "replica_move_stalled")
         assert stalled["phase"] == "queued"
         rig.controller.may_answer.set()

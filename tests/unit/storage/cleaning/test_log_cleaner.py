@@ -375,14 +375,14 @@ async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once():
     with capture_logs() as logged:
         while await clean_one(manager):
             pass
-    assert [e["event"] for e in logged].count("no_room_to_compact") == 1
+    assert [e["event"] for e in logged].count("no_space_to_compact") == 1
     clock = manager._clock
     assert isinstance(clock, ManualClock)
     clock.ms += 300_000
     with capture_logs() as logged:
         while await clean_one(manager):
             pass
-    assert [e["event"] for e in logged].count("no_room_to_compact") == 1
+    assert [e["event"] for e in logged].count("no_space_to_compact") == 1
 
 
 async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():

@@ -25,7 +25,7 @@ def make() -> DirCondition:
         ([LogDirEvent.FILLED_UP], "log_dir_saturated", LogDirState.SATURATED),
         (
             [LogDirEvent.FILLED_UP, LogDirEvent.HAS_SPACE],
-            "log_dir_has_room_again",
+            "log_dir_has_space_again",
             LogDirState.ONLINE,
         ),
         ([LogDirEvent.SUSPECTED], "log_dir_stalled", LogDirState.STALLED),

@@ -41,7 +41,7 @@ async def test_one_wake_up_answers_a_batch():
     drain = executor._drain
     executor._drain = lambda: (calls.append(1), drain())[1]  # type: ignore[method-assign]
     hold.set()
-    # The thread is done with all of it before the loop looks once.
+    # The thread is done with all of it before the loop turns once.
     while len(executor._done) < 51:
         threading.Event().wait(0.001)
     await asyncio.gather(*futures)
@@ -248,7 +248,7 @@ async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
         raise OSError(EIO, "a disk that was given up")
 
     late = executor.submit_op(fail)
-    late.set_exception(OverloadedError("as log_dir.py tells its guests"))
+    late.set_exception(OverloadedError("as log_dir.py tells operations of other threads"))
     late.exception()
     last = executor.submit_op(lambda: 7)
     with capture_logs() as logged:

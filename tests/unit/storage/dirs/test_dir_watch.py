@@ -38,14 +38,14 @@ class Scene:
     def check_disk(self) -> None:
         self.checks += 1
 
-    async def hang(self, lane: int = 0) -> threading.Event:
+    async def hang(self, queue: int = 0) -> threading.Event:
         began, hold = threading.Event(), threading.Event()
 
         def op() -> None:
             began.set()
             hold.wait()
 
-        self.queues[lane].submit_op(op)
+        self.queues[queue].submit_op(op)
         await asyncio.to_thread(began.wait)
         return hold
 
@@ -133,7 +133,7 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     due = scene.watch._next_poll
     assert due is not None
     due.cancel()
-    # As after SIGSTOP: the look that was due 5 s ago comes now, and the clock went on.
+    # As after SIGSTOP: the check that was due 5 s ago comes now, and the clock went on.
     due._when -= 5
     scene.clock.ms += 5000
     scene.watch._poll_on_time()

@@ -19,8 +19,10 @@ def make() -> tuple[FaultVfs, MemVfs]:
     return FaultVfs(mem), mem
 
 
-def check(vfs: FaultVfs, *, device: int = 1, has_room: bool = True) -> Space:
-    return check_disk(vfs, "/d1", directory_id=directory_id(1), device=device, has_room=has_room)
+def check(vfs: FaultVfs, *, device: int = 1, has_free_space: bool = True) -> Space:
+    return check_disk(
+        vfs, "/d1", directory_id=directory_id(1), device=device, has_free_space=has_free_space
+    )
 
 
 def test_the_right_disk_reports_its_space_and_keeps_nothing():
@@ -53,15 +55,15 @@ def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one():
     with pytest.raises(OSError, match="No space") as caught:
         check(vfs)
     assert caught.value.errno == ENOSPC
-    assert check(vfs, has_room=False).free_inodes == 0
+    assert check(vfs, has_free_space=False).free_inodes == 0
 
 
-@pytest.mark.parametrize("has_room", [True, False])
-def test_a_read_only_disk_is_found_full_or_not(has_room: bool):
+@pytest.mark.parametrize("has_free_space", [True, False])
+def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool):
     vfs, _ = make()
     vfs.inject(Fault(errno=EROFS, kinds=frozenset({"open"})))
     with pytest.raises(OSError, match="Read-only"):
-        check(vfs, has_room=has_room)
+        check(vfs, has_free_space=has_free_space)
 
 
 @pytest.mark.parametrize(

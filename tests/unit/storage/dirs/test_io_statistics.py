@@ -43,18 +43,18 @@ def test_latency_follows_writes_flushes_and_probes():
     for group in (IoGroup.WRITE, IoGroup.FLUSH, IoGroup.PROBE):
         statistics.record(group, 100, 0, is_error=False)
     statistics.record(IoGroup.READ, 9000, 0, is_error=False)
-    statistics.look(0)
+    statistics.sample(0)
     assert statistics.latency_ms == pytest.approx(20)
-    statistics.look(0)
+    statistics.sample(0)
     assert statistics.latency_ms == pytest.approx(20), "a quiet check says nothing"
     for _ in range(50):
         statistics.record(IoGroup.WRITE, 100, 0, is_error=False)
-        statistics.look(0)
+        statistics.sample(0)
     assert statistics.latency_ms == pytest.approx(100, rel=0.01)
 
 
 def test_an_operation_that_does_not_end_counts_as_long_as_it_runs():
     statistics = IoStatistics()
-    statistics.look(500)
-    statistics.look(1000)
+    statistics.sample(500)
+    statistics.sample(1000)
     assert statistics.latency_ms == pytest.approx(280)

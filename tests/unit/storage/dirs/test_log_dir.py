@@ -146,7 +146,7 @@ async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered():
     log_dir.start_watches()
     hung = log_dir.submit(OpKind.READ, lambda: vfs.list_dir("/d1"))
     queued = log_dir.submit(OpKind.READ, lambda: 1)
-    await until(lambda: log_dir._lane.running_for_ms() == 0 and vfs.faults[0].hits == 1)
+    await until(lambda: log_dir._executor.running_for_ms() == 0 and vfs.faults[0].hits == 1)
     clock.ms += 1001
     assert await channel.take() is log_dir
     for future in (hung, queued):
@@ -163,7 +163,7 @@ async def test_slow_operation_that_makes_progress_is_not_hung():
         for _ in range(5):
             clock.ms += 900
             log_dir.beat()
-        return log_dir._lane.running_for_ms()
+        return log_dir._executor.running_for_ms()
 
     assert await log_dir.run(OpKind.LOAD, slow) == 0
 
@@ -245,10 +245,10 @@ def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
     return dirs[0], dirs[1], LogDirExecutor(name="mover", clock=ManualClock())
 
 
-async def copy(source: LogDir, target: LogDir, lane: LogDirExecutor, op, read_again=None):
+async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, read_again=None):
     return await target.run_copy(
         source,
-        lane,
+        executor,
         op,
         read_again=read_again or (lambda: None),
         settle=lambda result: result,
@@ -262,12 +262,12 @@ async def copy(source: LogDir, target: LogDir, lane: LogDirExecutor, op, read_ag
     ids=["source", "target", "target is read-only"],
 )
 async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
-    source, target, lane = pair()
+    source, target, executor = pair()
     with pytest.raises(KafkaStorageError) as caught:
         await copy(
             source,
             target,
-            lane,
+            executor,
             lambda by_kernel: fail_with(number),
             lambda: None if reading is None else fail_with(reading),
         )
@@ -276,26 +276,26 @@ async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | No
 
 
 async def test_a_copy_that_finds_no_space_saturates_its_target():
-    source, target, lane = pair()
+    source, target, executor = pair()
     with pytest.raises(LogDirImpairedError) as caught:
-        await copy(source, target, lane, lambda by_kernel: fail_with(ENOSPC))
+        await copy(source, target, executor, lambda by_kernel: fail_with(ENOSPC))
     assert caught.value.directory_id == directory_id(2)
     assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
 
 
 async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
-    source, target, lane = pair(io_timeout_ms=20)
+    source, target, executor = pair(io_timeout_ms=20)
     release = threading.Event()
     with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
-        await copy(source, target, lane, lambda by_kernel: release.wait())
+        await copy(source, target, executor, lambda by_kernel: release.wait())
     assert caught.value.directory_id == directory_id(2)
     assert source.is_online
     release.set()
 
 
 async def test_nothing_is_copied_to_or_from_a_dead_dir():
-    source, target, lane = pair()
+    source, target, executor = pair()
     source.go_offline("pulled out")
     with pytest.raises(KafkaStorageError, match="pulled out"):
-        await copy(source, target, lane, lambda by_kernel: 1)
-    assert lane.is_idle
+        await copy(source, target, executor, lambda by_kernel: 1)
+    assert executor.is_idle

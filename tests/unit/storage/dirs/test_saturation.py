@@ -1,6 +1,6 @@
 """Saturation: errors of other threads, a queue without a place, and a stall in between.
 
-The whole story, with a disk that fills up and gets room again, is in tests/faults/dirs/test_full_dir.py.
+The whole story, with a disk that fills up and is freed, is in tests/faults/dirs/test_full_dir.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scene:
         self.mem = MemVfs()
         self.mem.make_dirs("/d1")
         self.condition = DirCondition("/d1", directory_id(1))
-        self.lane = LogDirExecutor(name="x", clock=ManualClock(), max_ops=max_ops)
+        self.executor = LogDirExecutor(name="x", clock=ManualClock(), max_ops=max_ops)
         self.reserve = ReserveFile(
             vfs=self.mem, directory="/d1", size_bytes=MIB, random_bytes=random_bytes_of()
         )
@@ -42,11 +42,11 @@ class Scene:
         self.room = Saturation(
             self.condition,
             vfs=self.mem,
-            lane=self.lane,
+            executor=self.executor,
             reserve=self.reserve,
             plan=FreeSpacePolicy(reserve_bytes=MIB),
             probe=self.probe,
-            tell=self.count,
+            report_change=self.count,
         )
         self.room.secure_reserve(lambda: None)
 
@@ -82,15 +82,15 @@ async def test_an_error_from_another_thread_frees_the_reserve_too():
 async def test_only_an_error_that_is_judged_full_frees_it():
     scene = Scene()
     for error in (OSError(EIO, "broken"), ValueError("a bug")):
-        scene.room.look_for_full(OpKind.APPEND, error)
+        scene.room.give_reserve_if_full(OpKind.APPEND, error)
     flush = full()
     try:
         with FailsAs(OpKind.FLUSH):
             raise flush
     except OSError as e:
-        scene.room.look_for_full(OpKind.APPEND, e)
+        scene.room.give_reserve_if_full(OpKind.APPEND, e)
     assert scene.room.reserve_bytes == MIB
-    scene.room.look_for_full(OpKind.APPEND, full())
+    scene.room.give_reserve_if_full(OpKind.APPEND, full())
     assert scene.room.reserve_bytes == 0
 
 
@@ -108,14 +108,14 @@ async def test_it_is_rebuilt_by_the_second_good_check():
 async def test_a_queue_without_a_place_waits_for_the_next_check():
     scene = Scene(max_ops=1)
     scene.room.fill_up("append: No space", full(), is_attempt=False)
-    busy = scene.lane.submit_op(lambda: None)
+    busy = scene.executor.submit_op(lambda: None)
     for _ in range(3):
         scene.check(2 * MIB)
     assert scene.condition.state is LogDirState.SATURATED
     await busy
     scene.check(2 * MIB)
     assert scene.condition.state is LogDirState.ONLINE
-    scene.lane.shutdown()
+    scene.executor.shutdown()
 
 
 async def test_full_is_remembered_through_a_stall():

@@ -26,7 +26,7 @@ def slow_dirs(*, may_demote: bool = True) -> SlowDirs:
     return SlowDirs(factor=10, min_ms=50, may_demote=may_demote)
 
 
-def look(dirs: SlowDirs, *latencies: float, sick: tuple[int, ...] = ()) -> list[Action]:
+def sample(dirs: SlowDirs, *latencies: float, sick: tuple[int, ...] = ()) -> list[Action]:
     """One check; dirs are numbered from 1, ``sick`` ones are not healthy, None is not there."""
     return dirs.check(
         [
@@ -40,10 +40,10 @@ def look(dirs: SlowDirs, *latencies: float, sick: tuple[int, ...] = ()) -> list[
     )
 
 
-def looks(
+def samples(
     dirs: SlowDirs, times: int, *latencies: float, sick: tuple[int, ...] = ()
 ) -> list[Action]:
-    return [action for _ in range(times) for action in look(dirs, *latencies, sick=sick)]
+    return [action for _ in range(times) for action in sample(dirs, *latencies, sick=sick)]
 
 
 @pytest.mark.parametrize(
@@ -68,76 +68,76 @@ def looks(
 )
 def test_the_last_dir_is_slow(latencies: tuple[float, ...], is_slow: bool):
     dirs = slow_dirs(may_demote=False)
-    looks(dirs, CHECKS_TO_SLOW, *latencies)
+    samples(dirs, CHECKS_TO_SLOW, *latencies)
     assert dirs.is_slow(directory_id(len(latencies))) is is_slow
 
 
 def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast():
     dirs = slow_dirs(may_demote=False)
-    assert looks(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
-    assert look(dirs, 1, 2) == []
-    assert looks(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
-    assert look(dirs, 1, 90) == [BecameSlow(directory_id=B, latency_ms=90, limit_ms=50)]
-    assert looks(dirs, 3, 1, 80) == []
-    assert looks(dirs, CHECKS_TO_FAST - 1, 1, 2) == []
-    assert look(dirs, 1, 80) == []
-    assert looks(dirs, CHECKS_TO_FAST - 1, 1, 2) == []
-    assert look(dirs, 1, 3) == [BecameFast(directory_id=B, latency_ms=3)]
+    assert samples(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
+    assert sample(dirs, 1, 2) == []
+    assert samples(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
+    assert sample(dirs, 1, 90) == [BecameSlow(directory_id=B, latency_ms=90, limit_ms=50)]
+    assert samples(dirs, 3, 1, 80) == []
+    assert samples(dirs, CHECKS_TO_FAST - 1, 1, 2) == []
+    assert sample(dirs, 1, 80) == []
+    assert samples(dirs, CHECKS_TO_FAST - 1, 1, 2) == []
+    assert sample(dirs, 1, 3) == [BecameFast(directory_id=B, latency_ms=3)]
     assert not dirs.is_slow(B)
 
 
 def test_a_slow_dir_is_demoted_and_given_back():
     dirs = slow_dirs()
-    reported = looks(dirs, CHECKS_TO_SLOW, 1, 80)
+    reported = samples(dirs, CHECKS_TO_SLOW, 1, 80)
     assert reported[1:] == [Demote(B)]
     assert dirs.demoted == B
     # Demoted, it is not healthy any more, and still measured.
-    assert looks(dirs, 20, 1, 80, sick=(2,)) == []
-    reported = looks(dirs, CHECKS_TO_FAST, 1, 2, sick=(2,))
+    assert samples(dirs, 20, 1, 80, sick=(2,)) == []
+    reported = samples(dirs, CHECKS_TO_FAST, 1, 2, sick=(2,))
     assert reported == [BecameFast(directory_id=B, latency_ms=2), GiveBack(B)]
     assert dirs.demoted is None
 
 
 def test_warning_alone_demotes_nobody():
-    assert len(looks(slow_dirs(may_demote=False), 50, 1, 1, 80)) == 1
+    assert len(samples(slow_dirs(may_demote=False), 50, 1, 1, 80)) == 1
 
 
 def test_one_at_a_time_and_the_next_when_the_place_is_free():
     dirs = slow_dirs()
-    reported = looks(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
+    reported = samples(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
     assert [a for a in reported if isinstance(a, Demote)] == [Demote(directory_id(4))]
-    reported = looks(dirs, CHECKS_TO_FAST, 1, 1, 1, 1, 90, sick=(4,))
+    reported = samples(dirs, CHECKS_TO_FAST, 1, 1, 1, 1, 90, sick=(4,))
     assert reported[-2:] == [GiveBack(directory_id(4)), Demote(directory_id(5))]
 
 
 def test_the_last_healthy_dir_is_never_demoted():
-    assert looks(slow_dirs(), 50, 5_000)[1:] == []
+    assert samples(slow_dirs(), 50, 5_000)[1:] == []
     # The other one is there, and stalled or full.
-    assert looks(slow_dirs(), 50, 1, 80, sick=(1,))[1:] == []
+    assert samples(slow_dirs(), 50, 1, 80, sick=(1,))[1:] == []
     # Healthy, and just as slow.
     dirs = slow_dirs()
-    looks(dirs, CHECKS_TO_SLOW, 1, 80, sick=(1, 2))
-    assert looks(dirs, CHECKS_TO_SLOW, 900, 80, sick=(2,)) == [
+    samples(dirs, CHECKS_TO_SLOW, 1, 80, sick=(1, 2))
+    assert samples(dirs, CHECKS_TO_SLOW, 900, 80, sick=(2,)) == [
         BecameSlow(directory_id=A, latency_ms=900, limit_ms=800)
     ]
-    assert looks(dirs, 3, 900, 80) == []
+    assert samples(dirs, 3, 900, 80) == []
 
 
 def test_what_is_stalled_for_another_reason_is_demoted_once_it_answers():
     dirs = slow_dirs()
-    assert looks(dirs, 9, 1, 80, sick=(2,))[1:] == []
-    assert look(dirs, 1, 80) == [Demote(B)]
+    assert samples(dirs, 9, 1, 80, sick=(2,))[1:] == []
+    assert sample(dirs, 1, 80) == [Demote(B)]
 
 
 def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown():
     dirs = slow_dirs()
-    looks(dirs, CHECKS_TO_SLOW, 1, 1, 80)
+    samples(dirs, CHECKS_TO_SLOW, 1, 1, 80)
     assert dirs.demoted == C
-    assert look(dirs, 1, 1) == []
+    assert sample(dirs, 1, 1) == []
     assert dirs.demoted is None
     assert not dirs.is_slow(C)
-    assert looks(dirs, CHECKS_TO_SLOW - 1, 1, 1, 80) == []
-    assert look(dirs, 1, 1, 80)[-1] == Demote(C)
+    assert samples(dirs, CHECKS_TO_SLOW - 1, 1, 1, 80) == []
+    assert sample(dirs, 1, 1, 80)[-1] == Demote(C)
 
 
 @pytest.mark.parametrize("seed", range(20))

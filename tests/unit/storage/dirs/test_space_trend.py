@@ -25,7 +25,7 @@ def test_nothing_is_known_at_first():
 
 
 @pytest.mark.parametrize("step_s", [1, 5, 60])
-def test_steady_growth_is_found_however_often_one_looks(step_s: int):
+def test_steady_growth_is_found_however_often_it_is_sampled(step_s: int):
     trend = grown(10_000, 10 * GROWTH_WINDOW_MS // SECOND, step_s=step_s)
     assert trend.bytes_per_second == pytest.approx(10_000, rel=0.01)
     assert trend.seconds_until_full(10_000_000) == pytest.approx(1_000, rel=0.01)
@@ -50,7 +50,7 @@ def test_what_is_left_of_growth_that_is_over_says_nothing():
     assert trend.seconds_until_full(GIB) is None
 
 
-def test_two_looks_at_one_instant_do_not_divide_by_nothing():
+def test_two_samples_at_one_instant_do_not_divide_by_nothing():
     trend = grown(1_000, 60)
     before = trend.bytes_per_second
     trend.note(99 * GIB, 77_000 + 60 * SECOND)

@@ -191,7 +191,7 @@ async def test_the_lowest_cut_is_reported_once():
     handle, *_ = await make()
     for _ in range(8):
         await append(handle)
-    assert not handle.has_cut
+    assert not handle.has_truncation
     await handle.truncate_to(6)
     await append(handle)
     await handle.truncate_to(5)

@@ -96,11 +96,11 @@ async def test_the_lowest_cut_is_kept_until_somebody_takes_it():
     scene = Scene()
     for _ in range(7):
         await scene.append()
-    assert not scene.published.has_cut
+    assert not scene.published.has_truncation
     for offset in (5, 4):
         await scene.published.run(OpKind.TRUNCATE, lambda log, to=offset: log.truncate_to(to))
     await scene.append()
-    assert scene.published.has_cut
+    assert scene.published.has_truncation
     assert scene.published.take_truncation() == (3, len(BATCH))
     assert scene.published.take_truncation() is None
 

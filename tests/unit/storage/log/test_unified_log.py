@@ -262,7 +262,7 @@ def test_roll_by_time():
 def found_by_time(log: UnifiedLog, timestamp: int) -> FoundTimestamp | None:
     search = LogTimeSearch(timestamp)
     while not search.is_over:
-        log.look_for(search)
+        log.search(search)
         if search.unopened_bytes:
             search.open()
     return search.answer
@@ -418,7 +418,7 @@ def test_what_is_hidden_goes_with_retention():
     assert log.view().log_start_offset == 4
 
 
-def test_retention_without_any_room():
+def test_retention_without_any_free_space():
     vfs = MemVfs()
     log = make(vfs=vfs)
     for _ in range(9):
@@ -428,7 +428,7 @@ def test_retention_without_any_room():
     with pytest.raises(OSError, match="No space"):
         log.delete_old_segments(1_000_000, 9)
     assert len(log.view().segments) == 1
-    assert log.delete_old_segments(1_000_000, 9, without_room=True) == 1
+    assert log.delete_old_segments(1_000_000, 9, without_free_space=True) == 1
     assert (log.view().size_bytes, log.view().log_end_offset) == (0, 9)
     vfs.capacity_bytes = vfs.capacity_inodes = None
     assert append(log).base_offset == 9

@@ -241,8 +241,8 @@ async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported():
     with capture_logs() as logs:
         manager = manager_of([open_dir(vfs)])
         await manager.load(progress.append)
-    (warning,) = [entry for entry in logs if entry["event"] == "log_tail_cut"]
-    assert warning["cut_bytes"] == len(batch(1)) - 3
+    (warning,) = [entry for entry in logs if entry["event"] == "log_tail_truncated"]
+    assert warning["truncated_bytes"] == len(batch(1)) - 3
     assert [(p.logs_done, p.logs_total) for p in progress] == [(0, 1), (1, 1)]
     assert progress[-1].scanned_bytes > 0
     handle = manager.get(TP)
