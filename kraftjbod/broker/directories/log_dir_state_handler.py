@@ -6,8 +6,9 @@ through one method from the top to the bottom:
 * :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
   its logs, publish that they are not led here any more, report it;
 * :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the room
-  that moves into a full one took, report it. Its replicas keep their logs, for what is there can
-  be read, and the directory itself refuses what it cannot take;
+  that moves into a full one took, take back what the controller was told of moves of a hung one,
+  report it. Its replicas keep their logs, for what is there can be read, and the directory itself
+  refuses what it cannot take;
 * :meth:`_recovered`: follow again, let those that wait for room have their logs, report it.
 
 A broker of which every directory is impaired lives on: retention, deletions and moves are what
@@ -130,6 +131,8 @@ class LogDirStateHandler:
         self._fetchers.stop_in(log_dir)
         if log_dir.state is LogDirState.SATURATED:
             self._moves.cancel_into(log_dir)
+        else:
+            self._moves.take_back_in(log_dir)
         replicas = self._replicas.note_dir_state(log_dir)
         self._log.warning(
             "log_dir_replicas_impaired",

@@ -39,11 +39,13 @@ from kraftjbod.broker.moves.replica_move_state import (
     MoveEnd,
     Promoted,
     ReplicaMoveState,
-    RevertAssignment,
+    ReportDirectory,
     SourceFailed,
+    SourceStalled,
     SwapFailed,
     TargetFailed,
     TargetFilledUp,
+    TargetStalled,
     Unwanted,
 )
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
@@ -196,6 +198,12 @@ class ReplicaAlterLogDirsManager:
         for move in list(self._moves.values()):
             if move.target is log_dir:
                 self._handle(move, TargetFilledUp())
+
+    def take_back_in(self, log_dir: LogDir) -> None:
+        """The directory does not answer: the controller hears where its replicas are served."""
+        for move in list(self._moves.values()):
+            if log_dir in (move.source, move.target):
+                self._take_back_if_stalled(move)
 
     def moves(self) -> list[MoveProgress]:
         """What is being moved, in the order in which it began."""
@@ -417,6 +425,19 @@ class ReplicaAlterLogDirsManager:
                 phase=move.state.phase.value,
             )
 
+        self._take_back_if_stalled(move)
+
+    def _take_back_if_stalled(self, move: ReplicaMove) -> None:
+        """A directory may have stalled before the controller was asked, or while it thought."""
+        if move.state.may_be_assigned and move.source.state is LogDirState.STALLED:
+            self._handle(move, SourceStalled())
+        elif (
+            move.state.may_be_assigned
+            and not move.is_swapping
+            and move.target.state is LogDirState.STALLED
+        ):
+            self._handle(move, TargetStalled())
+
     def _perform(self, move: ReplicaMove, action: Action) -> None:
         replica = move.replica
         match action:
@@ -425,7 +446,7 @@ class ReplicaAlterLogDirsManager:
                 self._assignments.assign(
                     replica.key, directory_id, lambda: self._accepted(move, move_id)
                 )
-            case RevertAssignment(directory_id=directory_id):
+            case ReportDirectory(directory_id=directory_id):
                 self._assignments.assign(replica.key, directory_id)
             case DropFuture():
                 move.drops_future = True

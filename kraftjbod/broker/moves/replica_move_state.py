@@ -8,6 +8,8 @@ The rules (KIP-113, as altered by KIP-858, "Intra-broker replica movement"):
 * the controller is asked when the future copy has caught up for the first time, and the copying
   goes on meanwhile;
 * the copies change places only after the controller has agreed, and after catching up again;
+* while a directory does not answer, the controller is not to believe that the replica is in the
+  healthy one of the two: it could not serve there yet, and nobody else would be asked to lead;
 * whatever ends a move early takes back what may have reached the controller, unless the replica
   itself leaves this broker: then there is nobody to assign;
 * a future copy is dropped only on purpose: never because a disk died, but when its disk is full,
@@ -97,6 +99,16 @@ class TargetFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStalled:
+    """The directory of the current copy does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStalled:
+    """The directory of the future copy does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class TargetFilledUp:
     """The directory of the future copy is saturated."""
 
@@ -110,6 +122,8 @@ Event = (
     | Unwanted
     | SourceFailed
     | TargetFailed
+    | SourceStalled
+    | TargetStalled
     | TargetFilledUp
 )
 
@@ -140,8 +154,8 @@ class DropFuture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevertAssignment:
-    """Tell the controller that the replica is, or died, in its old directory."""
+class ReportDirectory:
+    """Tell the controller where the replica is, or died."""
 
     directory_id: DirectoryId
 
@@ -153,7 +167,7 @@ class End:
     how: MoveEnd
 
 
-Action = AssignDirectory | CopyOn | CloseGateAndPromote | DropFuture | RevertAssignment | End
+Action = AssignDirectory | CopyOn | CloseGateAndPromote | DropFuture | ReportDirectory | End
 
 
 class ReplicaMoveState:
@@ -178,6 +192,8 @@ class ReplicaMoveState:
         self.phase = MovePhase.ACCEPTED if is_accepted else MovePhase.COPYING
         #: Set while it is too late to stop the swap: what to do if the swap fails.
         self._wanted_end: MoveEnd | None = None
+        #: During a swap: the controller was told that the replica is in the source after all.
+        self._is_taken_back = False
         self._story: deque[str] = deque(maxlen=_STORY_LINES)
 
     def __repr__(self) -> str:
@@ -193,11 +209,13 @@ class ReplicaMoveState:
     @property
     def may_be_assigned(self) -> bool:
         """Whether the controller may believe that the replica is in the target."""
-        return self.phase in (MovePhase.QUEUED, MovePhase.ACCEPTED, MovePhase.SWAPPING)
+        asked = (MovePhase.QUEUED, MovePhase.ACCEPTED, MovePhase.SWAPPING)
+        return self.phase in asked and not self._is_taken_back
 
     def check_invariants(self) -> None:
         assert self.source != self.target, self
-        assert self._wanted_end is None or self.phase is MovePhase.SWAPPING, self
+        is_swapping = self.phase is MovePhase.SWAPPING
+        assert is_swapping or (self._wanted_end is None and not self._is_taken_back), self
 
     def handle(self, event: Event) -> list[Action]:
         if self.is_over:
@@ -210,7 +228,7 @@ class ReplicaMoveState:
             case AssignmentAccepted(move_id=move_id):
                 return self._accepted(move_id)
             case Promoted():
-                return self._end(MoveEnd.PROMOTED)
+                return self._promoted()
             case SwapFailed():
                 return self._swap_failed()
             case Cancelled():
@@ -221,6 +239,8 @@ class ReplicaMoveState:
                 return self._end_by_failure(MoveEnd.SOURCE_FAILED)
             case TargetFailed():
                 return self._end_by_failure(MoveEnd.TARGET_FAILED)
+            case SourceStalled() | TargetStalled():
+                return self._take_back(event)
             case TargetFilledUp():
                 return self._stop(MoveEnd.TARGET_FILLED_UP)
             case _:
@@ -256,8 +276,24 @@ class ReplicaMoveState:
         self.phase = MovePhase.ACCEPTED
         return [CopyOn()]
 
+    def _take_back(self, stalled: SourceStalled | TargetStalled) -> list[Action]:
+        """The move goes on, and the controller is asked again when it has caught up again."""
+        reverted = self._revert()
+        if self.phase is not MovePhase.SWAPPING:
+            self.phase = MovePhase.COPYING
+        elif isinstance(stalled, SourceStalled):
+            self._is_taken_back = True
+        else:
+            return []  # Appends wait for the target: let somebody else lead.
+        return reverted
+
+    def _promoted(self) -> list[Action]:
+        reported = [ReportDirectory(directory_id=self.target)] if self._is_taken_back else []
+        return [*reported, *self._end(MoveEnd.PROMOTED)]
+
     def _swap_failed(self) -> list[Action]:
-        self.phase = MovePhase.ACCEPTED
+        self.phase = MovePhase.COPYING if self._is_taken_back else MovePhase.ACCEPTED
+        self._is_taken_back = False
         if self._wanted_end is None:
             return [CopyOn()]
         how, self._wanted_end = self._wanted_end, None
@@ -279,8 +315,8 @@ class ReplicaMoveState:
         return [*self._revert(), *self._end(how)]
 
     def _revert(self) -> list[Action]:
-        return [RevertAssignment(directory_id=self.source)] if self.may_be_assigned else []
+        return [ReportDirectory(directory_id=self.source)] if self.may_be_assigned else []
 
     def _end(self, how: MoveEnd) -> list[Action]:
-        self.phase, self._wanted_end = MovePhase.ENDED, None
+        self.phase, self._wanted_end, self._is_taken_back = MovePhase.ENDED, None, False
         return [End(how=how)]

@@ -368,6 +368,24 @@ async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
         assert where(rig) is rig.dirs[1] and len(told(lines, "replica_move_paused")) == 1
 
 
+@pytest.mark.parametrize("number", [1, 2])
+async def test_what_the_controller_agreed_to_is_taken_back_while_a_directory_stalls(number: int):
+    """Else it thinks a replica healthy in the target that is served, or not, from the source."""
+    async with one_broker() as rig, with_handler(rig):
+        rig.controller.may_answer.clear()
+        begin(rig)
+        await until(lambda: assigned(rig) == [D2])
+        stalled = rig.dirs[number - 1]
+        stall(stalled)
+        await until(lambda: rig.parts.assignments.queued_into(D1) == 1)
+        rig.controller.may_answer.set()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [D2, D1] and rig.parts.moves.moves()
+        await answer(stalled)
+        await ended(rig)
+        assert assigned(rig) == [D2, D1, D2] and where(rig) is rig.dirs[1]
+
+
 # --- dead directories -----------------------------------------------------------------------------
 
 

@@ -21,10 +21,12 @@ from kraftjbod.broker.moves.replica_move_state import (
     MovePhase,
     Promoted,
     ReplicaMoveState,
-    RevertAssignment,
+    ReportDirectory,
     SourceFailed,
+    SourceStalled,
     SwapFailed,
     TargetFailed,
+    TargetStalled,
     Unwanted,
 )
 from kraftjbod.core.errors import InvalidTransition
@@ -34,7 +36,7 @@ A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
 MOVE, OTHER_MOVE = Uuid(b"m" * 16), Uuid(b"o" * 16)
 BEHIND, CAUGHT_UP = Copied(is_caught_up=False), Copied(is_caught_up=True)
 ACCEPTED = AssignmentAccepted(move_id=MOVE)
-REVERT = RevertAssignment(directory_id=A)
+REVERT = ReportDirectory(directory_id=A)
 
 
 def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
@@ -155,6 +157,21 @@ def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_if_a_disk_die
     assert m.handle(SourceFailed()) == [End(how=MoveEnd.SOURCE_FAILED)]
 
 
+def test_while_a_directory_hangs_the_controller_hears_where_the_replica_is_served() -> None:
+    for stalled in (SourceStalled(), TargetStalled()):
+        for phase in (MovePhase.QUEUED, MovePhase.ACCEPTED):
+            m = machine(phase)
+            assert m.handle(stalled) == [REVERT] and m.handle(stalled) == []
+            assert m.handle(CAUGHT_UP)[0] == AssignDirectory(directory_id=B, move_id=MOVE)
+    assert machine(MovePhase.SWAPPING).handle(TargetStalled()) == []
+    m = machine(MovePhase.SWAPPING)
+    assert m.handle(SourceStalled()) == [REVERT] and m.handle(SourceStalled()) == []
+    assert m.handle(SwapFailed()) == [CopyOn()] and m.phase is MovePhase.COPYING
+    m = machine(MovePhase.SWAPPING)
+    m.handle(SourceStalled())
+    assert m.handle(Promoted()) == [ReportDirectory(directory_id=B), End(how=MoveEnd.PROMOTED)]
+
+
 def test_the_answer_to_another_move_changes_nothing() -> None:
     """The late success of a cancelled move must not let this one swap."""
     late = AssignmentAccepted(move_id=OTHER_MOVE)
@@ -189,7 +206,8 @@ def test_what_makes_no_sense_is_a_bug_and_reports_the_story(phase: MovePhase, ev
 _EVENTS = st.sampled_from(
     [
         BEHIND, CAUGHT_UP, CAUGHT_UP, ACCEPTED, ACCEPTED, Promoted(), SwapFailed(), Cancelled(),
-        Unwanted(), SourceFailed(), TargetFailed(), AssignmentAccepted(move_id=OTHER_MOVE),
+        Unwanted(), SourceFailed(), TargetFailed(), SourceStalled(), TargetStalled(),
+        AssignmentAccepted(move_id=OTHER_MOVE),
     ]
 )  # fmt: skip
 
@@ -204,13 +222,15 @@ class World:
         self.is_here = True
         self.has_agreed = is_accepted
         self.is_over = False
+        #: The controller had agreed when the swap began, whatever it was told since.
+        self.has_swapped_lawfully = False
 
     def happened(self, event: Event) -> None:
         match event:
             case AssignmentAccepted(move_id=move_id) if move_id == MOVE:
                 self.has_agreed = True
             case Promoted():
-                assert self.assigned == B and self.has_agreed and self.has_future
+                assert self.has_swapped_lawfully and self.has_future
                 self.current, self.has_future = B, False
             case Unwanted():
                 self.is_here = False
@@ -223,14 +243,16 @@ class World:
             case AssignDirectory():
                 assert action.move_id == MOVE and self.assigned == A
                 self.assigned = action.directory_id
-            case RevertAssignment():
+            case ReportDirectory():
                 assert self.is_here, "who has left is assigned nowhere"
+                assert action.directory_id == self.current
                 self.assigned, self.has_agreed = action.directory_id, False
             case DropFuture():
                 assert self.current == A and self.has_future
                 self.has_future = False
             case CloseGateAndPromote():
-                assert self.has_agreed and self.has_future
+                assert self.assigned == B and self.has_agreed and self.has_future
+                self.has_swapped_lawfully = True
             case CopyOn():
                 assert self.has_future
             case End():
